@@ -1,0 +1,1 @@
+"""Benchmarks: every figure that the documentation shows is printed by a command in here."""

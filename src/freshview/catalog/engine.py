@@ -1,0 +1,161 @@
+"""Connections to the catalog database: SQLite or PostgreSQL, and their errors in our words."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+
+from freshview.catalog import tables as t
+from freshview.errors import CatalogUnavailable, CorruptWarehouse, FreshviewError, StorageUnavailable
+
+BUSY_SECONDS = 30
+
+
+def micros() -> int:
+    """Wall-clock time in microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
+class Database:
+    """Read and write transactions on the catalog, the same on both databases."""
+
+    def __init__(self, url: str | URL, clock: Callable[[], int] = micros) -> None:
+        self._url = _normalised(url)
+        self._clock = clock
+        self.is_sqlite = self._url.get_backend_name() == "sqlite"
+        if self._url.get_backend_name() not in ("sqlite", "postgresql"):
+            raise CatalogUnavailable(
+                f"catalog {self}", "is neither SQLite nor PostgreSQL", "Use sqlite:///… or postgresql://…"
+            )
+        if self.is_sqlite:
+            self._engine = _sqlite_engine(self._url, "FULL")
+            # Pins need not outlive a power cut: the process that holds them dies with it.
+            self._relaxed = _sqlite_engine(self._url, "NORMAL")
+        else:
+            self._engine = self._relaxed = _postgres_engine(self._url)
+
+    def __str__(self) -> str:
+        return self._url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        self._engine.dispose()
+        self._relaxed.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the catalog throughout."""
+        with self._guard(), self._engine.connect() as connection:
+            if not self.is_sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def write(self, *, durable: bool = True) -> Iterator[Connection]:
+        """A write transaction; begins as a writer, since an upgrade from reading can fail (law 11.14)."""
+        with self._guard(), (self._engine if durable else self._relaxed).connect() as connection:
+            connection = connection.execution_options(fv_begin="BEGIN IMMEDIATE")
+            with connection.begin():
+                if not durable and not self.is_sqlite:
+                    connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+                yield connection
+
+    def now(self, connection: Connection) -> int:
+        """The catalog's clock: PostgreSQL's own where several machines share it."""
+        if self.is_sqlite:
+            return self._clock()
+        seconds = connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one()
+        return int(seconds * 1_000_000)
+
+    def lock_clock(self, connection: Connection, *, share: bool = False) -> sa.Row[tuple[int, int, int, int, int]]:
+        """The counter row, held to the end of the transaction."""
+        query = sa.select(t.clock).where(t.clock.c.id == 1)
+        if not self.is_sqlite:
+            query = query.with_for_update(read=share)
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            raise CorruptWarehouse(
+                f"catalog {self}", "the counter row is missing", "Restore the catalog from a backup."
+            )
+        return row
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except FreshviewError:
+            raise
+        except sa.exc.SQLAlchemyError as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: sa.exc.SQLAlchemyError) -> FreshviewError:
+        what = f"catalog {self}"
+        original = getattr(error, "orig", None) or error
+        cause = str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__
+        lowered = cause.lower()
+        if isinstance(original, sqlite3.Error):
+            if "locked" in lowered or "busy" in lowered:
+                return CatalogUnavailable(what, cause, f"Another process held it over {BUSY_SECONDS} s; try again.")
+            if "readonly" in lowered or "unable to open" in lowered or "disk" in lowered:
+                return StorageUnavailable(
+                    what, cause, "Check that the warehouse folder exists, is writable and not full."
+                )
+            if "malformed" in lowered or "not a database" in lowered or "no such" in lowered:
+                return CorruptWarehouse(what, cause, "Restore the catalog from a backup.")
+        if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError):
+            return CatalogUnavailable(what, cause, "Check that the server runs and the address and password are right.")
+        if isinstance(error, sa.exc.ProgrammingError):
+            return CorruptWarehouse(what, cause, "The catalog's tables are not as expected; restore it from a backup.")
+        return CatalogUnavailable(what, cause, "Try again; if it stays, check the catalog database.")
+
+
+def _normalised(url: str | URL) -> URL:
+    try:
+        parsed = make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise CatalogUnavailable(
+            f"catalog {url!r}", "is not a database URL", "Use sqlite:///… or postgresql://…"
+        ) from error
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return parsed
+
+
+def sqlite_url(path: Path) -> URL:
+    return URL.create("sqlite", database=str(path))
+
+
+def _sqlite_engine(url: URL, synchronous: str) -> Engine:
+    engine = sa.create_engine(
+        url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}, pool_size=16, max_overflow=64
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get("fv_begin", "BEGIN"))
+
+    return engine
+
+
+def _postgres_engine(url: URL) -> Engine:
+    try:
+        return sa.create_engine(url, pool_size=16, max_overflow=64, pool_pre_ping=True)
+    except ModuleNotFoundError as error:
+        raise CatalogUnavailable(
+            f"catalog {url.render_as_string(hide_password=True)}",
+            "the PostgreSQL driver is not installed",
+            "Install it with: pip install 'freshview[postgres]'",
+        ) from error

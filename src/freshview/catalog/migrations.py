@@ -1,0 +1,63 @@
+"""The catalog's schema version and the steps from each version to the next."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from freshview.catalog import tables as t
+from freshview.catalog.engine import Database
+from freshview.errors import CorruptWarehouse
+
+Step = Callable[[Connection], None]
+
+
+def _create(connection: Connection) -> None:
+    t.metadata.create_all(connection)
+    connection.execute(t.clock.insert().values(id=1, csn=0, txsn=0, committed_at=0, horizon=0))
+    connection.execute(t.meta.insert().values(key="warehouse_id", value=uuid.uuid4().hex))
+    connection.execute(t.meta.insert().values(key="schema_version", value="0"))
+
+
+# Step n takes a catalog from version n to n + 1. Steps are only ever appended.
+STEPS: tuple[Step, ...] = (_create,)
+
+
+def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
+    """Bring the catalog to today's version, all steps or none; gives the warehouse's id."""
+    with database.read() as connection:
+        if _version(connection) == len(steps):
+            return _warehouse_id(connection, database)
+    with database.write() as connection:
+        if not database.is_sqlite:  # two first-time openers must not both create
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(7203141592)"))
+        version = _version(connection)
+        if version > len(steps):
+            raise CorruptWarehouse(
+                f"catalog {database}",
+                f"has schema version {version}, this Freshview knows up to {len(steps)}",
+                "Upgrade Freshview; an older one cannot read it.",
+            )
+        for step in steps[version:]:
+            step(connection)
+        connection.execute(t.meta.update().where(t.meta.c.key == "schema_version").values(value=str(len(steps))))
+        return _warehouse_id(connection, database)
+
+
+def _version(connection: Connection) -> int:
+    if not sa.inspect(connection).has_table(t.meta.name):
+        return 0
+    value = connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == "schema_version")).scalar()
+    if value is None or not value.isdigit():
+        raise CorruptWarehouse("catalog", f"schema version is {value!r}", "Restore the catalog from a backup.")
+    return int(value)
+
+
+def _warehouse_id(connection: Connection, database: Database) -> str:
+    value = connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == "warehouse_id")).scalar()
+    if value is None:
+        raise CorruptWarehouse(f"catalog {database}", "it has no warehouse id", "Restore the catalog from a backup.")
+    return str(value)

@@ -1,0 +1,283 @@
+"""Questions to the catalog. Each method sees one consistent state and returns frozen records."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from freshview.catalog import tables as t
+from freshview.catalog.engine import Database
+from freshview.catalog.records import (
+    Commit,
+    Main,
+    Relation,
+    RelationState,
+    Segment,
+    Task,
+    files_from_json,
+)
+from freshview.errors import CorruptWarehouse, NotFound, SnapshotExpired
+from freshview.relation.schema import Schema, fold
+
+
+class CatalogReader:
+    """The reading half of the catalog."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._schemas: dict[tuple[int, int], Schema] = {}  # immutable once written
+
+    def snapshot(self) -> int:
+        """The highest committed CSN."""
+        with self.database.read() as c:
+            return int(self._clock(c).csn)
+
+    def horizon(self) -> int:
+        """The lowest CSN that can still be read."""
+        with self.database.read() as c:
+            return int(self._clock(c).horizon)
+
+    def csn_at(self, moment: int) -> int:
+        """The last CSN committed at or before a time (microseconds since the epoch); 0 before the first."""
+        with self.database.read() as c:
+            return self._csn_at(c, moment)
+
+    def _csn_at(self, c: Connection, moment: int) -> int:
+        query = sa.select(sa.func.max(t.commits.c.csn)).where(t.commits.c.committed_at <= moment)
+        return c.execute(query).scalar() or 0
+
+    def relation(self, name: str, csn: int | None = None) -> Relation:
+        """The relation of that name at a CSN (default: now)."""
+        with self.database.read() as c:
+            found = self._find(c, name, csn)
+            if found is None:
+                names = [r.name for r in c.execute(self._visible(csn))]
+                close = difflib.get_close_matches(fold(name), [fold(n) for n in names], n=3)
+                hint = f"Did you mean {', '.join(close)}?" if close else "SHOW TABLES lists what there is."
+                raise NotFound(f"table or view {name}", "not found" if csn is None else f"not found at CSN {csn}", hint)
+            return found
+
+    def find(self, name: str, csn: int | None = None) -> Relation | None:
+        with self.database.read() as c:
+            return self._find(c, name, csn)
+
+    def relations(self, csn: int | None = None) -> list[Relation]:
+        """All relations, by name."""
+        with self.database.read() as c:
+            return [self._relation(c, r, csn) for r in c.execute(self._visible(csn).order_by(t.relations.c.folded))]
+
+    def relation_by_id(self, relation_id: int) -> Relation | None:
+        with self.database.read() as c:
+            row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation_id)).one_or_none()
+            return self._relation(c, row) if row is not None and row.dropped_csn is None else None
+
+    def dropped(self) -> list[tuple[int, int]]:
+        """(relation id, CSN of its drop) of relations not yet vacuumed."""
+        with self.database.read() as c:
+            query = sa.select(t.relations.c.id, t.relations.c.dropped_csn).where(t.relations.c.dropped_csn.is_not(None))
+            return [(r.id, r.dropped_csn) for r in c.execute(query)]
+
+    def state(self, relation: Relation, csn: int) -> RelationState:
+        """main ⊕ segments of a relation at a CSN, under the schema it had then."""
+        with self.database.read() as c:
+            clock = self._clock(c)
+            if csn < clock.horizon:
+                raise SnapshotExpired(
+                    f"{relation.name} at CSN {csn}",
+                    f"versions before CSN {clock.horizon} have been vacuumed",
+                    "Read a newer version, or vacuum with a longer retention.",
+                )
+            if csn > clock.csn:
+                raise NotFound(
+                    f"{relation.name} at CSN {csn}",
+                    f"the last commit is CSN {clock.csn}",
+                    "Ask for a committed version.",
+                )
+            if csn < relation.created_csn:
+                raise NotFound(
+                    f"{relation.name} at CSN {csn}",
+                    f"it was created at CSN {relation.created_csn}",
+                    "Ask for a later version.",
+                )
+            row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
+            if row is None:
+                raise SnapshotExpired(
+                    f"{relation.name} at CSN {csn}", "it was dropped and vacuumed", "Read an existing table."
+                )
+            at = self._relation(c, row, csn)
+            main = self._main(c, relation.id, csn)
+            main_schema = self._schema(c, relation.id, main.schema_version) if main else None
+            segments = self._segments(c, [relation.id], main.csn if main else -1, csn)
+            return RelationState(at, csn, main, main_schema, tuple(s for s in segments if s.versions is None))
+
+    def segments(self, relation_ids: Sequence[int], after: int, upto: int | None = None) -> list[Segment]:
+        """Segments of these relations with after < csn ≤ upto, in commit order."""
+        with self.database.read() as c:
+            return self._segments(c, relation_ids, after, upto)
+
+    def latest_main(self, relation_id: int) -> Main | None:
+        with self.database.read() as c:
+            return self._main(c, relation_id, None)
+
+    def mains(self, relation_id: int) -> list[Main]:
+        """All Delta versions of a relation that some CSN still reads, oldest first."""
+        with self.database.read() as c:
+            query = sa.select(t.mains).where(t.mains.c.relation_id == relation_id).order_by(t.mains.c.csn)
+            return [_main(r) for r in c.execute(query)]
+
+    def referenced_files(self, relation_id: int) -> set[str]:
+        """Paths of all files that segments of a relation list."""
+        with self.database.read() as c:
+            query = sa.select(t.segments.c.files).where(
+                t.segments.c.relation_id == relation_id, t.segments.c.files.is_not(None)
+            )
+            return {f.path for text in c.execute(query).scalars() for f in files_from_json(text)}
+
+    def commits(self, relation_id: int | None = None, after: int = -1) -> list[Commit]:
+        """Commits in order, of one relation or of all."""
+        query = sa.select(t.commits).where(t.commits.c.csn > after).order_by(t.commits.c.csn, t.commits.c.relation_id)
+        if relation_id is not None:
+            query = query.where(t.commits.c.relation_id == relation_id)
+        with self.database.read() as c:
+            return [Commit(**r._mapping) for r in c.execute(query)]
+
+    def tasks(self, upto: int | None = None) -> list[Task]:
+        """Commits beyond the frontier of a view that reads their relation (LAZY §2.2, §3.1)."""
+        commits, frontiers, inputs = t.commits.c, t.frontiers.c, t.inputs.c
+        partial = sa.and_(frontiers.stmtsn > 0, commits.csn == frontiers.csn)
+        query = (
+            sa.select(
+                inputs.view_id,
+                commits.relation_id,
+                commits.txsn,
+                commits.csn,
+                sa.case((partial, frontiers.stmtsn), else_=0).label("stmtsn"),
+            )
+            .join_from(t.inputs, t.frontiers, frontiers.view_id == inputs.view_id)
+            .join(t.commits, commits.relation_id == inputs.relation_id)
+            .where(sa.or_(commits.csn > frontiers.csn, partial))
+            .order_by(commits.csn, inputs.view_id, commits.relation_id)
+        )
+        if upto is not None:
+            query = query.where(commits.csn <= upto)
+        with self.database.read() as c:
+            return [Task(**r._mapping) for r in c.execute(query)]
+
+    def backlog(self) -> dict[int, tuple[int, int, int]]:
+        """Per relation: segments, rows and bytes not yet folded into main."""
+        newest = (
+            sa.select(t.mains.c.relation_id, sa.func.max(t.mains.c.csn).label("csn"))
+            .group_by(t.mains.c.relation_id)
+            .subquery()
+        )
+        query = (
+            sa.select(
+                t.segments.c.relation_id,
+                sa.func.count(),
+                sa.func.sum(t.segments.c.rows),
+                sa.func.sum(t.segments.c.bytes),
+            )
+            .join_from(t.segments, newest, newest.c.relation_id == t.segments.c.relation_id, isouter=True)
+            .where(
+                sa.or_(newest.c.csn.is_(None), t.segments.c.csn > newest.c.csn), t.segments.c.first_version.is_(None)
+            )
+            .group_by(t.segments.c.relation_id)
+        )
+        with self.database.read() as c:
+            return {r[0]: (int(r[1]), int(r[2]), int(r[3])) for r in c.execute(query)}
+
+    # The pieces below work inside a transaction that the caller holds.
+
+    def _clock(self, c: Connection) -> Row[Any]:
+        row = c.execute(sa.select(t.clock).where(t.clock.c.id == 1)).one_or_none()
+        if row is None:
+            raise CorruptWarehouse(
+                f"catalog {self.database}", "the counter row is missing", "Restore the catalog from a backup."
+            )
+        return row
+
+    def _visible(self, csn: int | None) -> sa.Select[Any]:
+        r = t.relations.c
+        if csn is None:
+            return sa.select(t.relations).where(r.dropped_csn.is_(None))
+        return sa.select(t.relations).where(r.created_csn <= csn, sa.or_(r.dropped_csn.is_(None), r.dropped_csn > csn))
+
+    def _find(self, c: Connection, name: str, csn: int | None) -> Relation | None:
+        query = self._visible(csn).where(t.relations.c.folded == fold(name)).order_by(t.relations.c.id.desc())
+        row = c.execute(query).first()
+        return self._relation(c, row, csn) if row is not None else None
+
+    def _relation(self, c: Connection, row: Row[Any], csn: int | None = None) -> Relation:
+        version = row.schema_version
+        if csn is not None:
+            query = sa.select(sa.func.max(t.schemas.c.version)).where(
+                t.schemas.c.relation_id == row.id, t.schemas.c.csn <= csn
+            )
+            version = c.execute(query).scalar() or version
+        return Relation(
+            row.id,
+            row.name,
+            row.kind,
+            row.epoch,
+            version,
+            self._schema(c, row.id, version),
+            row.created_csn,
+            row.location,
+            json.loads(row.properties),
+        )
+
+    def _schema(self, c: Connection, relation_id: int, version: int) -> Schema:
+        known = self._schemas.get((relation_id, version))
+        if known is not None:
+            return known
+        query = sa.select(t.schemas.c.body).where(
+            t.schemas.c.relation_id == relation_id, t.schemas.c.version == version
+        )
+        body = c.execute(query).scalar()
+        if body is None:
+            raise CorruptWarehouse(
+                f"relation {relation_id}", f"schema version {version} is missing", "Restore the catalog from a backup."
+            )
+        schema = Schema.from_json(body)
+        self._schemas[relation_id, version] = schema
+        return schema
+
+    def _main(self, c: Connection, relation_id: int, csn: int | None) -> Main | None:
+        query = sa.select(t.mains).where(t.mains.c.relation_id == relation_id)
+        if csn is not None:
+            query = query.where(t.mains.c.csn <= csn)
+        row = c.execute(query.order_by(t.mains.c.csn.desc()).limit(1)).one_or_none()
+        return _main(row) if row is not None else None
+
+    def _segments(self, c: Connection, relation_ids: Iterable[int], after: int, upto: int | None) -> list[Segment]:
+        s = t.segments.c
+        query = sa.select(t.segments).where(s.relation_id.in_(list(relation_ids)), s.csn > after)
+        if upto is not None:
+            query = query.where(s.csn <= upto)
+        return [_segment(r) for r in c.execute(query.order_by(s.csn, s.relation_id, s.seq))]
+
+
+def _main(row: Row[Any]) -> Main:
+    return Main(row.csn, row.delta_version, row.schema_version, row.rows, row.bytes, row.fingerprint)
+
+
+def _segment(row: Row[Any]) -> Segment:
+    versions = (row.first_version, row.last_version) if row.first_version is not None else None
+    return Segment(
+        row.relation_id,
+        row.csn,
+        row.seq,
+        row.rows,
+        row.bytes,
+        row.schema_version,
+        row.stmtsn,
+        row.action,
+        row.payload,
+        files_from_json(row.files),
+        versions,
+    )

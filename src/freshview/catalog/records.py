@@ -1,0 +1,170 @@
+"""What the catalog hands out: frozen records, no database handles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from freshview.relation.delta import conform_delta, decode, tag
+from freshview.relation.schema import ACTION, STMTSN, Schema
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table, external table or view, known by id and epoch; its name may change."""
+
+    id: int
+    name: str
+    kind: str  # "table" | "external" | "view"
+    epoch: int
+    schema_version: int
+    schema: Schema
+    created_csn: int
+    location: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_external(self) -> bool:
+        return self.kind == "external"
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file: path relative to the relation's folder, size in bytes, rows."""
+
+    path: str
+    size: int
+    rows: int
+
+
+PENDING = 2**62  # the CSN of a segment that is not committed yet: after every real one
+
+
+@dataclass(frozen=True)
+class Segment:
+    """An immutable run of delta rows of one relation, made by one commit.
+
+    Held inline (`payload`, Arrow IPC), in Parquet files, in memory (`rows_in_memory`, before
+    commit), or as a reference to a version range of an external table. A segment with a constant
+    `action` stores the plain rows, so that a checkpoint can adopt its files as they are.
+    """
+
+    relation_id: int
+    csn: int
+    seq: int
+    rows: int
+    size: int
+    schema_version: int
+    stmtsn: int | None = None
+    action: int | None = None
+    payload: bytes | None = field(default=None, repr=False)
+    files: tuple[DataFile, ...] = ()
+    versions: tuple[int, int] | None = None
+    rows_in_memory: pa.Table | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_pending(self) -> bool:
+        return self.csn == PENDING
+
+    @property
+    def is_inline(self) -> bool:
+        return self.payload is not None or self.rows_in_memory is not None
+
+    def table(self, schema: Schema) -> pa.Table:
+        """The delta rows of an inline segment, in the columns of `schema`."""
+        if self.rows_in_memory is not None:
+            return conform_delta(self.rows_in_memory, schema)
+        assert self.payload is not None
+        return conform_delta(decode(self.payload, f"segment {self.relation_id}@{self.csn}"), schema)
+
+    def tagged(self, plain: pa.Table, schema: Schema) -> pa.Table:
+        """Rows read from this segment's files as delta rows."""
+        if self.action is None:  # large statements are written in parts: put deletes first again
+            ordered = plain.sort_by([(STMTSN, "ascending"), (ACTION, "ascending")])
+            return conform_delta(ordered, schema)
+        assert self.stmtsn is not None
+        return tag(schema.conform(plain), schema, self.action, self.stmtsn)
+
+
+def files_to_json(files: tuple[DataFile, ...]) -> str | None:
+    return json.dumps([[f.path, f.size, f.rows] for f in files]) if files else None
+
+
+def files_from_json(text: str | None) -> tuple[DataFile, ...]:
+    return tuple(DataFile(*entry) for entry in json.loads(text)) if text else ()
+
+
+@dataclass(frozen=True)
+class Main:
+    """A Delta version that is complete up to a CSN."""
+
+    csn: int
+    delta_version: int
+    schema_version: int
+    rows: int
+    size: int
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True)
+class RelationState:
+    """What a relation is made of at one CSN: main ⊕ segments, in commit order."""
+
+    relation: Relation
+    csn: int
+    main: Main | None
+    main_schema: Schema | None
+    segments: tuple[Segment, ...]
+
+    @property
+    def schema(self) -> Schema:
+        return self.relation.schema
+
+    @property
+    def rows_at_most(self) -> int:
+        """An upper bound on the rows to read for this state."""
+        return (self.main.rows if self.main else 0) + sum(s.rows for s in self.segments)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of one relation, as the history shows it."""
+
+    relation_id: int
+    csn: int
+    txsn: int
+    committed_at: int
+    kind: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A commit beyond a view's frontier: one unit of pending maintenance."""
+
+    view_id: int
+    relation_id: int
+    txsn: int
+    csn: int
+    stmtsn: int
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A registered snapshot: nothing it may read is removed while it lives."""
+
+    id: str
+    csn: int
+    txsn: int
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A claim on a folder of files not yet visible in the catalog."""
+
+    id: str
+    relation_id: int
+    path: str

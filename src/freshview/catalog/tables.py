@@ -1,0 +1,168 @@
+"""The catalog's tables. Names start with fv_ so that a shared PostgreSQL database stays tidy."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+metadata = MetaData()
+
+# SQLite gives row ids to INTEGER only; PostgreSQL wants BIGINT there.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+meta = Table(
+    "fv_meta",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+# One row. Locked first in every commit and held to its end: no CSN appears after a higher one.
+clock = Table(
+    "fv_clock",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("csn", BigInteger, nullable=False),
+    Column("txsn", BigInteger, nullable=False),
+    Column("committed_at", BigInteger, nullable=False),
+    Column("horizon", BigInteger, nullable=False),
+)
+
+relations = Table(
+    "fv_relations",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("name", String(255), nullable=False),
+    Column("folded", String(512), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("created_csn", BigInteger, nullable=False),
+    Column("dropped_csn", BigInteger),
+    Column("location", Text),
+    Column("properties", Text, nullable=False),
+    Index(
+        "fv_relations_name",
+        "folded",
+        unique=True,
+        sqlite_where=text("dropped_csn IS NULL"),
+        postgresql_where=text("dropped_csn IS NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+schemas = Table(
+    "fv_schemas",
+    metadata,
+    Column("relation_id", BigInteger, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("csn", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+)
+
+# One row per commit and touched relation, none per view.
+commits = Table(
+    "fv_commits",
+    metadata,
+    Column("relation_id", BigInteger, primary_key=True),
+    Column("csn", BigInteger, primary_key=True),
+    Column("txsn", BigInteger, nullable=False),
+    Column("committed_at", BigInteger, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Index("fv_commits_csn", "csn"),
+    Index("fv_commits_time", "committed_at"),
+)
+
+segments = Table(
+    "fv_segments",
+    metadata,
+    Column("relation_id", BigInteger, primary_key=True),
+    Column("csn", BigInteger, primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("stmtsn", Integer),
+    Column("action", Integer),
+    Column("payload", LargeBinary),
+    Column("files", Text),
+    Column("first_version", BigInteger),
+    Column("last_version", BigInteger),
+)
+
+mains = Table(
+    "fv_mains",
+    metadata,
+    Column("relation_id", BigInteger, primary_key=True),
+    Column("csn", BigInteger, primary_key=True),
+    Column("delta_version", BigInteger, nullable=False),
+    Column("schema_version", Integer, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("fingerprint", Text),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+snapshots = Table(
+    "fv_snapshots",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", String(255), nullable=False),
+    Column("csn", BigInteger, nullable=False),
+    Column("txsn", BigInteger, nullable=False),
+    Column("purpose", String(32), nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+leases = Table(
+    "fv_leases",
+    metadata,
+    Column("id", String(255), primary_key=True),
+    Column("owner", String(255), nullable=False),
+    Column("relation_id", BigInteger, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+# A view's frontier is the truth about what it has seen; tasks are the commits beyond it.
+frontiers = Table(
+    "fv_frontiers",
+    metadata,
+    Column("view_id", BigInteger, primary_key=True),
+    Column("epoch", Integer, nullable=False),
+    Column("csn", BigInteger, nullable=False),
+    Column("stmtsn", Integer, nullable=False),
+)
+
+inputs = Table(
+    "fv_inputs",
+    metadata,
+    Column("view_id", BigInteger, primary_key=True),
+    Column("relation_id", BigInteger, primary_key=True),
+)
+
+jobs = Table(
+    "fv_jobs",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("relation_id", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("from_csn", BigInteger, nullable=False),
+    Column("to_csn", BigInteger, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("finished_at", BigInteger),
+    Column("report", Text, nullable=False),
+    Column("error", Text),
+    sqlite_autoincrement=True,
+)

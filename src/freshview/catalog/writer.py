@@ -1,0 +1,407 @@
+"""Changes to the catalog. It is the only commit point: what is not here did not happen."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from freshview.catalog import tables as t
+from freshview.catalog.engine import Database
+from freshview.catalog.reader import CatalogReader
+from freshview.catalog.records import Lease, Main, Pin, Relation, Segment, files_to_json
+from freshview.errors import AlreadyExists, NotFound, SnapshotExpired, StorageUnavailable, WriteConflict
+from freshview.relation.schema import Schema, check_relation_name, fold
+
+LIFETIME = 120 * 1_000_000  # µs a pin or lease lives without a heartbeat
+
+
+@dataclass(frozen=True)
+class CommitRequest:
+    """All that one transaction wants to make visible, at once."""
+
+    pin: Pin
+    relations: tuple[Relation, ...]
+    segments: tuple[Segment, ...]
+    leases: tuple[str, ...] = ()
+    checked_to: int = 0  # conflicts have been looked for up to this CSN
+
+
+ConflictCheck = Callable[[Sequence[Segment]], None]
+
+
+class Catalog(CatalogReader):
+    """Reads and writes the catalog on behalf of one process."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+    # -- snapshots and leases ------------------------------------------------------------------
+
+    def begin(self, purpose: str = "transaction", at: int | None = None) -> Pin:
+        """Register a snapshot (the newest, or `at`), so that nothing it can read is removed."""
+        with self.database.write(durable=False) as c:
+            bump = (
+                t.clock.update()
+                .where(t.clock.c.id == 1)
+                .values(txsn=t.clock.c.txsn + 1)
+                .returning(t.clock.c.csn, t.clock.c.txsn)
+            )
+            row = c.execute(bump).one()
+            pin = Pin(uuid.uuid4().hex, row.csn if at is None else at, row.txsn)
+            c.execute(
+                t.snapshots.insert().values(
+                    id=pin.id,
+                    owner=self._owner,
+                    csn=pin.csn,
+                    txsn=pin.txsn,
+                    purpose=purpose,
+                    expires_at=self.database.now(c) + LIFETIME,
+                )
+            )
+            return pin
+
+    def release(self, pin: Pin) -> None:
+        with self.database.write(durable=False) as c:
+            c.execute(t.snapshots.delete().where(t.snapshots.c.id == pin.id))
+
+    def lease(self, relation_id: int, path: str, name: str | None = None) -> Lease | None:
+        """Claim a folder before writing to it. A named lease is exclusive: None if it is taken."""
+        with self.database.write(durable=False) as c:
+            now = self.database.now(c)
+            lease = Lease(name or uuid.uuid4().hex, relation_id, path)
+            if name is not None:
+                c.execute(t.leases.delete().where(t.leases.c.id == name, t.leases.c.expires_at < now))
+                if c.execute(sa.select(t.leases.c.id).where(t.leases.c.id == name)).first():
+                    return None
+            c.execute(
+                t.leases.insert().values(
+                    id=lease.id,
+                    owner=self._owner,
+                    relation_id=relation_id,
+                    path=path,
+                    expires_at=now + LIFETIME,
+                )
+            )
+            return lease
+
+    def drop_leases(self, ids: Sequence[str]) -> None:
+        with self.database.write(durable=False) as c:
+            c.execute(t.leases.delete().where(t.leases.c.id.in_(list(ids))))
+
+    def heartbeat(self) -> None:
+        """Prolong all pins and leases of this process."""
+        with self.database.write(durable=False) as c:
+            until = self.database.now(c) + LIFETIME
+            for table in (t.snapshots, t.leases):
+                c.execute(table.update().where(table.c.owner == self._owner).values(expires_at=until))
+
+    def leave(self) -> None:
+        """Give up all pins and leases of this process."""
+        with self.database.write(durable=False) as c:
+            for table in (t.snapshots, t.leases):
+                c.execute(table.delete().where(table.c.owner == self._owner))
+
+    # -- commits -------------------------------------------------------------------------------
+
+    def commit(self, request: CommitRequest, conflicts: ConflictCheck) -> int:
+        """Make a transaction visible; the CSN it got. First committer wins (DESIGN §2)."""
+        with self.database.write() as c:
+            clock = self.database.lock_clock(c)
+            self._check_pin(c, request.pin)
+            self._check_leases(c, request.leases)
+            for relation in request.relations:
+                self._check_unchanged(c, relation)
+            if clock.csn > request.checked_to:
+                conflicts(self._segments(c, [r.id for r in request.relations], request.checked_to, None))
+            csn, now = self._next(c, clock.csn, clock.committed_at)
+            rows = {r.id: 0 for r in request.relations}
+            counter = dict.fromkeys(rows, 0)
+            values = []
+            for segment in request.segments:
+                rows[segment.relation_id] += segment.rows
+                values.append(_segment_values(segment, csn, counter[segment.relation_id]))
+                counter[segment.relation_id] += 1
+            c.execute(
+                t.commits.insert(),
+                [
+                    {
+                        "relation_id": i,
+                        "csn": csn,
+                        "txsn": request.pin.txsn,
+                        "committed_at": now,
+                        "kind": "data",
+                        "rows": n,
+                    }
+                    for i, n in rows.items()
+                ],
+            )
+            c.execute(t.segments.insert(), values)
+            if request.leases:
+                c.execute(t.leases.delete().where(t.leases.c.id.in_(request.leases)))
+            c.execute(t.snapshots.delete().where(t.snapshots.c.id == request.pin.id))
+            return csn
+
+    def _next(self, c: Connection, csn: int, committed_at: int) -> tuple[int, int]:
+        """The next CSN and its time; times strictly increase with CSNs."""
+        now = max(self.database.now(c), committed_at + 1)
+        c.execute(t.clock.update().where(t.clock.c.id == 1).values(csn=csn + 1, committed_at=now))
+        return csn + 1, now
+
+    def _check_pin(self, c: Connection, pin: Pin) -> None:
+        if c.execute(sa.select(t.snapshots.c.id).where(t.snapshots.c.id == pin.id)).first() is None:
+            raise SnapshotExpired(
+                f"transaction {pin.txsn}", "its snapshot was given up after a long pause", "Run the transaction again."
+            )
+
+    def _check_leases(self, c: Connection, leases: Sequence[str]) -> None:
+        if leases:
+            query = sa.select(sa.func.count()).select_from(t.leases).where(t.leases.c.id.in_(leases))
+            if c.execute(query).scalar_one() != len(leases):
+                raise StorageUnavailable(
+                    "commit",
+                    "the lease on written files expired before they were committed",
+                    "Run the transaction again.",
+                )
+
+    def _check_unchanged(self, c: Connection, relation: Relation) -> None:
+        row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
+        if row is None or row.dropped_csn is not None:
+            raise WriteConflict(f"table {relation.name}", "was dropped meanwhile", "Run the transaction again.")
+        if (row.epoch, row.schema_version) != (relation.epoch, relation.schema_version):
+            raise WriteConflict(f"table {relation.name}", "was altered meanwhile", "Run the transaction again.")
+
+    # -- definitions ---------------------------------------------------------------------------
+
+    def create(
+        self,
+        name: str,
+        kind: str,
+        schema: Schema,
+        *,
+        location: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        main: Main | None = None,
+    ) -> tuple[Relation, int]:
+        """A new relation, as a commit of its own."""
+        check_relation_name(name)
+        with self.database.write() as c:
+            clock = self.database.lock_clock(c)
+            self._check_free(c, name)
+            csn = clock.csn + 1
+            relation_id = c.execute(
+                t.relations.insert().values(
+                    name=name,
+                    folded=fold(name),
+                    kind=kind,
+                    epoch=1,
+                    schema_version=1,
+                    created_csn=csn,
+                    location=location,
+                    properties=json.dumps(dict(properties or {})),
+                )
+            ).inserted_primary_key[0]  # type: ignore[index]
+            c.execute(t.schemas.insert().values(relation_id=relation_id, version=1, csn=csn, body=schema.to_json()))
+            self._ddl_commit(c, relation_id, "create")
+            if main is not None:
+                c.execute(t.mains.insert().values(**_main_values(relation_id, csn, main, self.database.now(c))))
+            found = self._find(c, name, None)
+            assert found is not None
+            return found, csn
+
+    def drop(self, name: str) -> int:
+        with self.database.write() as c:
+            self.database.lock_clock(c)
+            relation = self._require(c, name)
+            csn = self._ddl_commit(c, relation.id, "drop")
+            c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(dropped_csn=csn))
+            return csn
+
+    def rename(self, name: str, new_name: str) -> int:
+        check_relation_name(new_name)
+        with self.database.write() as c:
+            self.database.lock_clock(c)
+            relation = self._require(c, name)
+            if fold(new_name) != fold(relation.name):
+                self._check_free(c, new_name)
+            csn = self._ddl_commit(c, relation.id, "rename")
+            c.execute(
+                t.relations.update().where(t.relations.c.id == relation.id).values(name=new_name, folded=fold(new_name))
+            )
+            return csn
+
+    def alter(self, name: str, change: Callable[[Schema], Schema]) -> int:
+        """A new schema version of a relation: columns appended or renamed, none moved."""
+        with self.database.write() as c:
+            self.database.lock_clock(c)
+            relation = self._require(c, name)
+            schema = change(relation.schema)
+            csn = self._ddl_commit(c, relation.id, "alter")
+            self._new_schema(c, relation, schema, csn)
+            return csn
+
+    def _new_schema(self, c: Connection, relation: Relation, schema: Schema, csn: int) -> int:
+        version = relation.schema_version + 1
+        c.execute(t.schemas.insert().values(relation_id=relation.id, version=version, csn=csn, body=schema.to_json()))
+        c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(schema_version=version))
+        return version
+
+    def _require(self, c: Connection, name: str) -> Relation:
+        found = self._find(c, name, None)
+        if found is None:
+            raise NotFound(f"table or view {name}", "not found", "SHOW TABLES lists what there is.")
+        return found
+
+    def require_free(self, name: str) -> None:
+        """AlreadyExists if the name is taken."""
+        with self.database.read() as c:
+            self._check_free(c, name)
+
+    def _check_free(self, c: Connection, name: str) -> None:
+        if (taken := self._find(c, name, None)) is not None:
+            raise AlreadyExists(
+                f"{taken.kind} {taken.name}", "exists already", "Choose another name, drop it, or say IF NOT EXISTS."
+            )
+
+    def _ddl_commit(self, c: Connection, relation_id: int, kind: str) -> int:
+        clock = self._clock(c)
+        csn, now = self._next(c, clock.csn, clock.committed_at)
+        c.execute(
+            t.commits.insert().values(
+                relation_id=relation_id, csn=csn, txsn=clock.txsn, committed_at=now, kind=kind, rows=0
+            )
+        )
+        return csn
+
+    # -- main versions -------------------------------------------------------------------------
+
+    def record_main(self, relation: Relation, seen: Main | None, new: Main) -> bool:
+        """Make a checkpoint visible if main is still what it was computed from; False if not."""
+        with self.database.write() as c:
+            self.database.lock_clock(c)
+            row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
+            if row is None or row.dropped_csn is not None or row.epoch != relation.epoch:
+                return False
+            if self._main(c, relation.id, None) != seen:
+                return False
+            if seen is not None and seen.csn == new.csn:  # the same contents, written anew
+                c.execute(t.mains.delete().where(t.mains.c.relation_id == relation.id, t.mains.c.csn == seen.csn))
+            c.execute(t.mains.insert().values(**_main_values(relation.id, new.csn, new, self.database.now(c))))
+            return True
+
+    def notice(
+        self, relation: Relation, seen: Main, new: Main, *, rows: int, reset: bool, schema: Schema | None = None
+    ) -> int | None:
+        """A new version of an external table becomes a commit; None if another process was first.
+
+        A reset (history was rewritten) begins a new epoch: no delta leads from the old to the new.
+        """
+        with self.database.write() as c:
+            clock = self.database.lock_clock(c)
+            row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
+            if row is None or row.dropped_csn is not None or self._main(c, relation.id, None) != seen:
+                return None
+            csn, now = self._next(c, clock.csn, clock.committed_at)
+            kind = "reset" if reset else "data"
+            c.execute(
+                t.commits.insert().values(
+                    relation_id=relation.id, csn=csn, txsn=clock.txsn, committed_at=now, kind=kind, rows=rows
+                )
+            )
+            version = relation.schema_version
+            if schema is not None:
+                version = self._new_schema(c, relation, schema, csn)
+            if reset:
+                c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(epoch=relation.epoch + 1))
+            else:
+                reference = Segment(
+                    relation.id, csn, 0, rows, 0, version, versions=(seen.delta_version, new.delta_version)
+                )
+                c.execute(t.segments.insert().values(**_segment_values(reference, csn, 0)))
+            main = Main(csn, new.delta_version, version, new.rows, new.size, new.fingerprint)
+            c.execute(t.mains.insert().values(**_main_values(relation.id, csn, main, now)))
+            return csn
+
+    # -- vacuum --------------------------------------------------------------------------------
+
+    def expire(self, retention: int) -> tuple[int, list[int]]:
+        """Forget versions that no snapshot, task or retention (µs) needs.
+
+        Gives the new horizon and the ids of relations that are gone for good.
+        """
+        with self.database.write() as c:
+            clock = self.database.lock_clock(c)
+            now = self.database.now(c)
+            for table in (t.snapshots, t.leases):
+                c.execute(table.delete().where(table.c.expires_at < now))
+            pinned = c.execute(sa.select(sa.func.min(t.snapshots.c.csn))).scalar()
+            frontier = c.execute(sa.select(sa.func.min(t.frontiers.c.csn))).scalar()
+            retained = clock.csn if retention <= 0 else self._csn_at(c, now - retention)
+            horizon = max(clock.horizon, min(x for x in (retained, pinned, frontier) if x is not None))
+            c.execute(t.clock.update().where(t.clock.c.id == 1).values(horizon=horizon))
+            for relation_id in c.execute(sa.select(t.mains.c.relation_id).distinct()).scalars().all():
+                self._expire_relation(c, relation_id, horizon, now - max(retention, 0))
+            gone = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars().all()
+            for table in (t.schemas, t.segments, t.mains):
+                c.execute(table.delete().where(table.c.relation_id.in_(gone)))
+            return horizon, list(gone)
+
+    def _expire_relation(self, c: Connection, relation_id: int, horizon: int, superseded_before: int) -> None:
+        m = t.mains.c
+        query = sa.select(sa.func.max(m.csn)).where(
+            m.relation_id == relation_id, m.csn <= horizon, m.created_at <= superseded_before
+        )
+        keep = c.execute(query).scalar()
+        if keep is not None:
+            c.execute(t.mains.delete().where(m.relation_id == relation_id, m.csn < keep))
+            s = t.segments.c
+            c.execute(t.segments.delete().where(s.relation_id == relation_id, s.csn <= keep))
+
+    def forget(self, relation_ids: Sequence[int]) -> None:
+        """Remove the last trace of dropped relations, once their files are gone."""
+        with self.database.write() as c:
+            c.execute(t.relations.delete().where(t.relations.c.id.in_(list(relation_ids))))
+
+    def leased_paths(self, relation_id: int) -> list[str]:
+        """Folders that writers have claimed under a relation; vacuum leaves them alone."""
+        with self.database.read() as c:
+            query = sa.select(t.leases.c.path).where(t.leases.c.relation_id == relation_id)
+            return list(c.execute(query).scalars())
+
+
+def _segment_values(segment: Segment, csn: int, seq: int) -> dict[str, object]:
+    first, last = segment.versions or (None, None)
+    return {
+        "relation_id": segment.relation_id,
+        "csn": csn,
+        "seq": seq,
+        "rows": segment.rows,
+        "bytes": segment.size,
+        "schema_version": segment.schema_version,
+        "stmtsn": segment.stmtsn,
+        "action": segment.action,
+        "payload": segment.payload,
+        "files": files_to_json(segment.files),
+        "first_version": first,
+        "last_version": last,
+    }
+
+
+def _main_values(relation_id: int, csn: int, main: Main, created_at: int) -> dict[str, object]:
+    return {
+        "relation_id": relation_id,
+        "csn": csn,
+        "delta_version": main.delta_version,
+        "schema_version": main.schema_version,
+        "rows": main.rows,
+        "bytes": main.size,
+        "fingerprint": main.fingerprint,
+        "created_at": created_at,
+    }

@@ -1,0 +1,1 @@
+"""Upkeep: checkpoint, vacuum, news from external tables, the background loop."""

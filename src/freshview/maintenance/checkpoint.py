@@ -1,0 +1,150 @@
+"""Checkpoint: fold segments into a new version of main, by the cheapest way that is exact.
+
+Order of events: lease, Delta commit (durable), catalog commit. A crash in between leaves a Delta
+version that the catalog does not know; the next checkpoint adopts or undoes it first (law 11.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from freshview.catalog.records import DataFile, Main, Relation, RelationState, Segment
+from freshview.catalog.writer import Catalog
+from freshview.errors import InvalidStatement
+from freshview.events import Events
+from freshview.relation.delta import INSERT, is_live, untag
+from freshview.storage.files import remove_tree
+from freshview.storage.reader import OVERLAY_ROWS
+from freshview.storage.store import Storage
+
+LOCAL_REWRITE_ROWS = 1_000_000  # tables up to this size are rewritten on the driver
+_MERGE_SHARE = 0.2  # above this share of changed rows a rewrite is cheaper than a merge
+
+
+class Engine(Protocol):
+    """What a large checkpoint needs of Spark."""
+
+    def scan(self, state: RelationState) -> Any: ...
+    def write(self, frame: Any, relation_id: int, folder: str, what: str) -> tuple[DataFile, ...]: ...
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """What a checkpoint did: nothing, adopt, append, merge or rewrite; 'busy' if another is at it."""
+
+    name: str
+    strategy: str
+    csn: int
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Checkpointer:
+    """Folds segments into main for one warehouse."""
+
+    catalog: Catalog
+    storage: Storage
+    events: Events
+    engine: Callable[[], Engine]
+
+    def run(self, relation: Relation) -> CheckpointReport:
+        if relation.kind == "external":
+            raise InvalidStatement(f"table {relation.name}", "it is external", "Its own writers keep its files.")
+        lease = self.catalog.lease(relation.id, "", f"checkpoint-{relation.id}")
+        if lease is None:
+            return CheckpointReport(relation.name, "busy", -1)
+        try:
+            pin = self.catalog.begin("checkpoint")
+            try:
+                return self._fold(relation, pin.csn)
+            finally:
+                self.catalog.release(pin)
+        finally:
+            self.catalog.drop_leases([lease.id])
+
+    def _fold(self, relation: Relation, csn: int) -> CheckpointReport:
+        self._settle(relation)
+        state = self.catalog.state(relation, csn)
+        strategy = choose(state)
+        if strategy == "nothing":
+            return CheckpointReport(relation.name, strategy, state.main.csn if state.main else csn)
+        complete_to = max([s.csn for s in state.segments], default=csn)
+        new = replace(self._write(state, strategy, complete_to), schema_version=state.relation.schema_version)
+        self.events.emit("checkpoint.written", relation=relation.name, csn=complete_to)
+        done = self.catalog.record_main(relation, state.main, new)
+        self.events.emit("checkpoint.done", relation=relation.name, csn=complete_to, strategy=strategy)
+        return CheckpointReport(relation.name, strategy if done else "busy", complete_to, new.rows)
+
+    def _write(self, state: RelationState, strategy: str, csn: int) -> Main:
+        relation, schema, mains = state.relation, state.schema, self.storage.mains
+        if strategy == "adopt":
+            files = [f for s in state.segments for f in s.files]
+            small = [untag(s.table(schema)) for s in state.segments if s.is_inline]
+            for rows in small:
+                files += self.storage.write_parquet(relation.id, self.storage.layout.new_folder("bulk"), rows)
+            return mains.adopt(relation.id, state.main, files, schema, csn)
+        if strategy == "merge":
+            overlay = self.storage.reader.overlay(state)
+            live = is_live(overlay.rows).combine_chunks()
+            return mains.merge(relation.id, untag(overlay.rows), live, schema, csn)
+        folder = self.storage.layout.new_folder("main")
+        if state.rows_at_most <= LOCAL_REWRITE_ROWS:
+            rows = self.storage.reader.contents(state)
+            files = list(self.storage.write_parquet(relation.id, folder, rows))
+        else:
+            engine = self.engine()
+            files = list(engine.write(engine.scan(state), relation.id, folder, f"checkpoint of {relation.name}"))
+        return mains.replace(relation.id, state.main, files, schema, csn)
+
+    def _settle(self, relation: Relation) -> None:
+        """Bring Delta's newest version and the catalog's in line before computing anything from it."""
+        known = self.catalog.latest_main(relation.id)
+        latest = self.storage.mains.latest_version(relation.id)
+        if latest == (known.delta_version if known else None):
+            return
+        if latest is None:
+            return  # main's folder is gone; reading it will say so
+        csn = self.storage.mains.csn_of(relation.id, latest)
+        if csn is not None and (known is None or csn > known.csn) and csn <= self.catalog.snapshot():
+            files = self.storage.mains.files(relation.id, latest)
+            at = self.catalog.state(relation, csn)
+            adopted = Main(
+                csn, latest, at.relation.schema_version, sum(f.rows for f in files), sum(f.size for f in files)
+            )
+            self.catalog.record_main(relation, known, adopted)
+        elif known is None:
+            remove_tree(self.storage.layout.relation(relation.id) / "_delta_log")
+        else:
+            version = self.storage.mains.restore(relation.id, known.delta_version)
+            self.catalog.record_main(relation, known, replace(known, delta_version=version))
+
+
+def choose(state: RelationState) -> str:
+    """The cheapest exact way: 'nothing', 'adopt', 'merge' or 'rewrite'."""
+    renamed = (
+        state.main_schema is not None and state.main_schema.names != state.schema.names[: len(state.main_schema.names)]
+    )
+    if renamed:
+        return "rewrite"
+    if not state.segments:
+        return "nothing"
+    if all(_only_inserts(s, state) for s in state.segments):
+        return "adopt"
+    changed = sum(s.rows for s in state.segments)
+    if state.schema.key and state.main is not None and changed <= min(OVERLAY_ROWS, _MERGE_SHARE * state.main.rows):
+        return "merge"
+    return "rewrite"
+
+
+def _only_inserts(segment: Segment, state: RelationState) -> bool:
+    """Inserted keys were new when they came, so rows that only came can be added as they are."""
+    if segment.schema_version != state.relation.schema_version:
+        return False
+    if segment.action is not None:
+        return segment.action == INSERT
+    if not segment.is_inline:
+        return False
+    actions = segment.table(state.schema).column("_action").unique().to_pylist()
+    return bool(actions == [INSERT])

@@ -1,0 +1,1 @@
+"""What every layer speaks about: types, schemas, delta rows and how they fold. Pure."""

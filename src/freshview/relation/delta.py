@@ -1,0 +1,228 @@
+"""Delta rows: how they are tagged, encoded, and folded onto a relation (the ⊕ of the design).
+
+Law (keyed):    R ⊕ S  =  per key, the last row by (csn, stmtsn, delete before insert) replaces R's.
+Law (keyless):  R ⊕ S  =  R plus inserted rows minus deleted rows, as bags, by bit identity.
+
+Delta rows are kept in the order in which they apply, so "last" is the highest position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshview.errors import CorruptWarehouse
+from freshview.relation.schema import ACTION, STMTSN, Schema
+from freshview.relation.types import DataType
+
+# The order of the values is the order of application: deletes before inserts.
+DELETE = 0  # full old image
+DELETE_KEY = 1  # blind: the key alone
+INSERT = 2  # full new image
+UPSERT = 3  # blind: new image, old one unknown
+
+_POSITION = "__position"
+
+
+def tag(rows: pa.Table, schema: Schema, action: int, stmtsn: int) -> pa.Table:
+    """Rows of a relation as delta rows of one action and statement."""
+    n = rows.num_rows
+    arrays = [*rows.columns, _constant(stmtsn, n, pa.int32()), _constant(action, n, pa.int8())]
+    return pa.table(arrays, schema=schema.segment_arrow)
+
+
+def _constant(value: int, length: int, type_: pa.DataType) -> pa.Array:
+    return pa.array(np.full(length, value, dtype=type_.to_pandas_dtype()), type=type_)
+
+
+def untag(delta: pa.Table) -> pa.Table:
+    """Delta rows without their tags."""
+    return delta.select(list(range(delta.num_columns - 2)))
+
+
+def actions(delta: pa.Table) -> pa.ChunkedArray:
+    return delta.column(ACTION)
+
+
+def is_live(delta: pa.Table) -> pa.ChunkedArray:
+    """True for rows that put an image in place."""
+    return pc.greater_equal(actions(delta), pa.scalar(INSERT, pa.int8()))
+
+
+def encode(delta: pa.Table) -> bytes:
+    """Arrow IPC bytes for an inline segment."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, delta.schema, options=options) as writer:
+        writer.write_table(delta.combine_chunks())
+    return bytes(sink.getvalue())
+
+
+def decode(payload: bytes, where: str) -> pa.Table:
+    """The delta rows of an inline segment."""
+    try:
+        return pa.ipc.open_stream(payload).read_all()
+    except (pa.ArrowInvalid, OSError, EOFError) as error:
+        raise CorruptWarehouse(
+            where, f"an inline segment cannot be decoded ({error})", "Restore the catalog."
+        ) from error
+
+
+def conform_delta(delta: pa.Table, schema: Schema) -> pa.Table:
+    """Delta rows written under an earlier schema version, in today's columns."""
+    if delta.schema.equals(schema.segment_arrow):
+        return delta
+    rows = schema.conform(untag(delta))
+    return pa.table([*rows.columns, delta.column(STMTSN), actions(delta)], schema=schema.segment_arrow)
+
+
+def key_table(rows: pa.Table, schema: Schema) -> pa.Table:
+    """The identity of each row as columns that compare by bits: the key, or the whole row of a bag.
+
+    Columns are named by place, since grouping by name would trip over dots and case.
+    """
+    places = schema.key_positions or tuple(range(len(schema.columns)))
+    arrays = [_identity(rows.column(i), schema.columns[i].type) for i in places]
+    return pa.table(arrays, names=[f"k{i}" for i in range(len(arrays))])
+
+
+def _identity(column: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
+    """-0.0 and 0.0 differ, NaN equals itself: identity, not SQL equality (law 11.4)."""
+    if type_.is_nested:
+        return pa.chunked_array([pa.array([repr(v) for v in column.to_pylist()], pa.string())])
+    if type_.kind == "float":
+        return pa.chunked_array([c.view(pa.int32()) for c in column.chunks], pa.int32())
+    if type_.kind == "double":
+        return pa.chunked_array([c.view(pa.int64()) for c in column.chunks], pa.int64())
+    return column
+
+
+def _numbered(keys: pa.Table) -> pa.Table:
+    return keys.append_column(_POSITION, pa.array(np.arange(keys.num_rows, dtype=np.int64)))
+
+
+def _key_names(keys: pa.Table) -> list[str]:
+    return [n for n in keys.column_names if n != _POSITION]
+
+
+def last_positions(keys: pa.Table) -> pa.Array:
+    """The position of the last row of each key, ascending."""
+    groups = _numbered(keys).group_by(_key_names(keys), use_threads=False)
+    positions = groups.aggregate([(_POSITION, "max")]).column(f"{_POSITION}_max").combine_chunks()
+    return positions.take(pc.sort_indices(positions))
+
+
+def first_duplicate(keys: pa.Table) -> int | None:
+    """The position of a row whose key an earlier row has too; None if keys are unique."""
+    if keys.num_rows < 2:
+        return None
+    last = last_positions(keys)
+    if len(last) == keys.num_rows:
+        return None
+    positions = np.arange(keys.num_rows)
+    repeated = np.setdiff1d(positions, last.to_numpy(), assume_unique=True)
+    return int(repeated[0])
+
+
+def positions_in(keys: pa.Table, others: pa.Table, *, inside: bool = True) -> pa.Array:
+    """Positions of the rows whose key is (or is not) among the other keys, ascending; NULLs match."""
+    names = _key_names(keys)
+    if keys.num_rows == 0 or others.num_rows == 0:
+        return pa.array(np.arange(0 if inside else keys.num_rows, dtype=np.int64))
+    both = pa.concat_tables([others.select(names), keys.select(names)])
+    both = _numbered(both).append_column("__other", pa.array(np.arange(both.num_rows) < others.num_rows))
+    groups = both.group_by(names, use_threads=False).aggregate([("__other", "max"), (_POSITION, "list")])
+    picked = groups.filter(groups.column("__other_max") if inside else pc.invert(groups.column("__other_max")))
+    positions = pc.list_flatten(picked.column(f"{_POSITION}_list")).combine_chunks()
+    own = positions.filter(pc.greater_equal(positions, others.num_rows))
+    own = pc.subtract(own, others.num_rows)
+    return own.take(pc.sort_indices(own))
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """The net effect of a run of delta rows on a relation.
+
+    Keyed: `rows` holds one delta row per touched key. Keyless: `rows` holds one delta row per
+    surplus copy, inserts and deletes, none of which cancel.
+    """
+
+    schema: Schema
+    rows: pa.Table
+
+    @cached_property
+    def live(self) -> pa.Table:
+        """Rows the overlay puts in place, without tags."""
+        return untag(self.rows.filter(is_live(self.rows)))
+
+    @cached_property
+    def removals(self) -> pa.Table:
+        """Keyless only: rows the overlay takes away, one per copy."""
+        return untag(self.rows.filter(pc.invert(is_live(self.rows))))
+
+    def apply(self, base: pa.Table) -> pa.Table:
+        """base ⊕ this."""
+        if self.rows.num_rows == 0:
+            return base
+        if self.schema.key:
+            kept = positions_in(key_table(base, self.schema), key_table(untag(self.rows), self.schema), inside=False)
+            return pa.concat_tables([base.take(kept), self.live])
+        return pa.concat_tables([subtract(base, self.removals, self.schema), self.live])
+
+
+def overlay(deltas: Sequence[pa.Table], schema: Schema) -> Overlay:
+    """Fold delta rows, given in the order in which they apply."""
+    rows = pa.concat_tables([schema.segment_arrow.empty_table(), *(conform_delta(d, schema) for d in deltas)])
+    if rows.num_rows > 1:
+        keys = key_table(untag(rows), schema)
+        kept = last_positions(keys) if schema.key else _surplus(keys, is_live(rows))
+        if len(kept) < rows.num_rows:
+            rows = rows.take(kept)
+    return Overlay(schema, rows.combine_chunks())
+
+
+def _grouped(keys: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Group numbers and positions of all rows, ordered by group, then position."""
+    groups = _numbered(keys).group_by(_key_names(keys), use_threads=False).aggregate([(_POSITION, "list")])
+    lists = groups.column(f"{_POSITION}_list").combine_chunks()
+    positions = pc.list_flatten(lists).to_numpy()
+    numbers = np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy())
+    order = np.lexsort((positions, numbers))
+    return numbers[order], positions[order]
+
+
+def _ranks(numbers: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Per row: how many chosen rows its group has up to it, and in all."""
+    running = np.cumsum(chosen)
+    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]) if len(numbers) else np.array([], dtype=int)
+    before = np.r_[0, running][starts]
+    totals = np.diff(np.r_[before, running[-1] if len(running) else 0])
+    return running - before[numbers], totals[numbers]
+
+
+def _surplus(keys: pa.Table, live: pa.ChunkedArray) -> pa.Array:
+    """Positions that remain after equal inserts and deletes cancel, copy by copy; the last ones stay."""
+    numbers, positions = _grouped(keys)
+    alive = live.to_numpy()[positions]
+    insert_rank, inserts = _ranks(numbers, alive)
+    delete_rank, deletes = _ranks(numbers, ~alive)
+    net = inserts - deletes
+    kept = np.where(alive, insert_rank > inserts - net, delete_rank > deletes + net)
+    return pa.array(np.sort(positions[kept]), pa.int64())
+
+
+def subtract(base: pa.Table, removals: pa.Table, schema: Schema) -> pa.Table:
+    """Bag difference by bit identity: one copy of base goes per copy in removals, if there is one."""
+    if removals.num_rows == 0 or base.num_rows == 0:
+        return base
+    numbers, positions = _grouped(pa.concat_tables([key_table(removals, schema), key_table(base, schema)]))
+    in_base = positions >= removals.num_rows
+    _, gone = _ranks(numbers, ~in_base)
+    rank, _ = _ranks(numbers, in_base)
+    kept = positions[in_base & (rank > gone)] - removals.num_rows
+    return base.take(pa.array(np.sort(kept), pa.int64()))

@@ -1,0 +1,1 @@
+"""Spark: session, scans, evaluation; the only user of pyspark."""

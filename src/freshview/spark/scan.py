@@ -1,0 +1,251 @@
+"""A relation's state as a DataFrame: main ⊕ segments, by the cheapest way that is exact.
+
+Small relations are folded on the driver. Small deltas are folded on the driver and laid over the
+Parquet files of main. Large deltas are folded by Spark. Inside, columns are named by place (c0 …),
+so that no name can get in the way.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import OrderedDict
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ByteType, IntegerType
+
+from freshview.catalog.records import DataFile, RelationState, Segment
+from freshview.relation.delta import INSERT, Overlay, key_table, untag
+from freshview.relation.schema import ACTION, STMTSN, Schema
+from freshview.spark.types import identity_sql, metadata, spark_schema, to_spark
+from freshview.storage.external import partition_groups
+from freshview.storage.files import check_present
+from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
+from freshview.storage.store import Storage
+
+_CACHED_FRAMES = 64
+_CSN = "_csn"
+
+
+class Scanner:
+    """Makes DataFrames of relation states."""
+
+    def __init__(self, session: SparkSession, storage: Storage) -> None:
+        self._session = session
+        self._storage = storage
+        self._frames: OrderedDict[tuple[int, int, int, int], DataFrame] = OrderedDict()
+        self._lock = threading.Lock()
+        self._spool = tempfile.TemporaryDirectory(prefix="freshview-spool-")
+        self._spooled = 0
+
+    def close(self) -> None:
+        self._spool.cleanup()
+
+    def scan(self, state: RelationState) -> DataFrame:
+        """The relation as a DataFrame with its own column names and types."""
+        if any(s.is_pending for s in state.segments):
+            return self._scan(state)
+        last = state.segments[-1].csn if state.segments else -1
+        base = state.main.delta_version if state.main else -1
+        key = (state.relation.id, state.relation.schema_version, base, last)
+        with self._lock:
+            if key in self._frames:
+                self._frames.move_to_end(key)
+                return self._frames[key]
+        frame = self._scan(state)
+        with self._lock:
+            self._frames[key] = frame
+            while len(self._frames) > _CACHED_FRAMES:
+                self._frames.popitem(last=False)
+        return frame
+
+    def _scan(self, state: RelationState) -> DataFrame:
+        schema = state.schema
+        if state.relation.is_external:
+            return self._external(state)
+        if state.rows_at_most <= LOCAL_ROWS:
+            return self.frame(self._storage.reader.contents(state), schema)
+        changed = sum(s.rows for s in state.segments)
+        if changed == 0:
+            return self._named(self._main(state), schema)
+        if changed <= OVERLAY_ROWS:
+            overlay = self._storage.reader.overlay(state)
+            return self._named(self._overlaid(state, overlay), schema)
+        return self._named(self._folded(state), schema)
+
+    def frame(self, rows: pa.Table, schema: Schema) -> DataFrame:
+        """Rows of the driver as a DataFrame: local up to a limit, from a spooled file above."""
+        struct = spark_schema(schema)
+        if rows.num_rows <= LOCAL_ROWS:
+            return self._session.createDataFrame(rows, schema=struct)
+        return self._session.read.schema(struct).parquet(str(self._spool_file(rows)))
+
+    def _spool_file(self, rows: pa.Table) -> Path:
+        with self._lock:
+            self._spooled += 1
+            path = Path(self._spool.name) / f"{self._spooled}.parquet"
+        pq.write_table(rows, path)
+        return path
+
+    def _named(self, frame: DataFrame, schema: Schema) -> DataFrame:
+        """Columns by place as columns by name, with what Spark should know of CHAR."""
+        named = [
+            F.col(f"c{i}").alias(c.name, metadata=metadata(c)) if metadata(c) else F.col(f"c{i}").alias(c.name)
+            for i, c in enumerate(schema.columns)
+        ]
+        return frame.select(*named)
+
+    def _main(self, state: RelationState) -> DataFrame:
+        """Main's rows in today's columns, by place."""
+        if state.main is None or state.main_schema is None or state.main.rows == 0:
+            return self._session.createDataFrame([], spark_schema(state.schema)).toDF(*_places(state.schema))
+        files = self._storage.mains.present_files(
+            state.relation.id, state.main.delta_version, f"table {state.relation.name}"
+        )
+        return self._files(files, self._storage.layout.relation(state.relation.id), state.main_schema, state.schema)
+
+    def _files(self, files: tuple[DataFile, ...], folder: Path, stored: Schema, schema: Schema) -> DataFrame:
+        frame = self._session.read.schema(spark_schema(stored)).parquet(*(str(folder / f.path) for f in files))
+        return _widened(frame.toDF(*_places(stored)), len(stored.columns), schema)
+
+    def _overlaid(self, state: RelationState, overlay: Overlay) -> DataFrame:
+        """main ⊕ a small overlay."""
+        schema = state.schema
+        main = self._main(state)
+        live = self.frame(overlay.live, schema).toDF(*_places(schema))
+        if schema.key:
+            keys = key_table(untag(overlay.rows), schema)
+            names = [f"c{p}" for p in schema.key_positions]
+            touched = self.frame(
+                pa.table(keys.columns, schema=pa.schema([schema.arrow.field(p) for p in schema.key_positions])),
+                Schema(tuple(schema.columns[p] for p in schema.key_positions)),
+            ).toDF(*names)
+            return main.join(F.broadcast(touched), on=names, how="left_anti").unionAll(live)
+        if overlay.removals.num_rows:
+            removals = self.frame(overlay.removals, schema).toDF(*_places(schema))
+            main = _subtract(main, removals, schema)
+        return main.unionAll(live)
+
+    def _folded(self, state: RelationState) -> DataFrame:
+        """main ⊕ deltas of any size, folded by Spark."""
+        schema = state.schema
+        main = self._main(state)
+        if all(s.action == INSERT for s in state.segments) and _appends(state):
+            return reduce(DataFrame.unionAll, [main, *(self._segment(s, state) for s in state.segments)]).select(
+                *_places(schema)
+            )
+        deltas = reduce(DataFrame.unionAll, [self._segment(s, state) for s in state.segments])
+        places = _places(schema)
+        if schema.key:
+            names = [f"c{p}" for p in schema.key_positions]
+            last = deltas.groupBy(*names).agg(
+                F.max_by(F.struct(*places, ACTION), F.struct(_CSN, STMTSN, ACTION)).alias("row")
+            )
+            live = last.where(F.col(f"row.{ACTION}") >= INSERT).select(*(F.col(f"row.{p}").alias(p) for p in places))
+            return main.join(last.select(*names), on=names, how="left_anti").unionAll(live)
+        inserts = deltas.where(F.col(ACTION) >= INSERT).select(*places)
+        deletes = deltas.where(F.col(ACTION) < INSERT).select(*places)
+        return _subtract(main.unionAll(inserts), deletes, schema, small=False)
+
+    def _segment(self, segment: Segment, state: RelationState) -> DataFrame:
+        """A segment's delta rows by place, with csn, stmtsn and action."""
+        schema = state.schema
+        csn = F.lit(segment.csn).cast("bigint").alias(_CSN)
+        if segment.is_inline:
+            rows = segment.table(schema)
+            frame = self._session.createDataFrame(rows).toDF(*_places(schema), STMTSN, ACTION)
+            typed = [
+                F.col(p).cast(to_spark(c.type)).alias(p) for p, c in zip(_places(schema), schema.columns, strict=True)
+            ]
+            return frame.select(*typed, csn, STMTSN, ACTION)
+        folder = self._storage.layout.relation(segment.relation_id)
+        check_present(segment.files, folder, f"table {state.relation.name}")
+        paths = [str(folder / f.path) for f in segment.files]
+        # Columns are appended or renamed, never moved: the file's own names in place order.
+        stored = pq.read_schema(paths[0]).names
+        width = len(stored) if segment.action is not None else len(stored) - 2
+        struct = spark_schema(Schema(schema.columns[:width]))
+        for i, field in enumerate(struct.fields):
+            field.name = stored[i]
+        struct.names = [f.name for f in struct.fields]
+        if segment.action is None:
+            struct = struct.add(STMTSN, IntegerType()).add(ACTION, ByteType())
+        frame = self._session.read.schema(struct).parquet(*paths)
+        tags = [STMTSN, ACTION] if segment.action is None else []
+        frame = frame.toDF(*(f"c{i}" for i in range(width)), *tags)
+        if segment.action is not None:
+            frame = frame.withColumn(STMTSN, F.lit(segment.stmtsn)).withColumn(
+                ACTION, F.lit(segment.action).cast("tinyint")
+            )
+        wide = [F.col(f"c{i}") for i in range(width)] + _nulls(width, schema)
+        return frame.select(*wide, csn, STMTSN, ACTION)
+
+    def _external(self, state: RelationState) -> DataFrame:
+        """A version of somebody else's Delta table; partition values come from its log (law 11.16)."""
+        relation, schema = state.relation, state.schema
+        assert state.main is not None
+        assert relation.location is not None
+        table = self._storage.mains.open(relation.location, state.main.delta_version)
+        parts = []
+        for values, paths in partition_groups(table, schema):
+            stored = [c for c in schema.columns if c.name not in values]
+            struct = spark_schema(Schema(tuple(stored))) if stored else spark_schema(schema)
+            read = self._session.read.schema(struct).parquet(*paths)
+            columns = [
+                F.lit(values[c.name]).cast(to_spark(c.type)).alias(c.name)
+                if c.name in values
+                else F.col(f"`{c.name}`").cast(to_spark(c.type)).alias(c.name)
+                for c in schema.columns
+            ]
+            parts.append(read.select(*columns))
+        if not parts:
+            return self._session.createDataFrame([], spark_schema(schema))
+        return reduce(DataFrame.unionAll, parts)
+
+
+def _places(schema: Schema) -> list[str]:
+    return [f"c{i}" for i in range(len(schema.columns))]
+
+
+def _nulls(width: int, schema: Schema) -> list[Column]:
+    return [F.lit(None).cast(to_spark(c.type)).alias(f"c{i}") for i, c in enumerate(schema.columns) if i >= width]
+
+
+def _widened(frame: DataFrame, width: int, schema: Schema) -> DataFrame:
+    """Columns that were added later are NULL in rows stored before."""
+    if width == len(schema.columns):
+        return frame
+    return frame.select(*(F.col(f"c{i}") for i in range(width)), *_nulls(width, schema))
+
+
+def _appends(state: RelationState) -> bool:
+    """Inserts into a bag, or a single load into an empty keyed table: nothing is replaced."""
+    return not state.schema.key or (len(state.segments) == 1 and (state.main is None or state.main.rows == 0))
+
+
+def _subtract(base: DataFrame, removals: DataFrame, schema: Schema, *, small: bool = True) -> DataFrame:
+    """Bag difference by bit identity: only rows that have an equal among the removals are counted."""
+    places = _places(schema)
+    identity = F.expr(
+        "struct(" + ", ".join(identity_sql(p, c.type) for p, c in zip(places, schema.columns, strict=True)) + ")"
+    )
+    marked = base.withColumn("__id", identity)
+    counts = removals.withColumn("__id", identity).groupBy("__id").agg(F.count(F.lit(1)).alias("__gone"))
+    counts = counts.withColumnRenamed("__id", "__gone_id")
+    counts = F.broadcast(counts) if small else counts
+    same = F.col("__id").eqNullSafe(F.col("__gone_id"))
+    rest = marked.join(counts, same, "left_anti").select(*places)
+    matched = (
+        marked.join(counts, same, "inner")
+        .groupBy("__id", "__gone")
+        .agg(F.count(F.lit(1)).alias("__have"), F.first(F.struct(*places)).alias("__row"))
+        .where(F.col("__have") > F.col("__gone"))
+        .select("__row", F.explode(F.sequence(F.lit(1), (F.col("__have") - F.col("__gone")).cast("int"))))
+        .select(*(F.col(f"__row.{p}").alias(p) for p in places))
+    )
+    return rest.unionAll(matched)

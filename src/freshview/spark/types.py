@@ -1,0 +1,147 @@
+"""Our types as Spark's and back, and SQL that stores a value of one type as another."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from freshview.errors import TypeMismatch
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType, StructField, can_store
+
+_PLAIN: dict[str, type[T.DataType]] = {
+    "boolean": T.BooleanType,
+    "tinyint": T.ByteType,
+    "smallint": T.ShortType,
+    "int": T.IntegerType,
+    "bigint": T.LongType,
+    "float": T.FloatType,
+    "double": T.DoubleType,
+    "string": T.StringType,
+    "char": T.StringType,
+    "varchar": T.StringType,
+    "binary": T.BinaryType,
+    "date": T.DateType,
+    "timestamp": T.TimestampType,
+    "timestamp_ntz": T.TimestampNTZType,
+}
+_KINDS = {cls: kind for kind, cls in _PLAIN.items() if kind not in ("char", "varchar")}
+# Spark compares CHAR columns with padding where it finds this on an attribute.
+_CHAR_METADATA = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+def to_spark(type_: DataType) -> T.DataType:
+    match type_.kind:
+        case "decimal":
+            return T.DecimalType(*type_.params)
+        case "array":
+            return T.ArrayType(to_spark(type_.children[0]))
+        case "map":
+            return T.MapType(to_spark(type_.children[0]), to_spark(type_.children[1]))
+        case "struct":
+            return T.StructType([T.StructField(f.name, to_spark(f.type)) for f in type_.fields])
+    return _PLAIN[type_.kind]()
+
+
+def from_spark(type_: T.DataType) -> DataType | None:
+    """Our type of a Spark type; None for VOID; TypeMismatch for what cannot be kept."""
+    if isinstance(type_, T.NullType):
+        return None
+    if isinstance(type_, T.StringType) and type(type_) is not T.StringType:
+        return DataType("string")
+    if isinstance(type_, T.DecimalType):
+        return DataType("decimal", (type_.precision, type_.scale))
+    if isinstance(type_, T.ArrayType):
+        return DataType("array", children=(_inner(type_.elementType),))
+    if isinstance(type_, T.MapType):
+        return DataType("map", children=(_inner(type_.keyType), _inner(type_.valueType)))
+    if isinstance(type_, T.StructType):
+        return DataType("struct", fields=tuple(StructField(f.name, _inner(f.dataType)) for f in type_.fields))
+    kind = _KINDS.get(type(type_))
+    collation = getattr(type_, "collation", "UTF8_BINARY")
+    if kind is None or collation != "UTF8_BINARY":
+        raise TypeMismatch(f"type {type_.simpleString()}", "cannot be kept exactly in a table", "Cast it first.")
+    return DataType(kind)
+
+
+def _inner(type_: T.DataType) -> DataType:
+    inner = from_spark(type_)
+    return DataType("string") if inner is None else inner
+
+
+def spark_schema(schema: Schema) -> T.StructType:
+    return T.StructType([_field(c) for c in schema.columns])
+
+
+def _field(column: Column) -> T.StructField:
+    return T.StructField(column.name, to_spark(column.type), True, metadata(column))
+
+
+def metadata(column: Column) -> dict[str, str]:
+    return {_CHAR_METADATA: str(column.type)} if column.type.kind in ("char", "varchar") else {}
+
+
+def assign(source: SparkColumn, given: T.DataType, column: Column, table: str) -> SparkColumn:
+    """Spark's ANSI store assignment, whatever the session's settings: overflow is an error."""
+    target = column.type
+    kind = from_spark(given)
+    where = f"column {column.name} of {table}"
+    if kind is None:
+        return source.cast(to_spark(target))
+    if not can_store(kind, target):
+        raise TypeMismatch(where, f"{kind} cannot be stored as {target}", "Add an explicit CAST.")
+    value = source
+    if kind != target and given != to_spark(target):
+        cast_ = source.try_cast(to_spark(target))
+        message = F.concat(F.lit(f"[FRESHVIEW] {where}: "), _shown(source, kind), F.lit(f" does not fit {target}"))
+        value = F.when(source.isNotNull() & cast_.isNull(), F.raise_error(message)).otherwise(cast_)
+    if target.kind in ("char", "varchar"):
+        value = _sized(value, column, where)
+    return value
+
+
+def _shown(source: SparkColumn, kind: DataType) -> SparkColumn:
+    return F.lit("a value") if kind.is_nested or kind.kind == "binary" else source.cast("string")
+
+
+def _sized(value: SparkColumn, column: Column, where: str) -> SparkColumn:
+    """CHAR pads; both drop surplus trailing spaces and refuse more (Spark's write-side check)."""
+    limit = column.type.params[0]
+    message = F.concat(F.lit(f"[FRESHVIEW] {where}: '"), value, F.lit(f"' is longer than {column.type}"))
+    fitted = (
+        F.when(F.length(value) <= limit, value)
+        .when(F.length(F.rtrim(value)) > limit, F.raise_error(message).cast("string"))
+        .otherwise(F.substring(value, 1, limit))
+    )
+    return F.rpad(fitted, limit, " ") if column.type.kind == "char" else fitted
+
+
+def identity_sql(expression: str, type_: DataType, depth: int = 0) -> str:
+    """SQL that is equal exactly for bit-identical values, and has equality for every type (law 11.4)."""
+    if type_.kind in ("float", "double"):
+        return f"CAST({expression} AS STRING)"
+    if not type_.is_nested or not any(t.kind in ("float", "double", "map") for t in type_.walk()):
+        return expression
+    x = f"x{depth}"
+    if type_.kind == "array":
+        return f"transform({expression}, {x} -> {identity_sql(x, type_.children[0], depth + 1)})"
+    if type_.kind == "map":
+        key = identity_sql(f"{x}.key", type_.children[0], depth + 1)
+        value = identity_sql(f"{x}.value", type_.children[1], depth + 1)
+        return f"transform(map_entries({expression}), {x} -> named_struct('k', {key}, 'v', {value}))"
+    fields = ", ".join(
+        f"'{i}', {identity_sql(f'{expression}.`{f.name}`', f.type, depth + 1)}" for i, f in enumerate(type_.fields)
+    )
+    return f"IF({expression} IS NULL, NULL, named_struct({fields}))"
+
+
+def as_schema(struct: T.StructType, key: tuple[str, ...] = ()) -> Schema:
+    """The schema of a query's result as a table."""
+    columns = []
+    for field in struct.fields:
+        type_ = from_spark(field.dataType)
+        if type_ is None:
+            raise TypeMismatch(f"column {field.name}", "has type VOID", "Cast it to the type it should have.")
+        columns.append(Column(field.name, type_))
+    return Schema(tuple(columns), key)

@@ -1,0 +1,1 @@
+"""SQL in: statements as records, names bound, texts kept verbatim. Pure."""

@@ -1,0 +1,169 @@
+"""Which tables a query reads, and the query with each of them replaced by a placeholder.
+
+sqlglot only finds the names; the text goes to Spark as it was written, apart from them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from freshview.errors import InvalidStatement
+from freshview.relation.schema import fold
+from freshview.sql.tokens import Token, is_word, tokenize
+
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # its "falling back to Command" is no news here
+
+
+@dataclass(frozen=True)
+class TableRef:
+    """A table as a query names it, with the version it asks for."""
+
+    name: str
+    version: str | None = None  # VERSION AS OF …
+    timestamp: str | None = None  # TIMESTAMP AS OF …
+
+
+@dataclass(frozen=True)
+class BoundQuery:
+    """A query text with {placeholders} and the table that each stands for."""
+
+    text: str
+    tables: dict[str, TableRef]
+    original: str
+
+
+@dataclass(frozen=True)
+class _Edit:
+    start: int
+    stop: int
+    text: str
+
+
+def bind(text: str, is_ours: Callable[[str], bool]) -> BoundQuery:
+    """Replace every table that is ours; other names are left to Spark."""
+    prefix, query = _split_explain(text)
+    try:
+        tree = sqlglot.parse_one(query, read="spark")
+    except sqlglot.errors.SqlglotError as error:
+        raise InvalidStatement(
+            f"query {' '.join(text.split()):.80}", _first_line(error), "Check the syntax."
+        ) from error
+    tokens = tokenize(query)
+    by_start = {t.start: i for i, t in enumerate(tokens)}
+    edits: list[_Edit] = []
+    tables: dict[str, TableRef] = {}
+    placeholders: dict[TableRef, str] = {}
+    for node in tree.find_all(exp.Table):
+        ident = node.this
+        if not isinstance(ident, exp.Identifier) or node.args.get("db") or _is_cte(node):
+            continue
+        at = by_start.get(ident.meta.get("start", -1))
+        if at is None or not is_ours(ident.name):
+            continue
+        ref, after = _version_clause(ident.name, tokens, at + 1)
+        placeholder = placeholders.setdefault(ref, f"fv{len(placeholders)}")
+        tables[placeholder] = ref
+        stop = tokens[after - 1].end + 1
+        edits.append(_Edit(tokens[at].start, stop, "{" + placeholder + "}"))
+        if not node.alias:
+            after = _skip_sample(tokens, after)
+            stop = tokens[after - 1].end + 1
+            edits.append(_Edit(stop, stop, f" AS `{ident.name.replace('`', '``')}`"))
+    return BoundQuery(prefix + _edited(query, edits, escape=bool(tables)), tables, text)
+
+
+def _edited(text: str, edits: list[_Edit], *, escape: bool) -> str:
+    """The text with edits done; other braces doubled, since Spark's formatter reads them."""
+
+    def verbatim(part: str) -> str:
+        return part.replace("{", "{{").replace("}", "}}") if escape else part
+
+    out, at = [], 0
+    for edit in sorted(edits, key=lambda e: (e.start, e.stop)):
+        out.append(verbatim(text[at : edit.start]))
+        out.append(edit.text if edit.text.startswith("{") else verbatim(edit.text))
+        at = edit.stop
+    out.append(verbatim(text[at:]))
+    return "".join(out)
+
+
+def _split_explain(text: str) -> tuple[str, str]:
+    tokens = tokenize(text)
+    at = 0
+    if is_word(tokens[0], "EXPLAIN"):
+        at = 1
+        while at < len(tokens) and is_word(tokens[at], "EXTENDED", "CODEGEN", "COST", "FORMATTED"):
+            at += 1
+    elif is_word(tokens[0], "DESCRIBE", "DESC"):
+        at = 1
+        while at < len(tokens) and is_word(tokens[at], "QUERY"):
+            at += 1
+    elif is_word(tokens[0], "TABLE") and len(tokens) > 1:
+        return "", "SELECT * FROM " + text[tokens[1].start :]
+    if at >= len(tokens):
+        raise InvalidStatement(f"statement {text}", "a query was expected", "Write EXPLAIN SELECT …")
+    return text[: tokens[at].start], text[tokens[at].start : tokens[-1].end + 1]
+
+
+def _is_cte(node: exp.Table) -> bool:
+    """Does the name mean a WITH query that is visible where it stands?"""
+    child: exp.Expr = node
+    inside: exp.CTE | None = None
+    parent = node.parent
+    while parent is not None:
+        if isinstance(child, exp.CTE):
+            inside = child
+        with_ = parent.args.get("with_")
+        if isinstance(with_, exp.With) and child is not with_:
+            if any(fold(c.alias) == fold(node.name) for c in with_.expressions):
+                return True
+        if isinstance(parent, exp.With) and inside is not None:
+            at = next(i for i, c in enumerate(parent.expressions) if c is inside)
+            visible = parent.expressions[: at + 1] if parent.args.get("recursive") else parent.expressions[:at]
+            if any(fold(c.alias) == fold(node.name) for c in visible):
+                return True
+        child, parent = parent, parent.parent
+    return False
+
+
+def _version_clause(name: str, tokens: list[Token], at: int) -> tuple[TableRef, int]:
+    """[FOR] VERSION|TIMESTAMP AS OF literal, after a table's name."""
+    start = at
+    if at < len(tokens) and is_word(tokens[at], "FOR"):
+        at += 1
+    words = [t.text.upper() for t in tokens[at : at + 3]]
+    if words[1:] == ["AS", "OF"] and words[0] in ("VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME"):
+        at += 3
+        if words[0] in ("TIMESTAMP", "SYSTEM_TIME") and at < len(tokens) and is_word(tokens[at], "TIMESTAMP", "DATE"):
+            at += 1
+        if at < len(tokens) and tokens[at].token_type in (TokenType.NUMBER, TokenType.STRING):
+            value = tokens[at].text
+            if words[0] in ("VERSION", "SYSTEM_VERSION"):
+                return TableRef(name, version=value), at + 1
+            return TableRef(name, timestamp=value), at + 1
+        raise InvalidStatement(
+            f"{name} {' '.join(words)}", "a literal was expected", "Write a CSN, or a time in quotes."
+        )
+    return TableRef(name), start
+
+
+def _skip_sample(tokens: list[Token], at: int) -> int:
+    """Spark wants an alias after TABLESAMPLE (…) [REPEATABLE (…)]."""
+    while at + 1 < len(tokens) and is_word(tokens[at], "TABLESAMPLE", "REPEATABLE"):
+        depth, at = 0, at + 1
+        while at < len(tokens):
+            depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(tokens[at].token_type, 0)
+            at += 1
+            if depth == 0:
+                break
+    return at
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,98 @@
+"""UPDATE, DELETE and MERGE as queries that yield old images and new values side by side.
+
+Every statement is evaluated once, as one SELECT: old columns are named o0 …, new values n<i>
+(for MERGE n<clause>_<i>), by the place of the column in the table. The target stands under a name
+of its own, so that a subquery over the same table is not mistaken for it.
+"""
+
+from __future__ import annotations
+
+from freshview.errors import InvalidStatement
+from freshview.relation.schema import Schema
+from freshview.sql.statements import Assignment, Delete, Merge, MergeClause, Update
+
+TARGET = "__fv_target"
+CLAUSE = "__fv_clause"
+ROW_ID = "__fv_row"
+_FOUND = "__fv_found"
+
+
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def old_columns(schema: Schema, qualifier: str) -> list[str]:
+    return [f"{quoted(qualifier)}.{quoted(c)} AS o{i}" for i, c in enumerate(schema.names)]
+
+
+def set_positions(assignments: tuple[Assignment, ...], schema: Schema) -> dict[int, str]:
+    """Column place → expression text."""
+    return {schema.position(a.column): a.expression for a in assignments}
+
+
+def update_query(statement: Update, schema: Schema) -> str:
+    qualifier = statement.alias or statement.table
+    new = [f"({e}) AS n{i}" for i, e in set_positions(statement.assignments, schema).items()]
+    return _select([*old_columns(schema, qualifier), *new], qualifier, statement.where)
+
+
+def delete_query(statement: Delete, schema: Schema) -> str:
+    qualifier = statement.alias or statement.table
+    return _select(old_columns(schema, qualifier), qualifier, statement.where)
+
+
+def _select(columns: list[str], qualifier: str, where: str) -> str:
+    condition = f"\nWHERE {where}" if where else ""
+    return f"SELECT {', '.join(columns)}\nFROM {TARGET} AS {quoted(qualifier)}{condition}"
+
+
+def clause_values(statement: Merge, clause: MergeClause, schema: Schema) -> dict[int, str]:
+    """Column place → expression text, with * spelled out."""
+    if clause.action == "delete":
+        return {}
+    if clause.assignments:
+        return set_positions(clause.assignments, schema)
+    source = quoted(statement.source_alias)
+    return {i: f"{source}.{quoted(c)}" for i, c in enumerate(schema.names)}
+
+
+def merge_query(statement: Merge, schema: Schema) -> str:
+    """One row per (target row, source row) that a clause applies to.
+
+    The first clause whose condition holds is chosen; only its expressions are evaluated.
+    """
+    target, source = quoted(statement.alias or statement.table), quoted(statement.source_alias)
+    if target == source:
+        raise InvalidStatement(f"MERGE INTO {statement.table}", "target and source have one name", "Give one an alias.")
+    choices, values = [], []
+    for k, clause in enumerate(statement.clauses):
+        if clause.matched:
+            case = f"{target}.{ROW_ID} IS NOT NULL AND {source}.{_FOUND} IS NOT NULL"
+        elif clause.by_source:
+            case = f"{source}.{_FOUND} IS NULL"
+        else:
+            case = f"{target}.{ROW_ID} IS NULL"
+        condition = f" AND ({clause.condition})" if clause.condition else ""
+        choices.append(f"WHEN {case}{condition} THEN {k}")
+        values += [
+            f"CASE WHEN {CLAUSE} = {k} THEN ({e}) END AS n{k}_{i}"
+            for i, e in clause_values(statement, clause, schema).items()
+        ]
+    columns = [
+        f"CASE {' '.join(choices)} END AS {CLAUSE}",
+        f"{target}.{ROW_ID} AS {ROW_ID}",
+        *old_columns(schema, statement.alias or statement.table),
+        *values,
+    ]
+    keep_source = any(c.action == "insert" for c in statement.clauses)
+    keep_target = any(c.by_source for c in statement.clauses)
+    join = {(True, True): "FULL OUTER", (True, False): "RIGHT OUTER", (False, True): "LEFT OUTER"}.get(
+        (keep_source, keep_target), "INNER"
+    )
+    return (
+        f"SELECT * FROM (SELECT {', '.join(columns)}\n"
+        f"FROM (SELECT *, monotonically_increasing_id() AS {ROW_ID} FROM {TARGET}) AS {target}\n"
+        f"{join} JOIN (SELECT *, TRUE AS {_FOUND} FROM {statement.source}"
+        f"{' AS ' + source if statement.source.startswith('(') else ''}) AS {source}\n"
+        f"ON {statement.condition}) WHERE {CLAUSE} IS NOT NULL"
+    )

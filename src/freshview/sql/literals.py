@@ -1,0 +1,164 @@
+"""Literals that mean the same with and without Spark, and conditions that pin a key to them.
+
+Everything that is not plainly a literal is left to Spark: better slow than different.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from freshview.errors import FreshviewError
+from freshview.relation.ingest import sized
+from freshview.relation.schema import Column, Schema, fold
+from freshview.relation.types import INTEGERS
+
+_BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MAX_KEYS = 10_000
+
+
+class NotLiteral(Exception):
+    """The expression needs Spark."""
+
+
+def value(node: exp.Expr, column: Column) -> Any:
+    """The Python value that a literal has in a column; NotLiteral if Spark should say."""
+    type_ = column.type
+    negative = isinstance(node, exp.Neg)
+    if negative:
+        node = node.this
+    match node:
+        case exp.Null() if not negative:
+            return None
+        case exp.Boolean() if type_.kind == "boolean" and not negative:
+            return bool(node.this)
+        case exp.Literal(is_string=True) if type_.is_text and not negative:
+            if type_.kind == "string":
+                return node.this
+            try:
+                return sized(pa.chunked_array([[node.this]], pa.string()), column, "")[0].as_py()
+            except FreshviewError:
+                raise NotLiteral from None
+        case exp.Literal(is_string=False):
+            return _number(("-" if negative else "") + node.this, type_.kind, type_.params)
+        case exp.Cast() if type_.kind == "date" and not negative and node.is_type(exp.DType.DATE):
+            inner = node.this
+            if isinstance(inner, exp.Literal) and inner.is_string and _DATE.fullmatch(inner.this):
+                try:
+                    return datetime.date.fromisoformat(inner.this)
+                except ValueError:
+                    pass
+    raise NotLiteral
+
+
+def _number(text: str, kind: str, params: tuple[int, ...]) -> Any:
+    if re.fullmatch(r"-?\d+", text):
+        number = int(text)
+        if kind in INTEGERS and -(2 ** _BITS[kind]) <= number < 2 ** _BITS[kind]:
+            return number
+        if kind == "double" and abs(number) <= 2**53:
+            return float(number)
+        if kind == "decimal" and abs(number) < 10 ** (params[0] - params[1]):
+            return Decimal(number)
+    elif re.fullmatch(r"-?\d*\.\d+", text):
+        decimal = Decimal(text)
+        exponent = -int(decimal.as_tuple().exponent)
+        if kind == "double":
+            return float(text)
+        if kind == "decimal" and exponent <= params[1] and abs(decimal) < 10 ** (params[0] - params[1]):
+            return decimal
+    raise NotLiteral
+
+
+def parse_expression(text: str) -> exp.Expr:
+    """An expression, if its strings mean the same to sqlglot and Spark (no backslashes)."""
+    if "\\" in text:
+        raise NotLiteral
+    try:
+        return sqlglot.parse_one(text, read="spark")
+    except sqlglot.errors.SqlglotError:
+        raise NotLiteral from None
+
+
+def literal_rows(query: str, columns: Sequence[Column]) -> pa.Table:
+    """VALUES (…), (…) of literals only, as typed rows."""
+    tree = parse_expression(query)
+    if not isinstance(tree, exp.Values) or tree.alias or not tree.expressions:
+        raise NotLiteral
+    cells: list[list[Any]] = [[] for _ in columns]
+    for row in tree.expressions:
+        parts = row.expressions if isinstance(row, exp.Tuple) else [row]
+        if len(parts) != len(columns):
+            raise NotLiteral
+        for i, (part, column) in enumerate(zip(parts, columns, strict=True)):
+            cells[i].append(value(part, column))
+    arrays = [pa.array(v, c.type.arrow) for v, c in zip(cells, columns, strict=True)]
+    return pa.table(arrays, names=[c.name for c in columns])
+
+
+@dataclass(frozen=True)
+class KeyPins:
+    """Keys (or leading and other parts of keys) that a condition allows."""
+
+    keys: pa.Table
+    exact: bool  # the condition says nothing beyond, and pins the whole key
+
+
+def key_pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> KeyPins | None:
+    """The keys to which `key = literal` and `key IN (literals)` conjuncts confine a condition."""
+    if not where or not schema.key:
+        return None
+    try:
+        tree = parse_expression(where)
+    except NotLiteral:
+        return None
+    pinned: dict[str, list[Any]] = {}
+    exact = True
+    for conjunct in tree.flatten() if isinstance(tree, exp.And) else [tree]:
+        found = _pin(conjunct.unnest(), schema, {fold(q) for q in qualifiers if q})
+        if found is None or found[0] in pinned:
+            exact = False
+        else:
+            pinned[found[0]] = found[1]
+    if not pinned:
+        return None
+    names = [k for k in schema.key if k in pinned]
+    combinations = list(itertools.islice(itertools.product(*(pinned[n] for n in names)), _MAX_KEYS + 1))
+    if len(combinations) > _MAX_KEYS:
+        return None
+    arrays = [pa.array([c[i] for c in combinations], schema.column(n).type.arrow) for i, n in enumerate(names)]
+    return KeyPins(pa.table(arrays, names=names), exact and len(names) == len(schema.key))
+
+
+def _pin(node: exp.Expr, schema: Schema, qualifiers: set[str]) -> tuple[str, list[Any]] | None:
+    if isinstance(node, exp.EQ):
+        column, literals = node.this, [node.expression]
+        if not isinstance(column, exp.Column):
+            column, literals = node.expression, [node.this]
+    elif isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
+        column, literals = node.this, node.expressions
+    else:
+        return None
+    if not isinstance(column, exp.Column) or (column.table and fold(column.table) not in qualifiers) or column.db:
+        return None
+    name = next((k for k in schema.key if fold(k) == fold(column.name)), None)
+    if name is None:
+        return None
+    target = schema.column(name)
+    if target.type.kind not in (*INTEGERS, "string", "char", "date"):
+        return None
+    try:
+        values = [value(e, target) for e in literals]
+    except NotLiteral:
+        return None
+    return name, list(dict.fromkeys(v for v in values if v is not None))

@@ -1,0 +1,1 @@
+"""Storage: main tables in Delta Lake, segments, external tables; the only user of deltalake."""

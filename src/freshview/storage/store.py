@@ -1,0 +1,56 @@
+"""The storage of one warehouse in one place: folders, main tables, driver-side reading, segment files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from freshview.catalog.records import DataFile
+from freshview.storage.files import Layout, fsync_tree, parquet_files, remove_tree, storage_errors
+from freshview.storage.main import MainStore
+from freshview.storage.reader import StateReader
+
+
+class Storage:
+    """Files of a warehouse."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = Layout(root)
+        self.mains = MainStore(self.layout)
+        self.reader = StateReader(self.layout, self.mains)
+
+    def write_parquet(self, relation_id: int, folder: str, rows: pa.Table) -> tuple[DataFile, ...]:
+        """Write rows from the driver into a leased folder, durably."""
+        target = self.layout.relation(relation_id) / folder
+        with storage_errors(f"folder {target}"):
+            target.mkdir(parents=True, exist_ok=True)
+            pq.write_table(rows, target / "part-0.parquet", compression="snappy")
+        return self.collect(relation_id, folder)
+
+    def write_parquet_batches(
+        self, relation_id: int, folder: str, parts: Iterable[pa.Table], schema: pa.Schema
+    ) -> tuple[DataFile, ...]:
+        """The same for rows that come in parts and need not fit into memory together."""
+        target = self.layout.relation(relation_id) / folder
+        with storage_errors(f"folder {target}"):
+            target.mkdir(parents=True, exist_ok=True)
+            with pq.ParquetWriter(target / "part-0.parquet", schema, compression="snappy") as writer:
+                for part in parts:
+                    writer.write_table(part)
+        return self.collect(relation_id, folder)
+
+    def collect(self, relation_id: int, folder: str) -> tuple[DataFile, ...]:
+        """The files a writer (the driver or Spark) left in a leased folder, made durable."""
+        home = self.layout.relation(relation_id)
+        target = home / folder
+        with storage_errors(f"folder {target}"):
+            files = parquet_files(target, home) if target.is_dir() else ()
+            if target.is_dir():
+                fsync_tree(target, self.layout.tables)
+        return files
+
+    def discard(self, relation_id: int, folder: str) -> None:
+        remove_tree(self.layout.relation(relation_id) / folder)

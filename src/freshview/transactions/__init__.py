@@ -1,0 +1,1 @@
+"""Transactions: snapshot isolation, statements, constraints, conflicts, commit."""

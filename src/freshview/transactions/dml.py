@@ -1,0 +1,408 @@
+"""Running INSERT, UPDATE, DELETE and MERGE inside a transaction.
+
+What literals and key lookups can answer runs without Spark. The rest is one query that Spark
+evaluates once, into files; from there on it is Arrow again. Large results are never loaded whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from freshview.catalog.records import DataFile, Relation, RelationState
+from freshview.errors import DuplicateKey, InvalidStatement, NotNullViolation
+from freshview.relation.delta import DELETE, INSERT, UPSERT, first_duplicate, tag
+from freshview.relation.ingest import check_required
+from freshview.relation.schema import Column, Schema, fold
+from freshview.sql import dml
+from freshview.sql.binding import BoundQuery, TableRef, bind
+from freshview.sql.literals import KeyPins, NotLiteral, key_pins, literal_rows, parse_expression, value
+from freshview.sql.statements import Delete, Dml, Insert, Merge, Update
+from freshview.storage.reader import LOCAL_ROWS
+from freshview.storage.store import Storage
+from freshview.transactions.constraints import check_keys
+from freshview.transactions.reading import ReadContext
+from freshview.transactions.transaction import INLINE_BYTES, Transaction
+
+IN_MEMORY_ROWS = 500_000  # a statement's result up to this size is handled in one piece
+_KEYS_IN_MEMORY = 10_000_000  # keys up to this many are checked on the driver
+
+Frame = Any  # a Spark DataFrame; this module does not look inside
+Split = Callable[[pa.Table], tuple[pa.Table, pa.Table]]
+
+
+class Engine(Protocol):
+    """What statements need of Spark."""
+
+    def scan(self, state: RelationState) -> Frame: ...
+    def frame(self, rows: pa.Table, schema: Schema) -> Frame: ...
+    def query(self, text: str, frames: dict[str, Frame], original: str) -> Frame: ...
+    def stored(
+        self, frame: Frame, targets: Sequence[tuple[str, Column]], table: str, keep: Sequence[str] = ...
+    ) -> Frame: ...
+    def assigned(self, frame: Frame, columns: Sequence[Column], schema: Schema, table: str) -> Frame: ...
+    def collect(self, frame: Frame, types: Sequence[pa.Field], what: str) -> pa.Table: ...
+    def write(self, frame: Frame, relation_id: int, folder: str, what: str) -> tuple[DataFile, ...]: ...
+    def arrow_fields(self, frame: Frame) -> list[pa.Field]: ...
+    def frame_schema_names(self, frame: Frame) -> list[str]: ...
+    def repeated_key(self, frames: Sequence[Frame], schema: Schema) -> dict[str, Any] | None: ...
+    def read_files(self, relation_id: int, files: Sequence[DataFile], schema: Schema) -> Frame: ...
+    def time_zone(self) -> Any: ...
+
+
+@dataclass
+class Statements:
+    """Runs writing statements for one transaction."""
+
+    transaction: Transaction
+    reading: ReadContext
+    storage: Storage
+    engine: Callable[[], Engine]  # starts Spark when first called
+
+    def run(self, statement: Dml) -> int:
+        """Run one statement; rows affected."""
+        match statement:
+            case Insert():
+                return self._insert(statement)
+            case Update():
+                return self._update(statement)
+            case Delete():
+                return self._delete(statement)
+            case Merge():
+                return self._merge(statement)
+
+    # -- INSERT ------------------------------------------------------------------------------------
+
+    def _insert(self, statement: Insert) -> int:
+        relation = self.transaction.writable(statement.table)
+        schema = relation.schema
+        columns = tuple(schema.column(c) for c in statement.columns) or schema.columns
+        if len({fold(c.name) for c in columns}) < len(columns):
+            raise InvalidStatement(f"INSERT INTO {relation.name}", "a column is named twice", "Name each once.")
+        if not statement.by_name:
+            try:
+                return self.transaction.apply(
+                    relation, None, _full_width(literal_rows(statement.query, columns), schema)
+                )
+            except NotLiteral:
+                pass
+        bound = self._bind(statement.query)
+        frame = self._query(bound)
+        if statement.by_name:
+            columns = tuple(schema.column(n) for n in self.engine().frame_schema_names(frame))
+        frame = self.engine().assigned(frame, columns, schema, relation.name)
+        if not bound.tables and statement.query.lstrip()[:6].upper() == "VALUES":
+            return self.transaction.apply(
+                relation, None, self.engine().collect(frame, list(schema.arrow), relation.name)
+            )
+        return self._insert_stored(relation, frame)
+
+    def insert_frame(self, name: str, frame: Frame) -> int:
+        """INSERT by API from a Spark DataFrame, columns by name."""
+        relation = self.transaction.writable(name)
+        return self._insert_stored(relation, self._by_name(relation, frame))
+
+    def upsert_frame(self, name: str, frame: Frame) -> int:
+        """Upsert by API from a Spark DataFrame, columns by name."""
+        relation = self.transaction.writable(name)
+        if not relation.schema.key:
+            self.transaction.upsert_rows(name, [])  # says why not
+        staged = self._stage(relation, self._by_name(relation, frame), "delta")
+        if staged.rows <= IN_MEMORY_ROWS:
+            return self.transaction.upsert_rows(name, staged.take())
+        self._check_stored(relation, staged.files, against_existing=False)
+        return self.transaction.apply_files(relation, staged.files, UPSERT)
+
+    def delete_frame(self, name: str, frame: Frame) -> int:
+        """Delete by key from a Spark DataFrame of keys."""
+        relation = self.transaction.writable(name)
+        key = Schema(tuple(relation.schema.column(k) for k in relation.schema.key) or relation.schema.columns)
+        columns = tuple(key.column(n) for n in self.engine().frame_schema_names(frame))
+        keys = self.engine().assigned(frame, columns, key, relation.name)
+        return self.transaction.delete_keys(name, self.engine().collect(keys, list(key.arrow), relation.name))
+
+    def _by_name(self, relation: Relation, frame: Frame) -> Frame:
+        columns = tuple(relation.schema.column(n) for n in self.engine().frame_schema_names(frame))
+        return self.engine().assigned(frame, columns, relation.schema, relation.name)
+
+    def _insert_stored(self, relation: Relation, frame: Frame) -> int:
+        staged = self._stage(relation, frame, "bulk")
+        if staged.size <= INLINE_BYTES:
+            return self.transaction.apply(relation, None, staged.take())
+        self._check_stored(relation, staged.files, against_existing=True)
+        return self.transaction.apply_files(relation, staged.files, INSERT)
+
+    def _check_stored(self, relation: Relation, files: Sequence[DataFile], *, against_existing: bool) -> None:
+        """Constraints of rows that lie in files: NULLs by the footers, keys by their columns."""
+        schema, home = relation.schema, self.storage.layout.relation(relation.id)
+        for name in schema.required:
+            for file in files:
+                if _has_null(home / file.path, name):
+                    raise NotNullViolation(
+                        f"column {name} of {relation.name}", "a row has NULL", "The column is NOT NULL; give a value."
+                    )
+        if not schema.key:
+            return
+        state = self.transaction.state(relation)
+        existing = against_existing and state.rows_at_most > 0
+        if sum(f.rows for f in files) <= _KEYS_IN_MEMORY and not existing:
+            keys = pa.concat_tables([pq.read_table(home / f.path, columns=list(schema.key)) for f in files])
+            at = first_duplicate(
+                keys.select(list(schema.key)).rename_columns([f"k{i}" for i in range(len(schema.key))])
+            )
+            repeated = {k: keys.column(k)[at].as_py() for k in schema.key} if at is not None else None
+        else:
+            frames = [self.engine().read_files(relation.id, files, schema)]
+            repeated = self.engine().repeated_key(frames + ([self.engine().scan(state)] if existing else []), schema)
+        if repeated is not None:
+            shown = ", ".join(f"{k}={v!r}" for k, v in repeated.items())
+            raise DuplicateKey(
+                f"table {relation.name}", f"key ({shown}) would exist twice", "Give each key once, and only new ones."
+            )
+
+    # -- UPDATE and DELETE -------------------------------------------------------------------------
+
+    def _update(self, statement: Update) -> int:
+        relation = self.transaction.writable(statement.table)
+        schema = relation.schema
+        new_values = dml.set_positions(statement.assignments, schema)
+        near = self._near(relation, statement.where, (statement.alias, statement.table))
+        if near is not None and near[0].exact:
+            try:
+                constants = {i: value(parse_expression(e), schema.columns[i]) for i, e in new_values.items()}
+                return self.transaction.apply(relation, near[1], _with_constants(near[1], constants, schema))
+            except NotLiteral:
+                pass
+
+        def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+            old = _old_images(rows, schema)
+            new = [rows.column(f"n{i}") if i in new_values else old.column(i) for i in range(len(schema.columns))]
+            return old, pa.table([_cast(a, c) for a, c in zip(new, schema.columns, strict=True)], schema=schema.arrow)
+
+        targets = [(f"n{i}", schema.columns[i]) for i in new_values]
+        keys_kept = not {schema.names[i] for i in new_values} & set(schema.key)
+        return self._run_split(relation, dml.update_query(statement, schema), targets, near, split, keys_kept=keys_kept)
+
+    def _delete(self, statement: Delete) -> int:
+        relation = self.transaction.writable(statement.table)
+        schema = relation.schema
+        near = self._near(relation, statement.where, (statement.alias, statement.table))
+        if near is not None and near[0].exact:
+            return self.transaction.apply(relation, near[1], None)
+
+        def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+            return _old_images(rows, schema), schema.arrow.empty_table()
+
+        return self._run_split(relation, dml.delete_query(statement, schema), [], near, split, keys_kept=True)
+
+    def _near(self, relation: Relation, where: str, names: tuple[str, str]) -> tuple[KeyPins, pa.Table] | None:
+        """The rows that the keys in a condition lead to, if it names few enough."""
+        pins = key_pins(where, relation.schema, names)
+        if pins is None:
+            return None
+        rows = self.storage.reader.lookup(self.transaction.state(relation), pins.keys)
+        return (pins, rows) if rows.num_rows <= LOCAL_ROWS else None
+
+    def _run_split(
+        self,
+        relation: Relation,
+        text: str,
+        targets: Sequence[tuple[str, Column]],
+        near: tuple[KeyPins, pa.Table] | None,
+        split: Split,
+        *,
+        keys_kept: bool,
+    ) -> int:
+        """Evaluate an update or delete query over the whole table, or over the rows near its keys."""
+        bound = self._bind(text)
+        target = self._target(relation, near[1] if near else None)
+        frame = self._query(bound, target)
+        old = [f"o{i}" for i in range(len(relation.schema.columns))]
+        frame = self.engine().stored(frame, targets, relation.name, keep=old)
+        if near is not None and len(bound.tables) == 1:
+            fields = [f.with_name(o) for f, o in zip(relation.schema.arrow, old, strict=True)]
+            fields += [pa.field(n, c.type.arrow) for n, c in targets]
+            return self.transaction.apply(relation, *split(self.engine().collect(frame, fields, relation.name)))
+        return self._apply_split(relation, self._stage(relation, frame, "stage"), split, keys_kept=keys_kept)
+
+    # -- MERGE -------------------------------------------------------------------------------------
+
+    def _merge(self, statement: Merge) -> int:
+        relation = self.transaction.writable(statement.table)
+        schema = relation.schema
+        bound = self._bind(dml.merge_query(statement, schema))
+        frame = self._query(bound, self._target(relation, None))
+        values = [dml.clause_values(statement, c, schema) for c in statement.clauses]
+        targets = [(f"n{k}_{i}", schema.columns[i]) for k, v in enumerate(values) for i in v]
+        keep = [dml.CLAUSE, dml.ROW_ID, *(f"o{i}" for i in range(len(schema.columns)))]
+        staged = self._stage(relation, self.engine().stored(frame, targets, relation.name, keep=keep), "stage")
+        self._check_cardinality(relation, staged, [k for k, c in enumerate(statement.clauses) if c.action != "insert"])
+
+        def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+            deletes, inserts = [], []
+            for k, clause in enumerate(statement.clauses):
+                part = rows.filter(pc.equal(rows.column(dml.CLAUSE), k))
+                old = _old_images(part, schema)
+                if clause.action != "insert":
+                    deletes.append(old)
+                if clause.action != "delete":
+                    blank = old if clause.action == "update" else None
+                    inserts.append(_new_images(part, blank, k, values[k], schema))
+            empty = schema.arrow.empty_table()
+            return pa.concat_tables([empty, *deletes]), pa.concat_tables([empty, *inserts])
+
+        return self._apply_split(relation, staged, split, keys_kept=False)
+
+    def _check_cardinality(self, relation: Relation, staged: _Staged, clauses: list[int]) -> None:
+        """A target row may be changed by one source row only."""
+        parts = [pq.read_table(p, columns=[dml.CLAUSE, dml.ROW_ID]) for p in staged.paths]
+        if not parts:
+            return
+        rows = pa.concat_tables(parts)
+        changed = rows.filter(pc.is_in(rows.column(dml.CLAUSE), pa.array(clauses, rows.schema.field(0).type)))
+        if first_duplicate(changed.select([dml.ROW_ID])) is not None:
+            raise InvalidStatement(
+                f"MERGE INTO {relation.name}",
+                "several source rows match one target row",
+                "Make the ON condition or the source unique.",
+            )
+
+    # -- shared ------------------------------------------------------------------------------------
+
+    def _bind(self, text: str) -> BoundQuery:
+        return bind(text, lambda name: name == dml.TARGET or self.reading.knows(name))
+
+    def _query(self, bound: BoundQuery, target: Frame = None) -> Frame:
+        engine = self.engine()
+        frames = {
+            placeholder: target if ref.name == dml.TARGET else engine.scan(self._state(ref, engine))
+            for placeholder, ref in bound.tables.items()
+        }
+        return engine.query(bound.text, frames, bound.original)
+
+    def _state(self, ref: TableRef, engine: Engine) -> RelationState:
+        return self.reading.state(ref, engine.time_zone)
+
+    def _target(self, relation: Relation, rows: pa.Table | None) -> Frame:
+        if rows is not None:
+            return self.engine().frame(rows, relation.schema)
+        return self.engine().scan(self.transaction.state(relation))
+
+    def _stage(self, relation: Relation, frame: Frame, kind: str) -> _Staged:
+        """Evaluate a frame, once, into a leased folder."""
+        lease = self.transaction.lease_folder(relation, kind)
+        files = self.engine().write(frame, relation.id, lease.path, f"statement on {relation.name}")
+        home = self.storage.layout.relation(relation.id)
+        return _Staged(files, [home / f.path for f in files], relation.schema)
+
+    def _apply_split(self, relation: Relation, staged: _Staged, split: Split, *, keys_kept: bool) -> int:
+        if staged.rows <= IN_MEMORY_ROWS:
+            rows = staged.load()
+            return self.transaction.apply(relation, *split(rows)) if rows is not None else 0
+        schema, state = relation.schema, self.transaction.state(relation)
+        stmtsn = self.transaction.next_stmtsn
+        old_keys, new_keys = [], []
+
+        def deltas() -> Iterator[pa.Table]:
+            for batch in staged.batches():
+                deletes, inserts = split(batch)
+                check_required(inserts, schema, relation.name)
+                if schema.key and not keys_kept:
+                    old_keys.append(_keys_only(deletes, schema))
+                    new_keys.append(_keys_only(inserts, schema))
+                yield pa.concat_tables([tag(deletes, schema, DELETE, stmtsn), tag(inserts, schema, INSERT, stmtsn)])
+
+        lease = self.transaction.lease_folder(relation, "delta")
+        files = self.storage.write_parquet_batches(relation.id, lease.path, deltas(), schema.segment_arrow)
+        if new_keys:
+            check_keys(self.storage.reader, state, pa.concat_tables(old_keys), pa.concat_tables(new_keys))
+        self.transaction.apply_files(relation, files, None)
+        return staged.rows
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """A statement's evaluated result in files."""
+
+    files: tuple[DataFile, ...]
+    paths: list[Any]
+    schema: Schema
+
+    @property
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files)
+
+    @property
+    def size(self) -> int:
+        return sum(f.size for f in self.files)
+
+    def load(self) -> pa.Table | None:
+        return pa.concat_tables([pq.ParquetFile(p).read() for p in self.paths]) if self.paths else None
+
+    def take(self) -> pa.Table:
+        """All rows, in the table's columns."""
+        rows = self.load()
+        return self.schema.conform(rows) if rows is not None else self.schema.arrow.empty_table()
+
+    def batches(self) -> Iterable[pa.Table]:
+        for path in self.paths:
+            for batch in pq.ParquetFile(path).iter_batches(batch_size=65_536):
+                yield pa.Table.from_batches([batch])
+
+
+def _full_width(rows: pa.Table, schema: Schema) -> pa.Table:
+    given = {n: rows.column(n) for n in rows.column_names}
+    arrays = [given.get(c.name, pa.nulls(rows.num_rows, c.type.arrow)) for c in schema.columns]
+    return pa.table(arrays, schema=schema.arrow)
+
+
+def _with_constants(rows: pa.Table, constants: dict[int, Any], schema: Schema) -> pa.Table:
+    arrays = [
+        pa.array([constants[i]] * rows.num_rows, c.type.arrow) if i in constants else rows.column(i)
+        for i, c in enumerate(schema.columns)
+    ]
+    return pa.table(arrays, schema=schema.arrow)
+
+
+def _old_images(rows: pa.Table, schema: Schema) -> pa.Table:
+    arrays = [_cast(rows.column(f"o{i}"), c) for i, c in enumerate(schema.columns)]
+    return pa.table(arrays, schema=schema.arrow)
+
+
+def _new_images(rows: pa.Table, old: pa.Table | None, clause: int, values: dict[int, str], schema: Schema) -> pa.Table:
+    arrays = []
+    for i, column in enumerate(schema.columns):
+        if i in values:
+            arrays.append(_cast(rows.column(f"n{clause}_{i}"), column))
+        elif old is not None:
+            arrays.append(old.column(i))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, column.type.arrow))
+    return pa.table(arrays, schema=schema.arrow)
+
+
+def _cast(array: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    return array if array.type == column.type.arrow else array.cast(column.type.arrow)
+
+
+def _keys_only(rows: pa.Table, schema: Schema) -> pa.Table:
+    arrays = [
+        rows.column(i) if i in schema.key_positions else pa.nulls(rows.num_rows, c.type.arrow)
+        for i, c in enumerate(schema.columns)
+    ]
+    return pa.table(arrays, schema=schema.arrow)
+
+
+def _has_null(path: Any, column: str) -> bool:
+    footer = pq.read_metadata(path)
+    places = [i for i in range(footer.num_columns) if footer.schema.column(i).path.split(".")[0] == column]
+    if len(places) == 1:
+        statistics = [footer.row_group(g).column(places[0]).statistics for g in range(footer.num_row_groups)]
+        if all(s is not None and s.has_null_count for s in statistics):
+            return any(s.null_count for s in statistics)
+    return bool(pq.read_table(path, columns=[column]).column(0).null_count)

@@ -1,0 +1,311 @@
+"""A transaction: a snapshot, its own writes on top, and one commit that shows them all at once.
+
+Nothing here needs Spark. Statements arrive as delta rows (Arrow) or as files that somebody wrote
+under a lease; SQL is turned into those elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from freshview.catalog.records import PENDING, DataFile, Lease, Relation, RelationState, Segment
+from freshview.catalog.writer import Catalog, CommitRequest
+from freshview.errors import InvalidStatement, TransactionClosed
+from freshview.events import Events
+from freshview.relation.delta import (
+    DELETE,
+    DELETE_KEY,
+    INSERT,
+    UPSERT,
+    encode,
+    key_table,
+    tag,
+    untag,
+)
+from freshview.relation.ingest import Data, check_required, to_table
+from freshview.relation.schema import fold
+from freshview.storage.store import Storage
+from freshview.transactions.conflicts import check_conflicts
+from freshview.transactions.constraints import check_statement, check_unique
+
+INLINE_BYTES = 1 << 20  # larger statements go to Parquet
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a statement did: rows written, and the CSN once it is committed."""
+
+    rows: int
+    csn: int | None = None
+
+
+class Transaction:
+    """Snapshot isolation over all tables of a warehouse. Used by one thread at a time."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, events: Events) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._events = events
+        self._pin = catalog.begin()
+        self._relations: dict[int, Relation] = {}
+        self._pending: dict[int, list[Segment]] = {}
+        self._leases: list[Lease] = []
+        self._stmtsn = 0
+        self._open = True
+        self.csn: int | None = None
+
+    @property
+    def txsn(self) -> int:
+        """The transaction's sequence number."""
+        return self._pin.txsn
+
+    @property
+    def snapshot(self) -> int:
+        """The CSN that reads see, before the transaction's own writes."""
+        return self._pin.csn
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    @property
+    def loaded(self) -> list[Relation]:
+        """Relations into which this transaction put files of plain inserted rows."""
+        return [self._relations[i] for i, parts in self._pending.items() if any(s.action == INSERT for s in parts)]
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def relation(self, name: str) -> Relation:
+        """The relation of that name in this transaction's snapshot."""
+        self._require_open()
+        return self._catalog.relation(name, self._pin.csn)
+
+    def state(self, relation: Relation) -> RelationState:
+        """The relation as this transaction sees it: its snapshot ⊕ own earlier statements."""
+        self._require_open()
+        state = self._catalog.state(relation, self._pin.csn)
+        return replace(state, segments=state.segments + tuple(self._pending.get(relation.id, ())))
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def insert_rows(self, name: str, data: Data) -> int:
+        """Add rows; DuplicateKey if one exists."""
+        relation = self.writable(name)
+        rows = to_table(data, relation.schema, relation.name)
+        return self.apply(relation, None, rows)
+
+    def upsert_rows(self, name: str, data: Data) -> int:
+        """Put rows in place by key, without reading what was there."""
+        relation = self._keyed(name, "upsert")
+        rows = to_table(data, relation.schema, relation.name)
+        check_required(rows, relation.schema, relation.name)
+        check_unique(rows, key_table(rows, relation.schema), self._bare_state(relation))
+        self._record(relation, tag(rows, relation.schema, UPSERT, self._next_statement()))
+        return int(rows.num_rows)
+
+    def delete_keys(self, name: str, keys: Data) -> int:
+        """Take rows away by key, without reading what was there; unknown keys are no error."""
+        relation = self._keyed(name, "delete")
+        schema = relation.schema
+        if isinstance(keys, list) and keys and not isinstance(keys[0], dict) and len(schema.key) == 1:
+            keys = [{schema.key[0]: value} for value in keys]
+        given = to_table(keys, schema, relation.name, only=schema.key)
+        check_required(given, schema, relation.name, schema.key)
+        arrays = [
+            given.column(schema.key.index(_same(schema.key, c.name)))
+            if _same(schema.key, c.name)
+            else pa.nulls(given.num_rows, c.type.arrow)
+            for c in schema.columns
+        ]
+        rows = pa.table(arrays, schema=schema.arrow)
+        self._record(relation, tag(rows, schema, DELETE_KEY, self._next_statement()))
+        return int(rows.num_rows)
+
+    def apply(self, relation: Relation, deletes: pa.Table | None, inserts: pa.Table | None) -> int:
+        """One statement's full images, old and new; constraints are checked here."""
+        self._require_open()
+        inserts = inserts if inserts is not None else relation.schema.arrow.empty_table()
+        check_statement(self._storage.reader, self.state(relation), deletes, inserts)
+        stmtsn = self._next_statement()
+        parts = [tag(inserts, relation.schema, INSERT, stmtsn)]
+        if deletes is not None and deletes.num_rows:
+            parts.insert(0, tag(deletes, relation.schema, DELETE, stmtsn))
+        self._record(relation, pa.concat_tables(parts))
+        return int(max(inserts.num_rows, deletes.num_rows if deletes is not None else 0))
+
+    def lease_folder(self, relation: Relation, kind: str) -> Lease:
+        """A folder under the relation to write segment files to; it belongs to this transaction."""
+        folder = self._storage.layout.new_folder(kind)
+        lease = self._catalog.lease(relation.id, folder)
+        assert lease is not None
+        self._leases.append(lease)
+        return lease
+
+    def apply_files(self, relation: Relation, files: Sequence[DataFile], action: int | None) -> int:
+        """One statement whose delta rows lie in leased files, constraints checked by the writer."""
+        self._require_open()
+        rows = sum(f.rows for f in files)
+        stmtsn = self._next_statement()
+        if files:
+            self._relations[relation.id] = relation
+            segment = Segment(
+                relation.id,
+                PENDING,
+                0,
+                rows,
+                sum(f.size for f in files),
+                relation.schema_version,
+                stmtsn=stmtsn,
+                action=action,
+                files=tuple(files),
+            )
+            self._pending.setdefault(relation.id, []).append(segment)
+        return rows
+
+    def writable(self, name: str) -> Relation:
+        """The relation of that name, if statements may write it."""
+        relation = self.relation(name)
+        if relation.kind != "table":
+            raise InvalidStatement(
+                f"{relation.kind} {relation.name}",
+                "is read-only here",
+                "Write to the external table with its own tools."
+                if relation.is_external
+                else "Write to its base tables.",
+            )
+        return relation
+
+    @property
+    def next_stmtsn(self) -> int:
+        return self._stmtsn + 1
+
+    # -- ending ------------------------------------------------------------------------------------
+
+    def commit(self) -> int:
+        """Make all statements visible at once; the CSN."""
+        self._require_open()
+        segments = [s for parts in self._pending.values() for s in parts]
+        if not segments:
+            self.rollback()
+            self.csn = self._pin.csn
+            return self.csn
+        try:
+            relations = tuple(self._relations.values())
+            final = tuple(s for r in relations for s in self._packed(r))
+            checked_to = self._check_conflicts(relations, final)
+            request = CommitRequest(self._pin, relations, final, tuple(lease.id for lease in self._leases), checked_to)
+            self._events.emit("commit.prepared", txsn=self.txsn)
+            self.csn = self._catalog.commit(
+                request, lambda others: check_conflicts(self._storage.reader, relations, final, others)
+            )
+        except BaseException:
+            self.rollback()
+            raise
+        self._open = False
+        self._events.emit("commit.done", txsn=self.txsn, csn=self.csn)
+        return self.csn
+
+    def _check_conflicts(self, relations: tuple[Relation, ...], own: tuple[Segment, ...]) -> int:
+        """Most of the check runs here, before the lock; gives the CSN up to which it holds."""
+        newest = self._catalog.snapshot()
+        if newest > self._pin.csn:
+            others = self._catalog.segments([r.id for r in relations], self._pin.csn, newest)
+            check_conflicts(self._storage.reader, relations, own, others)
+        return newest
+
+    def _packed(self, relation: Relation) -> list[Segment]:
+        """The relation's pending segments as they will be stored: neighbours inline become one."""
+        packed: list[Segment] = []
+        run: list[pa.Table] = []
+
+        def flush() -> None:
+            if run:
+                packed.append(self._inline(relation, pa.concat_tables(run)))
+                run.clear()
+
+        for segment in self._pending[relation.id]:
+            if segment.rows_in_memory is not None:
+                run.append(segment.rows_in_memory)
+            else:
+                flush()
+                packed.append(segment)
+        flush()
+        return packed
+
+    def _inline(self, relation: Relation, rows: pa.Table) -> Segment:
+        payload = encode(rows)
+        return Segment(relation.id, PENDING, 0, rows.num_rows, len(payload), relation.schema_version, payload=payload)
+
+    def rollback(self) -> None:
+        """Forget all statements; leaves nothing behind."""
+        if not self._open:
+            return
+        self._open = False
+        for lease in self._leases:
+            self._storage.discard(lease.relation_id, lease.path)
+        if self._leases:
+            self._catalog.drop_leases([lease.id for lease in self._leases])
+        self._catalog.release(self._pin)
+        self._pending.clear()
+
+    # -- inner workings ----------------------------------------------------------------------------
+
+    def _record(self, relation: Relation, delta: pa.Table) -> None:
+        if delta.num_rows == 0:
+            return
+        if delta.nbytes > INLINE_BYTES:
+            self._spill(relation, delta)
+            return
+        self._relations[relation.id] = relation
+        segment = Segment(
+            relation.id,
+            PENDING,
+            0,
+            delta.num_rows,
+            delta.nbytes,
+            relation.schema_version,
+            rows_in_memory=delta.combine_chunks(),
+        )
+        self._pending.setdefault(relation.id, []).append(segment)
+
+    def _spill(self, relation: Relation, delta: pa.Table) -> None:
+        """A large statement as a file; rows of one action are stored plain, to be adopted later."""
+        stmtsn = self._stmtsn
+        distinct = delta.column("_action").unique().to_pylist()
+        action = distinct[0] if len(distinct) == 1 else None
+        lease = self.lease_folder(relation, "bulk" if action == INSERT else "delta")
+        rows = untag(delta) if action is not None else delta
+        files = self._storage.write_parquet(relation.id, lease.path, rows)
+        self._stmtsn = stmtsn - 1  # apply_files counts the statement again
+        self.apply_files(relation, files, action)
+
+    def _next_statement(self) -> int:
+        self._stmtsn += 1
+        return self._stmtsn
+
+    def _keyed(self, name: str, verb: str) -> Relation:
+        relation = self.writable(name)
+        if not relation.schema.key:
+            raise InvalidStatement(
+                f"{verb} by key on {relation.name}",
+                "the table has no primary key",
+                "Use SQL INSERT, UPDATE or DELETE, or create the table with a PRIMARY KEY.",
+            )
+        return relation
+
+    def _bare_state(self, relation: Relation) -> RelationState:
+        """Enough of a state to name the relation in an error; reads nothing."""
+        return RelationState(relation, self._pin.csn, None, None, ())
+
+    def _require_open(self) -> None:
+        if not self._open:
+            ended = "committed" if self.csn is not None else "rolled back"
+            raise TransactionClosed(f"transaction {self.txsn}", f"it was {ended}", "Begin a new one.")
+
+
+def _same(names: Sequence[str], name: str) -> str:
+    """The entry of names that equals a name up to case, or ''."""
+    return next((n for n in names if fold(n) == fold(name)), "")

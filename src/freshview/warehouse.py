@@ -1,0 +1,424 @@
+"""The warehouse: the façade that wires catalog, storage, transactions and Spark together."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from freshview.catalog.engine import Database, sqlite_url
+from freshview.catalog.migrations import migrate
+from freshview.catalog.records import Relation
+from freshview.catalog.writer import Catalog
+from freshview.errors import (
+    AlreadyExists,
+    CorruptWarehouse,
+    InvalidStatement,
+    NotFound,
+    StorageUnavailable,
+    WriteConflict,
+)
+from freshview.events import Events
+from freshview.maintenance.background import DUE_BYTES, DUE_SEGMENTS, Loop, heartbeat_loop
+from freshview.maintenance.checkpoint import Checkpointer, choose
+from freshview.maintenance.notice import notice
+from freshview.maintenance.vacuum import RETENTION, vacuum
+from freshview.relation.schema import Schema
+from freshview.session import UserTransaction
+from freshview.sql.binding import bind
+from freshview.sql.parser import parse
+from freshview.sql.statements import (
+    AddColumns,
+    Checkpoint,
+    CreateTable,
+    Delete,
+    Describe,
+    DropTable,
+    Insert,
+    Merge,
+    Query,
+    RenameColumn,
+    RenameTable,
+    Show,
+    Statement,
+    Update,
+    Vacuum,
+)
+from freshview.storage.external import describe, external_schema, open_external
+from freshview.storage.files import storage_errors
+from freshview.storage.store import Storage
+from freshview.transactions.dml import Statements
+from freshview.transactions.reading import ReadContext, to_micros
+from freshview.transactions.transaction import Outcome, Transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from freshview.spark.engine import SparkEngine
+
+_MARKER = "freshview.json"
+_BACKGROUND_SECONDS = 2.0
+_RETRIES = 5  # of a statement that commits by itself and lost a race
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """One table in a status report."""
+
+    name: str
+    kind: str
+    rows_in_main: int
+    pending_segments: int
+    pending_rows: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a warehouse stands."""
+
+    path: str
+    catalog: str
+    csn: int
+    horizon: int
+    tables: tuple[TableStatus, ...]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The answer of check(): whether all is as it should be, and what is not."""
+
+    name: str
+    ok: bool
+    missing: list[dict[str, Any]]
+    extra: list[dict[str, Any]]
+
+
+class Warehouse:
+    """A folder of tables with snapshot-isolated transactions. Safe to use from several threads."""
+
+    def __init__(
+        self, path: str | Path, catalog: str | None = None, spark: SparkSession | None = None, background: bool = False
+    ) -> None:
+        self.path = Path(path).absolute()
+        self.events = Events()
+        with storage_errors(f"warehouse {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.path, os.W_OK | os.X_OK):
+                raise StorageUnavailable(
+                    f"warehouse {self.path}", "the folder is read-only", "Choose a writable folder."
+                )
+        database = Database(catalog if catalog is not None else sqlite_url(self.path / "catalog.db"))
+        self._storage = Storage(self.path)
+        self._check_marker(migrate(database))
+        self._catalog = Catalog(database)
+        self._session = spark
+        self._engine: SparkEngine | None = None
+        self._engine_lock = threading.Lock()
+        self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
+        self._heartbeat = heartbeat_loop(self._catalog.heartbeat, self.events)
+        self._background = (
+            Loop("freshview-background", _BACKGROUND_SECONDS, self._background_step, self.events)
+            if background
+            else None
+        )
+
+    # -- the public surface ------------------------------------------------------------------------
+
+    def sql(self, text: str, *, freshness: str | timedelta = "fresh", as_of: int | datetime | None = None) -> Any:
+        """Run one statement.
+
+        SELECT, SHOW, DESCRIBE and EXPLAIN give a Spark DataFrame; DDL and DML an Outcome.
+        `as_of` (a CSN or a time) reads all tables as they were then.
+        """
+        if not (freshness in ("fresh", "any") or isinstance(freshness, timedelta)):
+            raise InvalidStatement(f"freshness {freshness!r}", "is not known", "Use 'fresh', 'any' or a timedelta.")
+        statement = parse(text)
+        match statement:
+            case Query() | Show() | Describe():
+                return self._read(statement, as_of=as_of)
+            case _ if as_of is not None:
+                raise InvalidStatement("as_of", "only queries read the past", "Leave as_of out.")
+            case Insert() | Update() | Delete() | Merge():
+                return self._autocommit(statement)
+            case Checkpoint():
+                report = self._checkpointer.run(self._catalog.relation(statement.name))
+                return Outcome(report.rows, report.csn)
+            case Vacuum():
+                hours = statement.retain_hours
+                return self.vacuum(RETENTION if hours is None else timedelta(hours=hours))
+            case _:
+                return self._define(statement)
+
+    def transaction(self) -> UserTransaction:
+        """Begin a transaction on the newest snapshot; use it in a `with` block."""
+        self._notice()
+        core = Transaction(self._catalog, self._storage, self.events)
+        reading = ReadContext(self._catalog, core.snapshot, core)
+        statements = Statements(core, reading, self._storage, self.engine)
+        return UserTransaction(core, statements, lambda s, tx: self._read(s, transaction=tx), self._after_commit)
+
+    def vacuum(self, retention: timedelta = RETENTION) -> Outcome:
+        """Remove versions older than the retention and files nobody needs; rows = files removed."""
+        report = vacuum(self._catalog, self._storage, self.events, retention)
+        return Outcome(report.files, report.horizon)
+
+    def status(self) -> Status:
+        """Where the warehouse stands; starts no Spark."""
+        backlog = self._catalog.backlog()
+        tables = []
+        for relation in self._catalog.relations():
+            main = self._catalog.latest_main(relation.id)
+            segments, rows, _ = backlog.get(relation.id, (0, 0, 0))
+            tables.append(TableStatus(relation.name, relation.kind, main.rows if main else 0, segments, rows))
+        return Status(
+            str(self.path),
+            str(self._catalog.database),
+            self._catalog.snapshot(),
+            self._catalog.horizon(),
+            tuple(tables),
+        )
+
+    def check(self, name: str) -> CheckReport:
+        """Verify a table's declared key and NOT NULL columns; `extra` shows offending rows."""
+        self._notice()
+        relation = self._catalog.relation(name)
+        frame = self.engine().scan(self._catalog.state(relation, self._catalog.snapshot()))
+        extra: list[dict[str, Any]] = []
+        nulls = " OR ".join(f"`{c}` IS NULL" for c in relation.schema.required)
+        if nulls:
+            extra += [row.asDict(recursive=True) for row in frame.where(nulls).limit(10).collect()]
+        if relation.schema.key:
+            keys = [f"`{k}`" for k in relation.schema.key]
+            twice = frame.groupBy(*keys).count().where("count > 1").limit(10)
+            extra += [row.asDict(recursive=True) for row in twice.collect()]
+        return CheckReport(relation.name, not extra, [], extra)
+
+    def close(self) -> None:
+        """Give up pins and leases, stop threads. A Spark session that was found or made stays."""
+        for loop in (self._background, self._heartbeat):
+            if loop is not None:
+                loop.stop()
+        if self._engine is not None:
+            self._engine.close()
+        self._catalog.leave()
+        self._catalog.database.close()
+
+    def __enter__(self) -> Warehouse:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def engine(self) -> SparkEngine:
+        """Spark, started at the first call."""
+        with self._engine_lock:
+            if self._engine is None:
+                from freshview.spark.engine import SparkEngine
+                from freshview.spark.session import obtain_session
+
+                self._engine = SparkEngine(self._session or obtain_session(), self._storage)
+            return self._engine
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _read(
+        self, statement: Statement, *, transaction: Transaction | None = None, as_of: int | datetime | None = None
+    ) -> DataFrame:
+        if isinstance(statement, Query):
+            return self._query(statement.text, transaction, as_of)
+        from freshview import listing
+
+        assert isinstance(statement, Show | Describe)
+        answer = (
+            listing.show(self._catalog, statement)
+            if isinstance(statement, Show)
+            else listing.describe(self._catalog, statement)
+        )
+        schema = ", ".join(f"{c} STRING" for c in answer.columns)
+        return self.engine().session.createDataFrame(answer.rows, schema)
+
+    def _query(self, text: str, transaction: Transaction | None, as_of: int | datetime | None) -> DataFrame:
+        if transaction is not None:
+            return self._bound(text, ReadContext(self._catalog, transaction.snapshot, transaction))
+        self._notice()
+        csn = self._catalog.csn_at(to_micros(as_of)) if isinstance(as_of, datetime) else as_of
+        pin = self._catalog.begin("query", at=csn)
+        try:
+            return self._bound(text, ReadContext(self._catalog, pin.csn))
+        finally:
+            self._catalog.release(pin)
+
+    def _bound(self, text: str, reading: ReadContext) -> DataFrame:
+        def is_ours(name: str) -> bool:
+            if reading.knows(name):
+                return True
+            if self._session is None and self._engine is None:
+                reading.require(name)  # no session yet, so nobody can have made a temporary view
+            return False
+
+        bound = bind(text, is_ours)
+        engine = self.engine()
+        frames = {p: engine.scan(reading.state(ref, engine.time_zone)) for p, ref in bound.tables.items()}
+        return engine.query(bound.text, frames, text)
+
+    def _notice(self) -> None:
+        """What others wrote to external tables becomes commits, before a snapshot is chosen."""
+        external = [r for r in self._catalog.relations() if r.is_external]
+        if external:
+            notice(self._catalog, self.events, external)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def _autocommit(self, statement: Insert | Update | Delete | Merge) -> Outcome:
+        """One statement as a transaction; run again, on a newer snapshot, if it lost a race."""
+        for attempt in range(_RETRIES):
+            transaction = self.transaction()
+            try:
+                with transaction:
+                    rows = transaction._statements.run(statement)
+                return Outcome(rows, transaction.csn)
+            except WriteConflict:
+                if attempt == _RETRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _after_commit(self, transaction: Transaction) -> None:
+        """Files of a bulk load become part of main at once where that costs next to nothing."""
+        for relation in transaction.loaded:
+            csn = self._catalog.snapshot()
+            if choose(self._catalog.state(relation, csn)) == "adopt":
+                self._checkpointer.run(relation)
+
+    # -- definitions -------------------------------------------------------------------------------
+
+    def _define(self, statement: Statement) -> Outcome:
+        match statement:
+            case CreateTable():
+                return self._create(statement)
+            case DropTable():
+                try:
+                    return Outcome(0, self._catalog.drop(statement.name))
+                except NotFound:
+                    if statement.if_exists:
+                        return Outcome(0, self._catalog.snapshot())
+                    raise
+            case RenameTable():
+                return Outcome(0, self._catalog.rename(statement.name, statement.new_name))
+            case AddColumns():
+                self._require_own(statement.name)
+                return Outcome(0, self._catalog.alter(statement.name, lambda s: s.with_columns(statement.columns)))
+            case RenameColumn():
+                self._require_own(statement.name)
+                return Outcome(
+                    0, self._catalog.alter(statement.name, lambda s: s.with_renamed(statement.old, statement.new))
+                )
+        raise InvalidStatement(f"statement {statement}", "cannot run here", "See the SQL reference.")
+
+    def _create(self, statement: CreateTable) -> Outcome:
+        try:
+            if statement.location is not None:
+                return self._create_external(statement)
+            if statement.query is not None:
+                return self._create_from_query(statement)
+            assert statement.schema is not None
+            _, csn = self._catalog.create(
+                statement.name, "table", statement.schema, properties=dict(statement.properties)
+            )
+            return Outcome(0, csn)
+        except AlreadyExists:
+            if statement.if_not_exists:
+                return Outcome(0, self._catalog.snapshot())
+            raise
+
+    def _create_external(self, statement: CreateTable) -> Outcome:
+        assert statement.location is not None
+        location = statement.location if "://" in statement.location else str(Path(statement.location).absolute())
+        table = open_external(location)
+        schema = external_schema(table, statement.key)
+        key = tuple(schema.column(k).name for k in statement.key)
+        _, csn = self._catalog.create(
+            statement.name,
+            "external",
+            Schema(schema.columns, key),
+            location=location,
+            properties=dict(statement.properties),
+            main=describe(table),
+        )
+        return Outcome(0, csn)
+
+    def _create_from_query(self, statement: CreateTable) -> Outcome:
+        """CREATE TABLE … AS SELECT: the table appears with its rows, or not at all."""
+        assert statement.query is not None
+        self._catalog.require_free(statement.name)
+        frame = self._query(statement.query, None, None)
+        schema = self.engine().schema_of(frame, ())
+        key = tuple(schema.column(k).name for k in statement.key)
+        self._catalog.create(
+            statement.name, "table", Schema(schema.columns, key), properties=dict(statement.properties)
+        )
+        try:
+            with self.transaction() as transaction:
+                rows = transaction.insert(statement.name, frame).rows
+        except BaseException:
+            self._catalog.drop(statement.name)
+            raise
+        return Outcome(rows, transaction.csn)
+
+    def _require_own(self, name: str) -> Relation:
+        relation = self._catalog.relation(name)
+        if relation.kind != "table":
+            raise InvalidStatement(
+                f"{relation.kind} {relation.name}", "its columns are not ours to change", "Change its source."
+            )
+        return relation
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    def _background_step(self) -> None:
+        self._notice()
+        for relation_id, (segments, _, size) in self._catalog.backlog().items():
+            if segments >= DUE_SEGMENTS or size >= DUE_BYTES:
+                relation = self._catalog.relation_by_id(relation_id)
+                if relation is not None:
+                    self._checkpointer.run(relation)
+
+    def _check_marker(self, warehouse_id: str) -> None:
+        """A folder belongs to one catalog; say so before two of them mix their files."""
+        marker = self.path / _MARKER
+        with storage_errors(f"warehouse {self.path}"):
+            if not marker.exists():
+                marker.write_text(json.dumps({"warehouse_id": warehouse_id}))
+                return
+            try:
+                found = json.loads(marker.read_text()).get("warehouse_id")
+            except (ValueError, AttributeError) as error:
+                raise CorruptWarehouse(
+                    f"warehouse {self.path}", f"{_MARKER} is damaged", "Restore it from a backup."
+                ) from error
+        if found != warehouse_id:
+            raise CorruptWarehouse(
+                f"warehouse {self.path}",
+                "it belongs to another catalog",
+                "Open it with the catalog it was made with, or choose another folder.",
+            )
+
+
+def connect(
+    path: str | Path = "warehouse",
+    catalog: str | None = None,
+    spark: SparkSession | None = None,
+    background: bool = False,
+) -> Warehouse:
+    """Open a warehouse, making it if there is none.
+
+    `catalog` is a database URL (default: SQLite in the folder); `spark` a session to use (default:
+    one is found or started when first needed); `background` starts the upkeep thread.
+    """
+    return Warehouse(path, catalog, spark, background)
