@@ -31,7 +31,7 @@ bench: setup
 	$(BIN)/python -m freshview.bench
 
 soak: setup
-	$(BIN)/python -m pytest tests/soak --override-ini testpaths=tests/soak -s
+	$(BIN)/python -m pytest tests/soak -s
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
