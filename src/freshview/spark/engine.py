@@ -10,7 +10,6 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
-from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -19,7 +18,7 @@ from freshview.errors import InvalidStatement
 from freshview.relation.schema import Column, Schema
 from freshview.spark.errors import spark_errors
 from freshview.spark.scan import Scanner
-from freshview.spark.types import as_schema, assign, from_spark, spark_schema
+from freshview.spark.types import as_schema, assign, from_spark, spark_schema, to_spark
 from freshview.storage.store import Storage
 
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
@@ -67,11 +66,10 @@ class SparkEngine:
         """The frame's columns assigned to table columns: (source name, target) pairs, others kept."""
         with spark_errors(f"table {table}"):
             types = {f.name: f.dataType for f in frame.schema.fields}
-            columns: list[SparkColumn] = [F.col(_quoted(k)) for k in keep]
-            columns += [
-                assign(F.col(_quoted(source)), types[source], target, table).alias(source) for source, target in targets
-            ]
-            return frame.select(*columns)
+            values = {n: assign(_quoted(n), types[n], target, table) for n, target in targets}
+            if all(value == _quoted(n) for n, value in values.items()):
+                return frame
+            return frame.selectExpr(*map(_quoted, keep), *(f"{v} AS {_quoted(n)}" for n, v in values.items()))
 
     def assigned(self, frame: DataFrame, columns: Sequence[Column], schema: Schema, table: str) -> DataFrame:
         """A query's result as rows of a table: by place into `columns`, the others NULL."""
@@ -90,10 +88,10 @@ class SparkEngine:
             for column in schema.columns:
                 if column.name in by_name:
                     i = by_name[column.name]
-                    out.append(assign(F.col(f"n{i}"), types[i], column, table).alias(column.name))
+                    out.append(f"{assign(f'n{i}', types[i], column, table)} AS {_quoted(column.name)}")
                 else:
-                    out.append(F.lit(None).cast(spark_schema(schema)[column.name].dataType).alias(column.name))
-            return placed.select(*out)
+                    out.append(f"CAST(NULL AS {to_spark(column.type).simpleString()}) AS {_quoted(column.name)}")
+            return placed.selectExpr(*out)
 
     def collect(self, frame: DataFrame, types: Sequence[pa.Field], what: str) -> pa.Table:
         """A small result on the driver, exactly; without a Spark job where the frame is local."""
@@ -101,13 +99,12 @@ class SparkEngine:
         with spark_errors(what):
             if any(pa.types.is_nested(f.type) for f in schema):
                 return frame.toArrow().rename_columns(schema.names).cast(schema)
-            exact = [
-                F.expr(f"unix_micros({_quoted(n)})")
-                if pa.types.is_timestamp(f.type) and f.type.tz
-                else F.col(_quoted(n))
-                for n, f in zip(frame.columns, schema, strict=True)
-            ]
-            rows = frame.select(*exact).collect()
+            instants = [pa.types.is_timestamp(f.type) and f.type.tz for f in schema]
+            if any(instants):  # Python's times would be local and ambiguous
+                names = [_quoted(n) for n in frame.columns]
+                exact = [f"unix_micros({n}) AS {n}" if i else n for n, i in zip(names, instants, strict=True)]
+                frame = frame.selectExpr(*exact)
+            rows = frame.collect()
         columns: list[list[Any]] = [list(c) for c in zip(*rows, strict=True)] if rows else [[] for _ in schema]
         arrays = []
         for values, field in zip(columns, schema, strict=True):

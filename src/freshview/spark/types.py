@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column as SparkColumn
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from freshview.errors import TypeMismatch
@@ -82,39 +80,47 @@ def metadata(column: Column) -> dict[str, str]:
     return {_CHAR_METADATA: str(column.type)} if column.type.kind in ("char", "varchar") else {}
 
 
-def assign(source: SparkColumn, given: T.DataType, column: Column, table: str) -> SparkColumn:
-    """Spark's ANSI store assignment, whatever the session's settings: overflow is an error."""
+def assign(source: str, given: T.DataType, column: Column, table: str) -> str:
+    """SQL for Spark's ANSI store assignment, whatever the session's settings: overflow is an error.
+
+    `source` is a quoted column name. As text, it costs Spark one call instead of dozens.
+    """
     target = column.type
     kind = from_spark(given)
     where = f"column {column.name} of {table}"
     if kind is None:
-        return source.cast(to_spark(target))
+        return f"CAST({source} AS {_cast_type(target)})"
     if not can_store(kind, target):
         raise TypeMismatch(where, f"{kind} cannot be stored as {target}", "Add an explicit CAST.")
     value = source
     if kind != target and given != to_spark(target):
-        cast_ = source.try_cast(to_spark(target))
-        message = F.concat(F.lit(f"[FRESHVIEW] {where}: "), _shown(source, kind), F.lit(f" does not fit {target}"))
-        value = F.when(source.isNotNull() & cast_.isNull(), F.raise_error(message)).otherwise(cast_)
+        cast = f"try_cast({source} AS {_cast_type(target)})"
+        shown = "'a value'" if kind.is_nested or kind.kind == "binary" else f"CAST({source} AS STRING)"
+        message = f"concat({_string(f'[FRESHVIEW] {where}: ')}, {shown}, {_string(f' does not fit {target}')})"
+        value = f"IF({source} IS NOT NULL AND {cast} IS NULL, raise_error({message}), {cast})"
     if target.kind in ("char", "varchar"):
         value = _sized(value, column, where)
     return value
 
 
-def _shown(source: SparkColumn, kind: DataType) -> SparkColumn:
-    return F.lit("a value") if kind.is_nested or kind.kind == "binary" else source.cast("string")
+def _cast_type(type_: DataType) -> str:
+    return "STRING" if type_.is_text else str(type_)
 
 
-def _sized(value: SparkColumn, column: Column, where: str) -> SparkColumn:
+def _string(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _sized(value: str, column: Column, where: str) -> str:
     """CHAR pads; both drop surplus trailing spaces and refuse more (Spark's write-side check)."""
     limit = column.type.params[0]
-    message = F.concat(F.lit(f"[FRESHVIEW] {where}: '"), value, F.lit(f"' is longer than {column.type}"))
+    message = f"concat({_string(f'[FRESHVIEW] {where}: ')}, {value}, {_string(f' is longer than {column.type}')})"
     fitted = (
-        F.when(F.length(value) <= limit, value)
-        .when(F.length(F.rtrim(value)) > limit, F.raise_error(message).cast("string"))
-        .otherwise(F.substring(value, 1, limit))
+        f"CASE WHEN length({value}) <= {limit} THEN {value} "
+        f"WHEN length(rtrim({value})) > {limit} THEN raise_error({message}) "
+        f"ELSE substring({value}, 1, {limit}) END"
     )
-    return F.rpad(fitted, limit, " ") if column.type.kind == "char" else fitted
+    return f"rpad({fitted}, {limit}, ' ')" if column.type.kind == "char" else fitted
 
 
 def identity_sql(expression: str, type_: DataType, depth: int = 0) -> str:

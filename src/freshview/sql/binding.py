@@ -6,7 +6,7 @@ sqlglot only finds the names; the text goes to Spark as it was written, apart fr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import sqlglot
@@ -132,7 +132,7 @@ def _is_cte(node: exp.Table) -> bool:
     return False
 
 
-def _version_clause(name: str, tokens: list[Token], at: int) -> tuple[TableRef, int]:
+def _version_clause(name: str, tokens: Sequence[Token], at: int) -> tuple[TableRef, int]:
     """[FOR] VERSION|TIMESTAMP AS OF literal, after a table's name."""
     start = at
     if at < len(tokens) and is_word(tokens[at], "FOR"):
@@ -153,7 +153,7 @@ def _version_clause(name: str, tokens: list[Token], at: int) -> tuple[TableRef, 
     return TableRef(name), start
 
 
-def _skip_sample(tokens: list[Token], at: int) -> int:
+def _skip_sample(tokens: Sequence[Token], at: int) -> int:
     """Spark wants an alias after TABLESAMPLE (…) [REPEATABLE (…)]."""
     while at + 1 < len(tokens) and is_word(tokens[at], "TABLESAMPLE", "REPEATABLE"):
         depth, at = 0, at + 1

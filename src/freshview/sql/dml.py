@@ -7,6 +7,8 @@ of its own, so that a subquery over the same table is not mistaken for it.
 
 from __future__ import annotations
 
+import re
+
 from freshview.errors import InvalidStatement
 from freshview.relation.schema import Schema
 from freshview.sql.statements import Assignment, Delete, Merge, MergeClause, Update
@@ -39,6 +41,27 @@ def update_query(statement: Update, schema: Schema) -> str:
 def delete_query(statement: Delete, schema: Schema) -> str:
     qualifier = statement.alias or statement.table
     return _select(old_columns(schema, qualifier), qualifier, statement.where)
+
+
+def near_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: str, where: str) -> str | None:
+    """The same over rows at hand: which of them meet the condition, and their new values.
+
+    A text with {fv0} for the rows, or None if a subquery needs other tables.
+    """
+    new_values = set_positions(assignments, schema)
+    if any(_has_subquery(text) for text in (where, *new_values.values())):
+        return None
+    columns = [ROW_ID, *(f"({_braced(e)}) AS n{i}" for i, e in new_values.items())]
+    return f"SELECT {', '.join(columns)} FROM {{fv0}} AS {_braced(quoted(qualifier))} WHERE {_braced(where) or 'TRUE'}"
+
+
+def _has_subquery(text: str) -> bool:
+    return bool(re.search(r"\b(SELECT|FROM|TABLE)\b", text, re.IGNORECASE))
+
+
+def _braced(text: str) -> str:
+    """Braces doubled, since Spark's formatter reads them."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _select(columns: list[str], qualifier: str, where: str) -> str:

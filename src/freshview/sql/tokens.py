@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sqlglot
 from sqlglot.tokenizer_core import TokenType
@@ -33,7 +34,8 @@ class Token:
     end: int
 
 
-def tokenize(text: str) -> list[Token]:
+@lru_cache(maxsize=128)
+def tokenize(text: str) -> tuple[Token, ...]:
     """The tokens of one statement, without a final semicolon."""
     command = _COMMANDS.match(text)
     masked = text
@@ -51,7 +53,7 @@ def tokenize(text: str) -> list[Token]:
         raise InvalidStatement("statement", "is empty", "Give one SQL statement.")
     if any(t.token_type == TokenType.SEMICOLON for t in tokens):
         raise InvalidStatement("statement", "there is more than one", "Give one statement per call.")
-    return tokens
+    return tuple(tokens)
 
 
 def is_word(token: Token, *words: str) -> bool:

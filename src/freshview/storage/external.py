@@ -1,55 +1,89 @@
-"""External Delta tables: somebody else writes them, we read their versions and what changed between."""
+"""External Delta tables: somebody else writes them, we read their versions and what changed between.
+
+Law: the change between two versions is the sum, over the commits between them, of what each commit
+tells: its change data feed if it wrote one, else the rows of added minus those of removed files.
+Rearrangements (dataChange=false) tell nothing. Rows that were only rewritten cancel.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from freshview.catalog.records import Main, Relation
-from freshview.errors import FreshviewError, InvalidStatement, NotFound, SnapshotExpired
+from freshview.errors import InvalidStatement, NotFound, SnapshotExpired
 from freshview.relation.delta import DELETE, INSERT, overlay, tag
 from freshview.relation.schema import Column, Schema
-from freshview.relation.types import from_arrow
-from freshview.storage.main import plain
+from freshview.relation.types import DataType, from_arrow
+from freshview.storage.files import check_location
 
-_UNREADABLE = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping", "v2Checkpoint": ""}
+# Reader features that change nothing about which rows the files of a version hold.
+_READABLE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+_FEATURES = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
+_FOLD_ROWS = 200_000  # rows that are read before equal ones cancel
+_CHANGE_TYPE = "_change_type"
+_OLD_IMAGES = ("delete", "update_preimage")
+
+PartitionValues = dict[str, str | None]
 
 
 def open_external(location: str, version: int | None = None) -> DeltaTable:
     """The newest (or a given) version of an external table, if we can read it exactly."""
+    what = f"Delta table {location}"
+    root = _path(location)
+    if "://" in location and not location.startswith("file://"):
+        raise InvalidStatement(f"LOCATION {location}", "is not on a local file system", "Give a path.")
+    check_location(root, f"LOCATION {location}")
     try:
-        table = DeltaTable(location, version=version)
+        table = DeltaTable(str(root), version=version)
     except TableNotFoundError as error:
-        raise NotFound(f"Delta table {location}", "there is none at that location", "Check LOCATION.") from error
+        raise NotFound(what, "there is none at that location", "Check LOCATION.") from error
     except (DeltaError, OSError, ValueError) as error:
-        raise NotFound(
-            f"Delta table {location}", str(error).splitlines()[0], "Check LOCATION and its rights."
-        ) from error
-    protocol = table.protocol()
-    features = set(protocol.reader_features or ())
-    lacking = sorted(_UNREADABLE[f] for f in features if _UNREADABLE.get(f))
-    if not lacking and "delta.columnMapping.mode" in table.metadata().configuration:
-        mode = table.metadata().configuration["delta.columnMapping.mode"]
-        lacking = ["column mapping"] if mode not in ("none", "") else []
-    if lacking:
+        if version is not None and (root / "_delta_log").is_dir():
+            raise _expired(location, version, "its log no longer tells") from error
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise NotFound(what, f"it cannot be opened ({cause})", "Check LOCATION and its rights.") from error
+    _require_readable(table, what)
+    return table
+
+
+def _require_readable(table: DeltaTable, what: str) -> None:
+    """Refuse features by which a version's rows are not simply the rows of its files."""
+    features = set(table.protocol().reader_features or ()) - _READABLE
+    mode = table.metadata().configuration.get("delta.columnMapping.mode") or "none"
+    features = features - {"columnMapping"} if mode == "none" else features | {"columnMapping"}
+    if features:
+        shown = " and ".join(_FEATURES.get(f, f"the feature {f}") for f in sorted(features))
         raise InvalidStatement(
-            f"Delta table {location}",
-            f"it uses {' and '.join(lacking)}, which is not supported",
-            "Disable the feature on the table (and purge it), or copy the table.",
+            what,
+            f"it uses {shown}, which is not supported",
+            "Drop the feature from the table (ALTER TABLE … DROP FEATURE), or copy the table.",
         )
+
+
+def open_seen(relation: Relation, seen: Main) -> DeltaTable:
+    """A version that we saw before, if it is still the same one; else SnapshotExpired."""
+    assert relation.location is not None
+    table = open_external(relation.location, seen.delta_version)
+    if not _is_same(table, seen):
+        raise _expired(relation.location, seen.delta_version, "the table's history was rewritten since it was seen")
     return table
 
 
 def external_schema(table: DeltaTable, key: tuple[str, ...]) -> Schema:
+    """The table's columns, with the key that was declared for it."""
     arrow = pa.schema(table.schema())
     columns = tuple(Column(f.name, from_arrow(f.type), f.nullable) for f in arrow)
     return Schema(columns, key)
@@ -64,20 +98,56 @@ def describe(table: DeltaTable) -> Main:
 
 
 def _count(table: DeltaTable) -> int:
-    return sum(pq.read_metadata(_path(uri)).num_rows for uri in table.file_uris())
+    root = _path(table.table_uri)
+    return sum(_footer(root, f.path).num_rows for f in _listing(table))
+
+
+# -- is it still the same table? -----------------------------------------------------------------------
 
 
 def fingerprint(table: DeltaTable) -> str:
-    """What tells one history from another: the table's id and the last commit as it was written."""
-    commit = _commit_text(table, table.version())
-    digest = hashlib.sha256(commit.encode()).hexdigest() if commit is not None else ""
-    return f"{table.metadata().id}:{digest}"
+    """What tells one history from another: the table's id, its last commit as written, its files."""
+    files = sorted((f.path, f.size) for f in _listing(table))
+    return f"{table.metadata().id}:{_commit_digest(table, table.version())}:{_digest(json.dumps(files))}"
+
+
+def is_continued(seen: Main, newest: DeltaTable) -> bool:
+    """Does the table's history still contain the version that we saw last, unchanged?
+
+    If that commit was cleaned from the log of a table that has moved on, we cannot tell: no.
+    """
+    if newest.version() < seen.delta_version:
+        return False
+    if newest.version() == seen.delta_version:
+        return _is_same(newest, seen)
+    table_id, commit, _ = (seen.fingerprint or "::").split(":")
+    return str(newest.metadata().id) == table_id and _commit_digest(newest, seen.delta_version) == commit != ""
+
+
+def _is_same(table: DeltaTable, seen: Main) -> bool:
+    """Is this version the one that was seen? By its commit, or its files if the commit was cleaned away."""
+    table_id, commit, files = (seen.fingerprint or "::").split(":")
+    if str(table.metadata().id) != table_id:
+        return False
+    found = _commit_digest(table, seen.delta_version)
+    if found and commit:
+        return found == commit
+    return fingerprint(table).split(":")[2] == files
+
+
+def _commit_digest(table: DeltaTable, version: int) -> str:
+    commit = _commit_text(table, version)
+    return _digest(commit) if commit is not None else ""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _commit_text(table: DeltaTable, version: int) -> str | None:
     path = _path(table.table_uri) / "_delta_log" / f"{version:020d}.json"
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return None
 
@@ -86,153 +156,188 @@ def _path(uri: str) -> Path:
     return Path(unquote(uri.removeprefix("file://"))) if uri.startswith("file://") else Path(uri)
 
 
-def is_continued(seen: Main, newest: DeltaTable) -> bool:
-    """Does the table's history still contain the version that we saw last, unchanged?"""
-    if newest.version() < seen.delta_version:
-        return False
-    table_id, digest = (seen.fingerprint or ":").split(":", 1)
-    if str(newest.metadata().id) != table_id:
-        return False
-    commit = _commit_text(newest, seen.delta_version)
-    if commit is not None:
-        return hashlib.sha256(commit.encode()).hexdigest() == digest
-    return False  # cleaned from the log: we cannot tell what happened since
+def _expired(location: str, version: int, cause: str) -> SnapshotExpired:
+    return SnapshotExpired(
+        f"Delta table {location} at version {version}", cause, "Read a newer version; its own writers removed this one."
+    )
 
 
-def changed_file_count(seen: Main, newest: DeltaTable) -> int | None:
-    """How many data files differ from the version seen last; None if the log no longer tells."""
-    try:
-        change = changed_files(newest, seen.delta_version, newest.version())
-    except SnapshotExpired:
-        return None
-    return len(change.added) + len(change.removed)
+# -- files of a version, and between versions ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class FileChange:
-    """Data files that came and went between two versions, by path, with partition values."""
+class ListedFile:
+    """A data file of a version: its path as the log writes it, with partition values."""
 
-    added: dict[str, dict[str, str | None]]
-    removed: dict[str, dict[str, str | None]]
-
-
-def changed_files(table: DeltaTable, after: int, upto: int) -> FileChange:
-    """Net file changes of versions (after, upto]; rearrangements (dataChange=false) do not count."""
-    added: dict[str, dict[str, str | None]] = {}
-    removed: dict[str, dict[str, str | None]] = {}
-    moved: dict[str, dict[str, str | None]] = {}  # added by a rearrangement: holds no new rows
-    for version in range(after + 1, upto + 1):
-        commit = _commit_text(table, version)
-        if commit is None:
-            raise SnapshotExpired(f"Delta table {table.table_uri}", f"commit {version} is gone from its log", "")
-        for action in map(json.loads, commit.splitlines()):
-            if "add" in action:
-                path, values = action["add"]["path"], action["add"].get("partitionValues") or {}
-                if not action["add"].get("dataChange", True):
-                    moved[path] = values
-                elif path in removed:
-                    del removed[path]
-                else:
-                    added[path] = values
-            elif "remove" in action:
-                path, values = action["remove"]["path"], action["remove"].get("partitionValues") or {}
-                if not action["remove"].get("dataChange", True):
-                    if path in added or path in moved:  # its rows live on in rearranged files
-                        return _by_file_sets(table, after, upto)
-                elif path in added:
-                    del added[path]
-                elif path in moved:
-                    return _by_file_sets(table, after, upto)
-                else:
-                    removed[path] = values
-    return FileChange(added, removed)
+    path: str
+    size: int
+    values: PartitionValues
 
 
-def _by_file_sets(table: DeltaTable, after: int, upto: int) -> FileChange:
-    """When rearranged files are changed again: all files that differ, whose equal rows cancel."""
-    old = _listing(DeltaTable(table.table_uri, version=after))
-    new = _listing(DeltaTable(table.table_uri, version=upto))
-    return FileChange({p: v for p, v in new.items() if p not in old}, {p: v for p, v in old.items() if p not in new})
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file whose rows came (+1) or went (-1), or one of the change data feed (0: its rows tell)."""
+
+    path: str
+    values: PartitionValues
+    weight: int
 
 
-def _listing(table: DeltaTable) -> dict[str, dict[str, str | None]]:
+def _listing(table: DeltaTable) -> list[ListedFile]:
     actions = pa.table(table.get_add_actions())
-    names = table.metadata().partition_columns
-    listing: dict[str, dict[str, str | None]] = {}
-    for row in actions.to_pylist():
-        partition = row.get("partition") or row.get("partition_values") or {}
-        listing[row["path"]] = {n: _text(partition.get(n)) for n in names}
-    return listing
+    partitions = actions.column("partition").to_pylist() if "partition" in actions.column_names else None
+    entries = zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
+    return [
+        ListedFile(path, size, {n: _text(v) for n, v in partitions[i].items()} if partitions else {})
+        for i, (path, size) in enumerate(entries)
+    ]
 
 
 def _text(value: object) -> str | None:
-    if value is None:
-        return None
+    """A partition value as a string that Spark and Arrow cast back to it."""
+    if value is None or isinstance(value, bytes):
+        return value.decode() if isinstance(value, bytes) else None
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def partition_groups(table: DeltaTable, schema: Schema) -> Iterator[tuple[dict[str, str | None], list[str]]]:
-    """Files of a version, grouped by partition values, with absolute paths."""
+def partition_groups(table: DeltaTable, schema: Schema) -> Iterator[tuple[PartitionValues, list[str]]]:
+    """Files of a version, grouped by partition values, with absolute paths; all of them are there."""
     root = _path(table.table_uri)
     groups: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
-    for path, values in _listing(table).items():
-        groups.setdefault(tuple(values.items()), []).append(str(root / unquote(path)))
-    for values_key, paths in groups.items():
-        yield {schema.column(n).name: v for n, v in values_key}, paths
+    for file in _listing(table):
+        path = root / unquote(file.path)
+        if not path.is_file():
+            raise _expired(str(root), table.version(), f"data file {path.name} was vacuumed")
+        groups.setdefault(tuple(file.values.items()), []).append(str(path))
+    for values, paths in groups.items():
+        yield {schema.column(n).name: v for n, v in values}, paths
 
 
-def changes(relation: Relation, after: int, upto: int) -> pa.Table:
-    """The delta rows between two versions: from the change data feed, else from changed files.
+def changed_file_count(seen: Main, newest: DeltaTable) -> int | None:
+    """How many files tell of changes since the version seen last; None if the log no longer does."""
+    try:
+        return len(changed_files(newest, seen.delta_version, newest.version()))
+    except SnapshotExpired:
+        return None
 
-    As bags both are exact; rows that were only rewritten cancel.
+
+def changed_files(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]:
+    """What the commits (after, upto] tell, in their order; a file that came and went tells nothing."""
+    partitioned = bool(table.metadata().partition_columns)
+    weights: Counter[str] = Counter()
+    values: dict[str, PartitionValues] = {}
+    feed: list[ChangedFile] = []
+    for version in range(after + 1, upto + 1):
+        commit = _commit_text(table, version)
+        if commit is None:
+            raise _expired(table.table_uri, version, "its commit is gone from the log")
+        actions = [json.loads(line) for line in commit.splitlines() if line.strip()]
+        told = [a["cdc"] for a in actions if "cdc" in a]
+        feed += [ChangedFile(c["path"], c.get("partitionValues") or {}, 0) for c in told]
+        for name, weight in (("add", 1), ("remove", -1)):
+            for action in (a[name] for a in actions if name in a and not told):
+                if not action.get("dataChange", True):
+                    continue
+                if partitioned and not action.get("partitionValues"):  # removes need not tell them
+                    return _by_file_sets(table, after, upto)
+                weights[action["path"]] += weight
+                values[action["path"]] = action.get("partitionValues") or {}
+    return feed + [ChangedFile(p, values[p], w) for p, w in weights.items() if w]
+
+
+def _by_file_sets(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]:
+    """All files that two versions do not share; needs no file in between, but reads more rows."""
+    location = str(_path(table.table_uri))
+    old = {f.path: f for f in _listing(open_external(location, after))}
+    new = {f.path: f for f in _listing(open_external(location, upto))}
+    gone = [ChangedFile(p, f.values, -1) for p, f in old.items() if p not in new]
+    return gone + [ChangedFile(p, f.values, 1) for p, f in new.items() if p not in old]
+
+
+# -- rows that changed ---------------------------------------------------------------------------------
+
+
+def changes(relation: Relation, after: int, upto: int, seen: Main | None = None) -> pa.Table:
+    """The delta rows between two versions, as bags exact, in the relation's columns.
+
+    With `seen`, version `upto` must still be the one that was seen. SnapshotExpired where neither
+    the commits nor the two versions can be read any more. Holds one file and the net rows in memory.
     """
     assert relation.location is not None
-    table = open_external(relation.location, upto)
+    table = open_external(relation.location, upto) if seen is None else open_seen(relation, seen)
     bag = Schema(relation.schema.columns)
-    config = table.metadata().configuration
-    if config.get("delta.enableChangeDataFeed") == "true":
-        try:
-            return _from_feed(table, bag, after, upto)
-        except (DeltaError, FreshviewError, OSError):
-            pass  # the feed was enabled later, or its files are gone: the data files still tell
-    return _from_files(table, bag, after, upto)
+    try:
+        return _net(_signed(table, changed_files(table, after, upto), bag), bag)
+    except SnapshotExpired:  # a file or commit in between is gone; the two ends may still be there
+        return _net(_signed(table, _by_file_sets(table, after, upto), bag), bag)
 
 
-def _from_feed(table: DeltaTable, bag: Schema, after: int, upto: int) -> pa.Table:
-    feed = plain(table.load_cdf(starting_version=after + 1, ending_version=upto))
-    feed = feed.sort_by([("_commit_version", "ascending")])
-    kinds = feed.column("_change_type").to_pylist()
-    rows = bag.conform(feed.select(list(bag.names)))
-    old = [i for i, k in enumerate(kinds) if k in ("delete", "update_preimage")]
-    new = [i for i, k in enumerate(kinds) if k in ("insert", "update_postimage")]
-    return _net(rows.take(old), rows.take(new), bag)
+def _net(parts: Iterable[pa.Table], bag: Schema) -> pa.Table:
+    """The sum of delta rows; equal ones cancel as they come, so that rewritten files do not pile up."""
+    net = bag.segment_arrow.empty_table()
+    waiting: list[pa.Table] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(w.num_rows for w in waiting) > max(_FOLD_ROWS, net.num_rows):
+            net, waiting = overlay([net, *waiting], bag).rows, []
+    return overlay([net, *waiting], bag).rows
 
 
-def _from_files(table: DeltaTable, bag: Schema, after: int, upto: int) -> pa.Table:
-    change = changed_files(table, after, upto)
-    return _net(_rows(table, change.removed, bag), _rows(table, change.added, bag), bag)
-
-
-def _net(old: pa.Table, new: pa.Table, bag: Schema) -> pa.Table:
-    return overlay([tag(old, bag, DELETE, 1), tag(new, bag, INSERT, 1)], bag).rows
-
-
-def _rows(table: DeltaTable, files: dict[str, dict[str, str | None]], bag: Schema) -> pa.Table:
+def _signed(table: DeltaTable, files: Iterable[ChangedFile], bag: Schema) -> Iterator[pa.Table]:
+    """The rows of each file as delta rows."""
     root = _path(table.table_uri)
-    parts = [bag.arrow.empty_table()]
-    for path, values in files.items():
-        try:
-            stored = pq.ParquetFile(root / unquote(path)).read()
-        except (OSError, pa.ArrowInvalid) as error:
-            raise SnapshotExpired(f"Delta table {root}", f"file {path} is gone", "") from error
-        arrays = []
-        for column in bag.columns:
-            if column.name in values:
-                value = pa.array([values[column.name]] * stored.num_rows, pa.string())
-                arrays.append(value.cast(column.type.arrow))
-            elif column.name in stored.column_names:
-                arrays.append(stored.column(column.name).cast(column.type.arrow))
-            else:
-                arrays.append(pa.nulls(stored.num_rows, column.type.arrow))
-        parts.append(pa.table(arrays, schema=bag.arrow))
-    return pa.concat_tables(parts)
+    for file in files:
+        stored = _stored(root, file.path)
+        rows = _conformed(stored, file.values, bag)
+        if file.weight:
+            yield tag(rows, bag, INSERT if file.weight > 0 else DELETE, 1)
+            continue
+        old = pc.is_in(stored.column(_CHANGE_TYPE), value_set=pa.array(_OLD_IMAGES))
+        yield tag(rows.filter(old), bag, DELETE, 1)
+        yield tag(rows.filter(pc.invert(old)), bag, INSERT, 1)
+
+
+def _stored(root: Path, path: str) -> pa.Table:
+    try:
+        with pq.ParquetFile(root / unquote(path), coerce_int96_timestamp_unit="us") as file:
+            return file.read()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _unreadable(root, path, error) from error
+
+
+def _footer(root: Path, path: str) -> Any:
+    try:
+        return pq.read_metadata(root / unquote(path))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _unreadable(root, path, error) from error
+
+
+def _unreadable(root: Path, path: str, error: Exception) -> SnapshotExpired:
+    cause = "was vacuumed" if isinstance(error, FileNotFoundError) else "is damaged"
+    return SnapshotExpired(
+        f"Delta table {root}", f"data file {unquote(path)} {cause}", "Read a newer version, or restore the file."
+    )
+
+
+def _conformed(stored: pa.Table, values: PartitionValues, bag: Schema) -> pa.Table:
+    """A file's rows in the relation's columns: partition values from the log, later columns NULL."""
+    arrays = []
+    for column in bag.columns:
+        if column.name in values:
+            arrays.append(_constant(values[column.name], column.type, stored.num_rows))
+        elif column.name in stored.column_names:
+            arrays.append(stored.column(column.name).cast(column.type.arrow))
+        else:
+            arrays.append(pa.nulls(stored.num_rows, column.type.arrow))
+    return pa.table(arrays, schema=bag.arrow)
+
+
+def _constant(text: str | None, type_: DataType, length: int) -> pa.Array:
+    """A partition value, as often as needed. Delta writes NULL as '' too; times without a zone are UTC."""
+    if text is None or text == "":
+        return pa.nulls(length, type_.arrow)
+    value = pa.scalar(text, pa.string())
+    if type_.kind == "timestamp":
+        naive = pc.cast(pc.replace_substring_regex(value, "(Z|[+]00:?00)$", ""), pa.timestamp("us"))
+        value = pc.cast(naive, type_.arrow)
+    return pa.repeat(pc.cast(value, type_.arrow), length)

@@ -19,6 +19,7 @@ from freshview.errors import DuplicateKey, InvalidStatement, NotNullViolation
 from freshview.relation.delta import DELETE, INSERT, UPSERT, first_duplicate, tag
 from freshview.relation.ingest import check_required
 from freshview.relation.schema import Column, Schema, fold
+from freshview.relation.types import parse_type
 from freshview.sql import dml
 from freshview.sql.binding import BoundQuery, TableRef, bind
 from freshview.sql.literals import KeyPins, NotLiteral, key_pins, literal_rows, parse_expression, value
@@ -178,6 +179,11 @@ class Statements:
                 return self.transaction.apply(relation, near[1], _with_constants(near[1], constants, schema))
             except NotLiteral:
                 pass
+        if near is not None:
+            rest = "" if near[0].exact else statement.where  # exact: the rows at hand are the ones meant
+            text = dml.near_query(statement.assignments, schema, statement.alias or statement.table, rest)
+            if text is not None:
+                return self._run_near(relation, near[1], text, list(new_values))
 
         def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
             old = _old_images(rows, schema)
@@ -186,7 +192,7 @@ class Statements:
 
         targets = [(f"n{i}", schema.columns[i]) for i in new_values]
         keys_kept = not {schema.names[i] for i in new_values} & set(schema.key)
-        return self._run_split(relation, dml.update_query(statement, schema), targets, near, split, keys_kept=keys_kept)
+        return self._run_split(relation, dml.update_query(statement, schema), targets, split, keys_kept=keys_kept)
 
     def _delete(self, statement: Delete) -> int:
         relation = self.transaction.writable(statement.table)
@@ -194,11 +200,15 @@ class Statements:
         near = self._near(relation, statement.where, (statement.alias, statement.table))
         if near is not None and near[0].exact:
             return self.transaction.apply(relation, near[1], None)
+        if near is not None:
+            text = dml.near_query((), schema, statement.alias or statement.table, statement.where)
+            if text is not None:
+                return self._run_near(relation, near[1], text, None)
 
         def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
             return _old_images(rows, schema), schema.arrow.empty_table()
 
-        return self._run_split(relation, dml.delete_query(statement, schema), [], near, split, keys_kept=True)
+        return self._run_split(relation, dml.delete_query(statement, schema), [], split, keys_kept=True)
 
     def _near(self, relation: Relation, where: str, names: tuple[str, str]) -> tuple[KeyPins, pa.Table] | None:
         """The rows that the keys in a condition lead to, if it names few enough."""
@@ -208,26 +218,30 @@ class Statements:
         rows = self.storage.reader.lookup(self.transaction.state(relation), pins.keys)
         return (pins, rows) if rows.num_rows <= LOCAL_ROWS else None
 
+    def _run_near(self, relation: Relation, rows: pa.Table, text: str, assigned: list[int] | None) -> int:
+        """Evaluate over rows at hand, without a Spark job: which of them, and (for UPDATE) new values."""
+        schema = relation.schema
+        row_id = Column(dml.ROW_ID, parse_type("int"))
+        numbers = pa.array(range(rows.num_rows), pa.int32())
+        frame = self.engine().frame(rows.append_column(dml.ROW_ID, numbers), Schema((*schema.columns, row_id)))
+        frame = self.engine().query(text, {"fv0": frame}, text)
+        targets = [(f"n{i}", schema.columns[i]) for i in assigned or ()]
+        frame = self.engine().stored(frame, targets, relation.name, keep=[dml.ROW_ID])
+        fields = [pa.field(dml.ROW_ID, pa.int32()), *(pa.field(n, c.type.arrow) for n, c in targets)]
+        found = self.engine().collect(frame, fields, f"statement on {relation.name}")
+        old = rows.take(found.column(0))
+        if assigned is None:
+            return self.transaction.apply(relation, old, None)
+        new = [found.column(f"n{i}") if i in assigned else old.column(i) for i in range(len(schema.columns))]
+        return self.transaction.apply(relation, old, pa.table(new, schema=schema.arrow))
+
     def _run_split(
-        self,
-        relation: Relation,
-        text: str,
-        targets: Sequence[tuple[str, Column]],
-        near: tuple[KeyPins, pa.Table] | None,
-        split: Split,
-        *,
-        keys_kept: bool,
+        self, relation: Relation, text: str, targets: Sequence[tuple[str, Column]], split: Split, *, keys_kept: bool
     ) -> int:
-        """Evaluate an update or delete query over the whole table, or over the rows near its keys."""
-        bound = self._bind(text)
-        target = self._target(relation, near[1] if near else None)
-        frame = self._query(bound, target)
+        """Evaluate an update or delete query over the whole table, into files."""
+        frame = self._query(self._bind(text), self._target(relation))
         old = [f"o{i}" for i in range(len(relation.schema.columns))]
         frame = self.engine().stored(frame, targets, relation.name, keep=old)
-        if near is not None and len(bound.tables) == 1:
-            fields = [f.with_name(o) for f, o in zip(relation.schema.arrow, old, strict=True)]
-            fields += [pa.field(n, c.type.arrow) for n, c in targets]
-            return self.transaction.apply(relation, *split(self.engine().collect(frame, fields, relation.name)))
         return self._apply_split(relation, self._stage(relation, frame, "stage"), split, keys_kept=keys_kept)
 
     # -- MERGE -------------------------------------------------------------------------------------
@@ -236,7 +250,7 @@ class Statements:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
         bound = self._bind(dml.merge_query(statement, schema))
-        frame = self._query(bound, self._target(relation, None))
+        frame = self._query(bound, self._target(relation))
         values = [dml.clause_values(statement, c, schema) for c in statement.clauses]
         targets = [(f"n{k}_{i}", schema.columns[i]) for k, v in enumerate(values) for i in v]
         keep = [dml.CLAUSE, dml.ROW_ID, *(f"o{i}" for i in range(len(schema.columns)))]
@@ -288,9 +302,7 @@ class Statements:
     def _state(self, ref: TableRef, engine: Engine) -> RelationState:
         return self.reading.state(ref, engine.time_zone)
 
-    def _target(self, relation: Relation, rows: pa.Table | None) -> Frame:
-        if rows is not None:
-            return self.engine().frame(rows, relation.schema)
+    def _target(self, relation: Relation) -> Frame:
         return self.engine().scan(self.transaction.state(relation))
 
     def _stage(self, relation: Relation, frame: Frame, kind: str) -> _Staged:

@@ -1,0 +1,250 @@
+"""Figures of the foundation: what writing, looking up, loading and reading cost against the bare thing.
+
+Each step runs in a process of its own, so that memory and "no Spark was started" can be told.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
+
+import freshview
+from freshview import Warehouse
+from freshview.bench.data import CUSTOMER, LINEITEM, tpch
+from freshview.bench.measure import Figure, Timing, alternated, peak_memory
+
+_TABLES = ("customer", "lineitem")
+
+
+def load(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Bulk load of lineitem through Spark against Spark's own write.parquet of the same data."""
+    data = tpch(folder, scale, _TABLES)
+    home = folder / "warehouse"
+    shutil.rmtree(home, ignore_errors=True)
+    with freshview.connect(home) as wh:
+        spark = wh.engine().session
+        frame = spark.read.parquet(str(data / "lineitem.parquet"))
+        spark.read.parquet(str(data / "customer.parquet")).write.mode("overwrite").parquet(str(folder / "plain"))
+
+        def plain(_: int) -> None:
+            frame.write.mode("overwrite").parquet(str(folder / "plain"))
+
+        def ours(_: int) -> None:
+            wh.sql("DROP TABLE IF EXISTS lineitem")
+            wh.sql(LINEITEM)
+            with wh.transaction() as tx:
+                tx.insert("lineitem", frame)
+
+        times = alternated({"plain": plain, "ours": ours}, repeat, warmup=1)
+        wh.sql(CUSTOMER)
+        with wh.transaction() as tx:
+            tx.insert("customer", pq.read_table(data / "customer.parquet"))
+        wh.sql("CHECKPOINT customer")
+        wh.vacuum(retention=timedelta(0))
+        shutil.rmtree(folder / "plain")
+        ratio = times["ours"].p50 / times["plain"].p50
+        details = {"Freshview": str(times["ours"]), "write.parquet": str(times["plain"])}
+        return [
+            Figure("load lineitem / write.parquet", ratio, 2.5, "×", details),
+            Figure("peak memory of Python while loading", peak_memory() / 2**30, 1.0, "GiB", {}),
+        ]
+
+
+def write(folder: Path, _scale: float, repeat: int) -> list[Figure]:
+    """100-row upserts against a bare SQLite transaction with a blob of the same size; no Spark."""
+    with freshview.connect(folder / "warehouse") as wh:
+        customers = _sample(wh, "customer", 100, seed=1)
+        lines = _sample(wh, "lineitem", 100, seed=2)
+        blob = _inline_size(wh, "customer", customers)
+        bare = sqlite3.connect(folder / "bare.db", isolation_level=None)
+        bare.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE IF NOT EXISTS b (x BLOB)")
+
+        def bare_insert(_: int) -> None:
+            bare.execute("BEGIN IMMEDIATE")
+            bare.execute("INSERT INTO b VALUES (?)", (bytes(blob),))
+            bare.execute("COMMIT")
+
+        def upsert(table: str, rows: pa.Table) -> Callable[[int], object]:
+            def run(_: int) -> None:
+                with wh.transaction() as tx:
+                    tx.upsert(table, rows)
+
+            return run
+
+        actions: dict[str, Callable[[int], object]] = {
+            "bare": bare_insert,
+            "customer": upsert("customer", customers),
+            "lineitem": upsert("lineitem", lines),
+        }
+        times = alternated(actions, repeat=100 * repeat, warmup=20)
+        bare.close()
+        for table in _TABLES:
+            wh.sql(f"CHECKPOINT {table}")
+        started = "pyspark" in sys.modules
+        allowed = max(10 * times["bare"].p50, 0.005)
+        details = {"upsert": str(times["customer"]), "bare SQLite": str(times["bare"]), "blob": f"{blob} bytes"}
+        both = {"lineitem": str(times["lineitem"]), "customer": str(times["customer"])}
+        return [
+            Figure(
+                "upsert of 100 customers / allowed (10 × bare SQLite or 5 ms)",
+                times["customer"].p50 / allowed,
+                1.0,
+                "×",
+                details,
+            ),
+            Figure(
+                "upsert of 100 lines / of 100 customers", times["lineitem"].p50 / times["customer"].p50, 1.5, "×", both
+            ),
+            Figure("Spark started for upserts (0 = no)", float(started), 0.0, "", {}),
+        ]
+
+
+def lookup(folder: Path, _scale: float, repeat: int) -> list[Figure]:
+    """UPDATE and INSERT by key against bare delta-rs lookups of the same keys."""
+    with freshview.connect(folder / "warehouse") as wh:
+        wh.engine()  # Spark is warm, as it would be in a serving process
+        relation = {t: wh._catalog.relation(t) for t in _TABLES}
+        main = {t: wh._catalog.latest_main(r.id) for t, r in relation.items()}
+        tables = {
+            t: DeltaTable(str(wh._storage.layout.relation(r.id)), version=main[t].delta_version)  # type: ignore[union-attr]
+            for t, r in relation.items()
+        }
+        draw = random.Random(3)
+        most = {
+            t: wh.sql(f"SELECT max({k}) FROM {t}").collect()[0][0]
+            for t, k in (("customer", "c_custkey"), ("lineitem", "l_orderkey"))
+        }
+        keys = [sorted(draw.sample(range(1, most["customer"] + 1), 100)) for _ in range(1000)]
+        fresh = [[most["lineitem"] + 1000 * i + j for j in range(100)] for i in range(1000)]
+        template = _sample(wh, "lineitem", 100, seed=4)
+
+        def bare_rows(i: int) -> None:
+            text = f"SELECT * FROM t WHERE c_custkey IN ({', '.join(map(str, keys[i]))})"
+            assert pa.table(QueryBuilder().register("t", tables["customer"]).execute(text)).num_rows == 100
+
+        def update_literal(i: int) -> None:
+            text = ", ".join(map(str, keys[i]))
+            assert wh.sql(f"UPDATE customer SET c_mktsegment = 'X{i}' WHERE c_custkey IN ({text})").rows == 100
+
+        def update_expression(i: int) -> None:
+            text = ", ".join(map(str, keys[-1 - i]))
+            assert wh.sql(f"UPDATE customer SET c_acctbal = c_acctbal + 1 WHERE c_custkey IN ({text})").rows == 100
+
+        def bare_keys(i: int) -> None:
+            text = f"SELECT l_orderkey, l_linenumber FROM t WHERE l_orderkey IN ({', '.join(map(str, fresh[i]))})"
+            QueryBuilder().register("t", tables["lineitem"]).execute(text)
+
+        def insert_lines(i: int) -> None:
+            rows = template.set_column(0, "l_orderkey", pa.array(fresh[i], pa.int64()))
+            with wh.transaction() as tx:
+                tx.insert("lineitem", rows)
+
+        actions: dict[str, Callable[[int], object]] = {
+            "rows": bare_rows,
+            "literal": update_literal,
+            "expression": update_expression,
+            "keys": bare_keys,
+            "insert": insert_lines,
+        }
+        times = alternated(actions, repeat=10 * repeat, warmup=5)
+        for table in _TABLES:
+            wh.sql(f"CHECKPOINT {table}")
+        return [
+            _ratio("UPDATE 100 customers SET literal / bare lookup", times["literal"], times["rows"], 3.0),
+            _ratio("UPDATE 100 customers SET expression / bare lookup", times["expression"], times["rows"], 3.0),
+            _ratio("INSERT 100 lines / bare key-only lookup", times["insert"], times["keys"], 3.0),
+        ]
+
+
+def scan(folder: Path, _scale: float, repeat: int) -> list[Figure]:
+    """A full-scan aggregate over 1,000 small transactions against the same table checkpointed."""
+    queries = {
+        "customer": "SELECT c_mktsegment, count(*), sum(c_acctbal) FROM {t} GROUP BY 1",
+        "lineitem": "SELECT l_returnflag, l_linestatus, sum(l_extendedprice), count(*) FROM {t} GROUP BY 1, 2",
+    }
+    figures = []
+    with freshview.connect(folder / "warehouse") as wh:
+        for table, query in queries.items():
+            wh.sql(f"CHECKPOINT {table}")
+            before = wh.status().csn
+            samples = [_sample(wh, table, 5, seed=i) for i in range(200)]
+            for i in range(1000):
+                with wh.transaction() as tx:
+                    tx.upsert(table, samples[i % len(samples)])
+            after = wh.status().csn
+            segmented = query.format(t=f"{table} VERSION AS OF {after}")
+            folded = query.format(t=f"{table} VERSION AS OF {before}")
+
+            def run(text: str) -> Callable[[int], object]:
+                return lambda _: wh.sql(text).collect()
+
+            times = alternated({"segments": run(segmented), "checkpointed": run(folded)}, repeat=3 * repeat, warmup=2)
+            figures.append(
+                _ratio(
+                    f"aggregate over {table} with 1,000 transactions / checkpointed",
+                    times["segments"],
+                    times["checkpointed"],
+                    2.0,
+                )
+            )
+            wh.sql(f"CHECKPOINT {table}")
+    return figures
+
+
+def update_all(folder: Path, _scale: float, repeat: int) -> list[Figure]:
+    """A 150 k-row UPDATE in one statement: it works, and its segment is a file."""
+    with freshview.connect(folder / "warehouse") as wh:
+        relation = wh._catalog.relation("customer")
+        wh.sql("SELECT count(*) FROM customer").collect()  # Spark is warm
+        outcomes: list[freshview.Outcome] = []
+        files = 0
+
+        def update(_: int) -> None:
+            outcomes.append(wh.sql("UPDATE customer SET c_acctbal = c_acctbal + 1"))
+
+        seconds: list[float] = []
+        for _ in range(repeat + 1):
+            seconds += alternated({"update": update}, repeat=1, warmup=0)["update"].seconds
+            segment = wh._catalog.state(relation, outcomes[-1].csn or 0).segments[-1]
+            files += bool(segment.files) and segment.payload is None
+            wh.sql("CHECKPOINT customer")
+        time_ = Timing(tuple(seconds[1:]))
+        return [
+            Figure(f"UPDATE of {outcomes[0].rows} rows", time_.p50, None, "s", {"time": str(time_)}),
+            Figure("its segments that are files", files / len(outcomes), 1.0, "", {}, at_least=True),
+        ]
+
+
+STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (load, write, lookup, scan, update_all)
+
+
+def _ratio(name: str, ours: Timing, bare: Timing, limit: float) -> Figure:
+    return Figure(name, ours.p50 / bare.p50, limit, "×", {"Freshview": str(ours), "bare": str(bare)})
+
+
+def _sample(wh: Warehouse, table: str, rows: int, seed: int) -> pa.Table:
+    """Existing rows, picked at random from the first file of main."""
+    relation = wh._catalog.relation(table)
+    main = wh._catalog.latest_main(relation.id)
+    assert main is not None
+    file = wh._storage.mains.files(relation.id, main.delta_version)[seed % 2 - 1]
+    group = pq.ParquetFile(wh._storage.layout.relation(relation.id) / file.path).read_row_group(0)
+    picked = random.Random(seed).sample(range(group.num_rows), rows)
+    return relation.schema.conform(group.take(pa.array(sorted(picked))))
+
+
+def _inline_size(wh: Warehouse, table: str, rows: pa.Table) -> int:
+    """The bytes that an upsert of these rows puts into the catalog."""
+    with wh.transaction() as tx:
+        tx.upsert(table, rows)
+    relation = wh._catalog.relation(table)
+    return wh._catalog.state(relation, tx.csn or 0).segments[-1].size

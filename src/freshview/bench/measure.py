@@ -1,0 +1,91 @@
+"""Measuring: repeated timings, their spread, and memory. Ratios are taken within one run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of repeated runs."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def p50(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+    @property
+    def worst(self) -> float:
+        return max(self.seconds)
+
+    def __str__(self) -> str:
+        return f"{shown(self.p50)} ({shown(self.best)} to {shown(self.worst)}, n={len(self.seconds)})"
+
+
+def shown(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def timed(action: Callable[[int], object], repeat: int, warmup: int = 1) -> Timing:
+    """Run an action (it gets the number of the run) and time each run after the warm-up."""
+    for i in range(warmup):
+        action(i)
+    seconds = []
+    for i in range(warmup, warmup + repeat):
+        begun = time.perf_counter()
+        action(i)
+        seconds.append(time.perf_counter() - begun)
+    return Timing(tuple(seconds))
+
+
+def alternated(actions: dict[str, Callable[[int], object]], repeat: int, warmup: int = 1) -> dict[str, Timing]:
+    """Time several actions in turn, so that a busy moment of the machine hits all of them alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for i in range(warmup + repeat):
+        for name, action in actions.items():
+            begun = time.perf_counter()
+            action(i)
+            if i >= warmup:
+                seconds[name].append(time.perf_counter() - begun)
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def peak_memory() -> int:
+    """The most memory this process has had resident, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("VmHWM is not in /proc/self/status")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure: what it is, its value, the limit it should keep, the numbers behind it."""
+
+    name: str
+    value: float
+    limit: float | None
+    unit: str
+    details: dict[str, str]
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        if self.limit is None:
+            return None
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "name": self.name, "value": round(self.value, 4), "limit": self.limit, "unit": self.unit,
+            "met": self.met, "details": self.details,
+        }  # fmt: skip
