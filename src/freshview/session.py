@@ -47,7 +47,10 @@ class UserTransaction:
 
     def sql(self, text: str) -> Any:
         """Run a statement: SELECT, SHOW and DESCRIBE give a DataFrame, DML an Outcome."""
-        statement = parse(text)
+        return self.run(parse(text), text)
+
+    def run(self, statement: Statement, text: str = "") -> Any:
+        """Run a statement that has been parsed."""
         if isinstance(statement, Insert | Update | Delete | Merge):
             return Outcome(self._statements.run(statement))
         if isinstance(statement, Query | Show | Describe):

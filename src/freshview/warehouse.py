@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import migrate
-from freshview.catalog.records import Relation
+from freshview.catalog.records import Relation, RelationState
+from freshview.catalog.views import Job
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
     AlreadyExists,
     CorruptWarehouse,
     InvalidStatement,
-    NotFound,
     StorageUnavailable,
     WriteConflict,
 )
@@ -28,20 +28,26 @@ from freshview.maintenance.background import DUE_BYTES, DUE_SEGMENTS, Loop, hear
 from freshview.maintenance.checkpoint import Checkpointer, choose
 from freshview.maintenance.notice import notice
 from freshview.maintenance.vacuum import RETENTION, vacuum
+from freshview.maintenance.views import ViewKeeper
 from freshview.relation.schema import Schema
 from freshview.session import UserTransaction
 from freshview.sql.binding import bind
 from freshview.sql.parser import parse
 from freshview.sql.statements import (
     AddColumns,
+    AlterView,
     Checkpoint,
     CreateTable,
+    CreateView,
     Delete,
     Describe,
     DropTable,
+    DropView,
+    ExplainRefresh,
     Insert,
     Merge,
     Query,
+    RefreshView,
     RenameColumn,
     RenameTable,
     Show,
@@ -120,6 +126,7 @@ class Warehouse:
         self._engine: SparkEngine | None = None
         self._engine_lock = threading.Lock()
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
+        self._keeper = ViewKeeper(self._catalog, self._storage, self.events, self.engine)
         self._heartbeat = heartbeat_loop(self._catalog.heartbeat, self.events)
         self._background = (
             Loop("freshview-background", _BACKGROUND_SECONDS, self._background_step, self.events)
@@ -139,12 +146,16 @@ class Warehouse:
             raise InvalidStatement(f"freshness {freshness!r}", "is not known", "Use 'fresh', 'any' or a timedelta.")
         statement = parse(text)
         match statement:
-            case Query() | Show() | Describe():
-                return self._read(statement, as_of=as_of)
+            case Query() | Show() | Describe() | ExplainRefresh():
+                return self._read(statement, as_of=as_of, freshness=freshness)
             case _ if as_of is not None:
                 raise InvalidStatement("as_of", "only queries read the past", "Leave as_of out.")
             case Insert() | Update() | Delete() | Merge():
                 return self._autocommit(statement)
+            case RefreshView():
+                self._notice()
+                job = self._keeper.bring(self._view(statement.name), self._catalog.snapshot(), full=statement.full)
+                return Outcome(job.view_rows if job else 0, self._keeper.frontier(self._view(statement.name)))
             case Checkpoint():
                 report = self._checkpointer.run(self._catalog.relation(statement.name))
                 return Outcome(report.rows, report.csn)
@@ -161,6 +172,22 @@ class Warehouse:
         reading = ReadContext(self._catalog, core.snapshot, core)
         statements = Statements(core, reading, self._storage, self.engine)
         return UserTransaction(core, statements, lambda s, tx: self._read(s, transaction=tx), self._after_commit)
+
+    def maintain(self, views: list[str] | None = None) -> list[Job]:
+        """Bring these views (default: all) up to date now; the jobs that ran."""
+        self._notice()
+        csn = self._catalog.snapshot()
+        names = views if views is not None else [r.name for r in self._catalog.relations() if r.kind == "view"]
+        jobs = [self._keeper.bring(self._view(name), csn) for name in names]
+        return [job for job in jobs if job is not None]
+
+    def history(self, view: str | None = None) -> list[Job]:
+        """Past maintenance jobs, of one view or of all, oldest first."""
+        return self._keeper.history(self._view(view) if view is not None else None)
+
+    def explain(self, view: str) -> str:
+        """How a view is stored and maintained, and the query that a refresh runs."""
+        return self._keeper.explain(self._view(view))
 
     def vacuum(self, retention: timedelta = RETENTION) -> Outcome:
         """Remove versions older than the retention and files nobody needs; rows = files removed."""
@@ -184,18 +211,18 @@ class Warehouse:
         )
 
     def check(self, name: str) -> CheckReport:
-        """Verify a table's declared key and NOT NULL columns; `extra` shows offending rows."""
+        """Is what is stored right?
+
+        A view is compared, as a bag, with its definition at its frontier: `missing` and `extra` rows. Of a table the
+        declared key and NOT NULL columns are verified: `extra` shows offending rows.
+        """
         self._notice()
         relation = self._catalog.relation(name)
+        if relation.kind == "view":
+            missing, surplus = self._keeper.difference(relation)
+            return CheckReport(relation.name, not missing and not surplus, missing, surplus)
         frame = self.engine().scan(self._catalog.state(relation, self._catalog.snapshot()))
-        extra: list[dict[str, Any]] = []
-        nulls = " OR ".join(f"`{c}` IS NULL" for c in relation.schema.required)
-        if nulls:
-            extra += [row.asDict(recursive=True) for row in frame.where(nulls).limit(10).collect()]
-        if relation.schema.key:
-            keys = [f"`{k}`" for k in relation.schema.key]
-            twice = frame.groupBy(*keys).count().where("count > 1").limit(10)
-            extra += [row.asDict(recursive=True) for row in twice.collect()]
+        extra = self.engine().offending(frame, relation.schema, f"table {relation.name}")
         return CheckReport(relation.name, not extra, [], extra)
 
     def close(self) -> None:
@@ -203,6 +230,7 @@ class Warehouse:
         for loop in (self._background, self._heartbeat):
             if loop is not None:
                 loop.stop()
+        self._keeper.close()
         if self._engine is not None:
             self._engine.close()
         self._catalog.leave()
@@ -229,10 +257,18 @@ class Warehouse:
     # -- reading -----------------------------------------------------------------------------------
 
     def _read(
-        self, statement: Statement, *, transaction: Transaction | None = None, as_of: int | datetime | None = None
+        self,
+        statement: Statement,
+        *,
+        transaction: Transaction | None = None,
+        as_of: int | datetime | None = None,
+        freshness: str | timedelta = "fresh",
     ) -> DataFrame:
         if isinstance(statement, Query):
-            return self._query(statement.text, transaction, as_of)
+            return self._query(statement.text, transaction, as_of, freshness)
+        if isinstance(statement, ExplainRefresh):
+            lines = [(line,) for line in self.explain(statement.name).splitlines()]
+            return self.engine().session.createDataFrame(lines, "plan STRING")
         from freshview import listing
 
         assert isinstance(statement, Show | Describe)
@@ -244,18 +280,30 @@ class Warehouse:
         schema = ", ".join(f"{c} STRING" for c in answer.columns)
         return self.engine().session.createDataFrame(answer.rows, schema)
 
-    def _query(self, text: str, transaction: Transaction | None, as_of: int | datetime | None) -> DataFrame:
+    def _query(
+        self,
+        text: str,
+        transaction: Transaction | None,
+        as_of: int | datetime | None,
+        freshness: str | timedelta = "fresh",
+    ) -> DataFrame:
         if transaction is not None:
-            return self._bound(text, ReadContext(self._catalog, transaction.snapshot, transaction))
+            return self._bound(text, ReadContext(self._catalog, transaction.snapshot, transaction), transaction)
         self._notice()
         csn = self._catalog.csn_at(to_micros(as_of)) if isinstance(as_of, datetime) else as_of
         pin = self._catalog.begin("query", at=csn)
         try:
-            return self._bound(text, ReadContext(self._catalog, pin.csn))
+            return self._bound(text, ReadContext(self._catalog, pin.csn), freshness=freshness)
         finally:
             self._catalog.release(pin)
 
-    def _bound(self, text: str, reading: ReadContext) -> DataFrame:
+    def _bound(
+        self,
+        text: str,
+        reading: ReadContext,
+        transaction: Transaction | None = None,
+        freshness: str | timedelta = "fresh",
+    ) -> DataFrame:
         def is_ours(name: str) -> bool:
             if reading.knows(name):
                 return True
@@ -265,8 +313,34 @@ class Warehouse:
 
         bound = bind(text, is_ours)
         engine = self.engine()
-        frames = {p: engine.scan(reading.state(ref, engine.time_zone)) for p, ref in bound.tables.items()}
-        return engine.query(bound.text, frames, text)
+        frames = {}
+        for placeholder, ref in bound.tables.items():
+            state = reading.state(ref, engine.time_zone)
+            if state.relation.kind == "view":
+                frames[placeholder] = self._view_frame(state, transaction, freshness)
+            else:
+                frames[placeholder] = engine.scan(state)
+        return engine.query(bound.text, frames, f"query {text}")
+
+    def _view_frame(
+        self, state: RelationState, transaction: Transaction | None, freshness: str | timedelta
+    ) -> DataFrame:
+        """A view as a query sees it; inside a transaction that wrote its tables, with those writes."""
+        if transaction is not None and set(self._keeper.bases(state.relation)) & transaction.written:
+            seen: DataFrame = self._keeper.from_definition(state.relation, state.csn, transaction.state)
+            return seen
+        if isinstance(freshness, timedelta):
+            fresh = self._keeper.age(state.relation, state.csn) > freshness
+        else:
+            fresh = freshness == "fresh"
+        stored: DataFrame = self._keeper.read(state.relation, state.csn, fresh=fresh)
+        return stored
+
+    def _view(self, name: str) -> Relation:
+        relation = self._catalog.relation(name)
+        if relation.kind != "view":
+            raise InvalidStatement(f"{relation.kind} {relation.name}", "is not a materialized view", "Name a view.")
+        return relation
 
     def _notice(self) -> None:
         """What others wrote to external tables becomes commits, before a snapshot is chosen."""
@@ -282,7 +356,7 @@ class Warehouse:
             transaction = self.transaction()
             try:
                 with transaction:
-                    rows = transaction._statements.run(statement)
+                    rows = transaction.run(statement).rows
                 return Outcome(rows, transaction.csn)
             except WriteConflict:
                 if attempt == _RETRIES - 1:
@@ -302,24 +376,40 @@ class Warehouse:
         match statement:
             case CreateTable():
                 return self._create(statement)
-            case DropTable():
+            case CreateView():
                 try:
-                    return Outcome(0, self._catalog.drop(statement.name))
-                except NotFound:
-                    if statement.if_exists:
+                    rows, csn = self._keeper.create(statement)
+                    return Outcome(rows, csn)
+                except AlreadyExists:
+                    if statement.if_not_exists:
                         return Outcome(0, self._catalog.snapshot())
                     raise
+            case AlterView():
+                return Outcome(0, self._keeper.set_properties(self._view(statement.name), dict(statement.properties)))
+            case DropTable() | DropView():
+                return self._drop(statement)
             case RenameTable():
                 return Outcome(0, self._catalog.rename(statement.name, statement.new_name))
             case AddColumns():
                 self._require_own(statement.name)
                 return Outcome(0, self._catalog.alter(statement.name, lambda s: s.with_columns(statement.columns)))
             case RenameColumn():
-                self._require_own(statement.name)
+                self._keeper.require_unused(self._require_own(statement.name))
                 return Outcome(
                     0, self._catalog.alter(statement.name, lambda s: s.with_renamed(statement.old, statement.new))
                 )
         raise InvalidStatement(f"statement {statement}", "cannot run here", "See the SQL reference.")
+
+    def _drop(self, statement: DropTable | DropView) -> Outcome:
+        if statement.if_exists and self._catalog.find(statement.name) is None:
+            return Outcome(0, self._catalog.snapshot())
+        if isinstance(statement, DropView):
+            return Outcome(0, self._keeper.drop(statement.name, cascade=statement.cascade))
+        relation = self._catalog.relation(statement.name)
+        if relation.kind == "view":
+            raise InvalidStatement(f"view {relation.name}", "is not a table", "Use DROP MATERIALIZED VIEW.")
+        self._keeper.require_unused(relation, cascade=statement.cascade)
+        return Outcome(0, self._catalog.drop(statement.name))
 
     def _create(self, statement: CreateTable) -> Outcome:
         try:

@@ -16,6 +16,16 @@ from freshview.catalog import tables as t
 from freshview.errors import CatalogUnavailable, CorruptWarehouse, FreshviewError, StorageUnavailable
 
 BUSY_SECONDS = 30
+_SQLITE_STORAGE = (
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_PERM,
+)
+# SQLITE_ERROR: a statement does not fit the tables, so they are not the ones we made.
+_SQLITE_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+_NO_PRIVILEGE = "42501"
 
 
 def micros() -> int:
@@ -92,23 +102,25 @@ class Database:
             yield
         except FreshviewError:
             raise
-        except sa.exc.SQLAlchemyError as error:
+        except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
             raise self._translated(error) from error
 
-    def _translated(self, error: sa.exc.SQLAlchemyError) -> FreshviewError:
+    def _translated(self, error: Exception) -> FreshviewError:
         what = f"catalog {self}"
         original = getattr(error, "orig", None) or error
         cause = str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__
-        lowered = cause.lower()
         if isinstance(original, sqlite3.Error):
-            if "locked" in lowered or "busy" in lowered:
+            code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 return CatalogUnavailable(what, cause, f"Another process held it over {BUSY_SECONDS} s; try again.")
-            if "readonly" in lowered or "unable to open" in lowered or "disk" in lowered:
+            if code in _SQLITE_STORAGE:
                 return StorageUnavailable(
                     what, cause, "Check that the warehouse folder exists, is writable and not full."
                 )
-            if "malformed" in lowered or "not a database" in lowered or "no such" in lowered:
+            if code in _SQLITE_DAMAGE:
                 return CorruptWarehouse(what, cause, "Restore the catalog from a backup.")
+        if getattr(original, "sqlstate", None) == _NO_PRIVILEGE:
+            return CatalogUnavailable(what, cause, "Grant the user the right to create and write tables there.")
         if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError):
             return CatalogUnavailable(what, cause, "Check that the server runs and the address and password are right.")
         if isinstance(error, sa.exc.ProgrammingError):
@@ -140,7 +152,7 @@ def _sqlite_engine(url: URL, synchronous: str) -> Engine:
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves
-        connection.execute("PRAGMA journal_mode=WAL")
+        _use_wal(connection)
         connection.execute(f"PRAGMA synchronous={synchronous}")
 
     @event.listens_for(engine, "begin")
@@ -148,6 +160,20 @@ def _sqlite_engine(url: URL, synchronous: str) -> Engine:
         connection.exec_driver_sql(connection.get_execution_options().get("fv_begin", "BEGIN"))
 
     return engine
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Write-ahead logging, set once per file. SQLite does not wait for others there, so we do."""
+    give_up = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+                connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
 
 
 def _postgres_engine(url: URL) -> Engine:

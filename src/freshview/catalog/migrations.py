@@ -28,6 +28,14 @@ STEPS: tuple[Step, ...] = (_create,)
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
     """Bring the catalog to today's version, all steps or none; gives the warehouse's id."""
+    try:
+        return _migrate(database, steps)
+    except BaseException:
+        database.close()  # who could not open it will not close it either
+        raise
+
+
+def _migrate(database: Database, steps: tuple[Step, ...]) -> str:
     with database.read() as connection:
         if _version(connection) == len(steps):
             return _warehouse_id(connection, database)

@@ -37,6 +37,11 @@ class CatalogReader:
         with self.database.read() as c:
             return int(self._clock(c).csn)
 
+    def now(self) -> int:
+        """The catalog's clock, in microseconds since the epoch."""
+        with self.database.read() as c:
+            return self.database.now(c)
+
     def horizon(self) -> int:
         """The lowest CSN that can still be read."""
         with self.database.read() as c:
@@ -56,7 +61,7 @@ class CatalogReader:
         with self.database.read() as c:
             found = self._find(c, name, csn)
             if found is None:
-                names = [r.name for r in c.execute(self._visible(csn))]
+                names = [self._relation(c, r, csn).name for r in c.execute(self._visible(csn)).all()]
                 close = difflib.get_close_matches(fold(name), [fold(n) for n in names], n=3)
                 hint = f"Did you mean {', '.join(close)}?" if close else "SHOW TABLES lists what there is."
                 raise NotFound(f"table or view {name}", "not found" if csn is None else f"not found at CSN {csn}", hint)
@@ -69,7 +74,8 @@ class CatalogReader:
     def relations(self, csn: int | None = None) -> list[Relation]:
         """All relations, by name."""
         with self.database.read() as c:
-            return [self._relation(c, r, csn) for r in c.execute(self._visible(csn).order_by(t.relations.c.folded))]
+            found = [self._relation(c, r, csn) for r in c.execute(self._visible(csn)).all()]
+            return sorted(found, key=lambda r: fold(r.name))
 
     def relation_by_id(self, relation_id: int) -> Relation | None:
         with self.database.read() as c:
@@ -137,6 +143,14 @@ class CatalogReader:
                 t.segments.c.relation_id == relation_id, t.segments.c.files.is_not(None)
             )
             return {f.path for text in c.execute(query).scalars() for f in files_from_json(text)}
+
+    def committed(self, txsn: int, relation_ids: Sequence[int]) -> int | None:
+        """The CSN of a transaction that wrote these relations; None if it never committed."""
+        query = sa.select(t.commits.c.csn).where(
+            t.commits.c.txsn == txsn, t.commits.c.kind == "data", t.commits.c.relation_id.in_(list(relation_ids))
+        )
+        with self.database.read() as c:
+            return c.execute(query.limit(1)).scalar()
 
     def commits(self, relation_id: int | None = None, after: int = -1) -> list[Commit]:
         """Commits in order, of one relation or of all."""
@@ -208,20 +222,27 @@ class CatalogReader:
         return sa.select(t.relations).where(r.created_csn <= csn, sa.or_(r.dropped_csn.is_(None), r.dropped_csn > csn))
 
     def _find(self, c: Connection, name: str, csn: int | None) -> Relation | None:
-        query = self._visible(csn).where(t.relations.c.folded == fold(name)).order_by(t.relations.c.id.desc())
+        query = self._visible(csn).order_by(t.relations.c.id.desc())
+        if csn is None:
+            query = query.where(t.relations.c.folded == fold(name))
+        else:  # names change too: by the one it had then
+            named = sa.select(t.schemas.c.folded).where(
+                t.schemas.c.relation_id == t.relations.c.id, t.schemas.c.version == _version_at(csn)
+            )
+            query = query.where(named.correlate(t.relations).scalar_subquery() == fold(name))
         row = c.execute(query).first()
         return self._relation(c, row, csn) if row is not None else None
 
     def _relation(self, c: Connection, row: Row[Any], csn: int | None = None) -> Relation:
-        version = row.schema_version
+        version, name = row.schema_version, row.name
         if csn is not None:
-            query = sa.select(sa.func.max(t.schemas.c.version)).where(
-                t.schemas.c.relation_id == row.id, t.schemas.c.csn <= csn
-            )
-            version = c.execute(query).scalar() or version
+            s = t.schemas.c
+            query = sa.select(s.version, s.name).where(s.relation_id == row.id, s.csn <= csn).order_by(s.version.desc())
+            then = c.execute(query.limit(1)).one_or_none()
+            version, name = (then.version, then.name) if then is not None else (version, name)
         return Relation(
             row.id,
-            row.name,
+            name,
             row.kind,
             row.epoch,
             version,
@@ -260,6 +281,15 @@ class CatalogReader:
         if upto is not None:
             query = query.where(s.csn <= upto)
         return [_segment(r) for r in c.execute(query.order_by(s.csn, s.relation_id, s.seq))]
+
+
+def _version_at(csn: int) -> sa.ScalarSelect[int]:
+    """The schema version that a relation of the enclosing query had at a CSN."""
+    versions = t.schemas.alias()
+    query = sa.select(sa.func.max(versions.c.version)).where(
+        versions.c.relation_id == t.relations.c.id, versions.c.csn <= csn
+    )
+    return query.correlate(t.relations).scalar_subquery()
 
 
 def _main(row: Row[Any]) -> Main:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from freshview.errors import CorruptWarehouse
 from freshview.relation.delta import conform_delta, decode, tag
 from freshview.relation.schema import ACTION, STMTSN, Schema
 
@@ -78,7 +79,13 @@ class Segment:
         if self.rows_in_memory is not None:
             return conform_delta(self.rows_in_memory, schema)
         assert self.payload is not None
-        return conform_delta(decode(self.payload, f"segment {self.relation_id}@{self.csn}"), schema)
+        what = f"segment {self.relation_id}@{self.csn}"
+        rows = decode(self.payload, what)
+        if rows.num_rows != self.rows:
+            raise CorruptWarehouse(
+                what, f"it holds {rows.num_rows} rows instead of {self.rows}", "Restore the catalog."
+            )
+        return conform_delta(rows, schema)
 
     def tagged(self, plain: pa.Table, schema: Schema) -> pa.Table:
         """Rows read from this segment's files as delta rows."""

@@ -61,12 +61,15 @@ relations = Table(
     sqlite_autoincrement=True,
 )
 
+# What a relation was called and which columns it had from a CSN on: old snapshots read by these.
 schemas = Table(
     "fv_schemas",
     metadata,
     Column("relation_id", BigInteger, primary_key=True),
     Column("version", Integer, primary_key=True),
     Column("csn", BigInteger, nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("folded", String(512), nullable=False),
     Column("body", Text, nullable=False),
 )
 

@@ -54,7 +54,9 @@ class Catalog(CatalogReader):
                 .values(txsn=t.clock.c.txsn + 1)
                 .returning(t.clock.c.csn, t.clock.c.txsn)
             )
-            row = c.execute(bump).one()
+            row = c.execute(bump).one_or_none() or self._clock(c)
+            if at is not None and not 0 <= at <= row.csn:
+                raise NotFound(f"CSN {at}", f"the last commit is CSN {row.csn}", "Ask for a committed version.")
             pin = Pin(uuid.uuid4().hex, row.csn if at is None else at, row.txsn)
             c.execute(
                 t.snapshots.insert().values(
@@ -92,9 +94,12 @@ class Catalog(CatalogReader):
             )
             return lease
 
-    def drop_leases(self, ids: Sequence[str]) -> None:
+    def drop_leases(self, ids: Sequence[str]) -> set[str]:
+        """Give up leases; the ids that were still held. Files of the others are not ours to remove."""
         with self.database.write(durable=False) as c:
-            c.execute(t.leases.delete().where(t.leases.c.id.in_(list(ids))))
+            held = set(c.execute(sa.select(t.leases.c.id).where(t.leases.c.id.in_(list(ids)))).scalars())
+            c.execute(t.leases.delete().where(t.leases.c.id.in_(held)))
+            return held
 
     def heartbeat(self) -> None:
         """Prolong all pins and leases of this process."""
@@ -158,7 +163,9 @@ class Catalog(CatalogReader):
     def _check_pin(self, c: Connection, pin: Pin) -> None:
         if c.execute(sa.select(t.snapshots.c.id).where(t.snapshots.c.id == pin.id)).first() is None:
             raise SnapshotExpired(
-                f"transaction {pin.txsn}", "its snapshot was given up after a long pause", "Run the transaction again."
+                f"transaction {pin.txsn}",
+                "its snapshot was given up (after a long pause, or the warehouse was closed)",
+                "Run the transaction again.",
             )
 
     def _check_leases(self, c: Connection, leases: Sequence[str]) -> None:
@@ -171,12 +178,20 @@ class Catalog(CatalogReader):
                     "Run the transaction again.",
                 )
 
+    def require_unchanged(self, relations: Sequence[Relation]) -> None:
+        """WriteConflict if one of these was dropped, altered or renamed since it was read."""
+        with self.database.read() as c:
+            for relation in relations:
+                self._check_unchanged(c, relation)
+
     def _check_unchanged(self, c: Connection, relation: Relation) -> None:
         row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
         if row is None or row.dropped_csn is not None:
             raise WriteConflict(f"table {relation.name}", "was dropped meanwhile", "Run the transaction again.")
         if (row.epoch, row.schema_version) != (relation.epoch, relation.schema_version):
-            raise WriteConflict(f"table {relation.name}", "was altered meanwhile", "Run the transaction again.")
+            raise WriteConflict(
+                f"table {relation.name}", "was altered or renamed meanwhile", "Run the transaction again."
+            )
 
     # -- definitions ---------------------------------------------------------------------------
 
@@ -208,13 +223,11 @@ class Catalog(CatalogReader):
                     properties=json.dumps(dict(properties or {})),
                 )
             ).inserted_primary_key[0]  # type: ignore[index]
-            c.execute(t.schemas.insert().values(relation_id=relation_id, version=1, csn=csn, body=schema.to_json()))
+            self._insert_schema(c, relation_id, 1, csn, name, schema)
             self._ddl_commit(c, relation_id, "create")
             if main is not None:
                 c.execute(t.mains.insert().values(**_main_values(relation_id, csn, main, self.database.now(c))))
-            found = self._find(c, name, None)
-            assert found is not None
-            return found, csn
+            return Relation(relation_id, name, kind, 1, 1, schema, csn, location, dict(properties or {})), csn
 
     def drop(self, name: str) -> int:
         with self.database.write() as c:
@@ -235,6 +248,7 @@ class Catalog(CatalogReader):
             c.execute(
                 t.relations.update().where(t.relations.c.id == relation.id).values(name=new_name, folded=fold(new_name))
             )
+            self._new_schema(c, relation.id, relation.schema, csn)
             return csn
 
     def alter(self, name: str, change: Callable[[Schema], Schema]) -> int:
@@ -244,14 +258,23 @@ class Catalog(CatalogReader):
             relation = self._require(c, name)
             schema = change(relation.schema)
             csn = self._ddl_commit(c, relation.id, "alter")
-            self._new_schema(c, relation, schema, csn)
+            self._new_schema(c, relation.id, schema, csn)
             return csn
 
-    def _new_schema(self, c: Connection, relation: Relation, schema: Schema, csn: int) -> int:
-        version = relation.schema_version + 1
-        c.execute(t.schemas.insert().values(relation_id=relation.id, version=version, csn=csn, body=schema.to_json()))
-        c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(schema_version=version))
+    def _new_schema(self, c: Connection, relation_id: int, schema: Schema, csn: int) -> int:
+        """The next schema version, under the relation's name of now."""
+        r = t.relations.c
+        row = c.execute(sa.select(r.name, r.schema_version).where(r.id == relation_id)).one()
+        version: int = row.schema_version + 1
+        self._insert_schema(c, relation_id, version, csn, row.name, schema)
+        c.execute(t.relations.update().where(r.id == relation_id).values(schema_version=version))
         return version
+
+    def _insert_schema(
+        self, c: Connection, relation_id: int, version: int, csn: int, name: str, schema: Schema
+    ) -> None:
+        values = {"relation_id": relation_id, "version": version, "csn": csn, "name": name, "folded": fold(name)}
+        c.execute(t.schemas.insert().values(**values, body=schema.to_json()))
 
     def _require(self, c: Connection, name: str) -> Relation:
         found = self._find(c, name, None)
@@ -315,9 +338,9 @@ class Catalog(CatalogReader):
                     relation_id=relation.id, csn=csn, txsn=clock.txsn, committed_at=now, kind=kind, rows=rows
                 )
             )
-            version = relation.schema_version
+            version = row.schema_version
             if schema is not None:
-                version = self._new_schema(c, relation, schema, csn)
+                version = self._new_schema(c, relation.id, schema, csn)
             if reset:
                 c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(epoch=relation.epoch + 1))
             else:

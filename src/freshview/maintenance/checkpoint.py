@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from freshview.catalog.records import DataFile, Main, Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog
-from freshview.errors import InvalidStatement
+from freshview.errors import CorruptWarehouse, InvalidStatement, WriteConflict
 from freshview.events import Events
 from freshview.relation.delta import INSERT, is_live, untag
-from freshview.storage.files import remove_tree
+from freshview.storage.main import NewMain
 from freshview.storage.reader import OVERLAY_ROWS
 from freshview.storage.store import Storage
 
@@ -71,7 +73,11 @@ class Checkpointer:
         if strategy == "nothing":
             return CheckpointReport(relation.name, strategy, state.main.csn if state.main else csn)
         complete_to = max([s.csn for s in state.segments], default=csn)
-        new = replace(self._write(state, strategy, complete_to), schema_version=state.relation.schema_version)
+        self.events.emit("checkpoint.begun", relation=relation.name, csn=complete_to, strategy=strategy)
+        try:
+            new = self._write(state, strategy, complete_to)
+        except WriteConflict:  # another one was faster; this one's files are left to vacuum
+            return CheckpointReport(relation.name, "busy", complete_to)
         self.events.emit("checkpoint.written", relation=relation.name, csn=complete_to)
         done = self.catalog.record_main(relation, state.main, new)
         self.events.emit("checkpoint.done", relation=relation.name, csn=complete_to, strategy=strategy)
@@ -79,16 +85,18 @@ class Checkpointer:
 
     def _write(self, state: RelationState, strategy: str, csn: int) -> Main:
         relation, schema, mains = state.relation, state.schema, self.storage.mains
+        new = NewMain(relation.id, state.main, schema, relation.schema_version, csn)
         if strategy == "adopt":
             files = [f for s in state.segments for f in s.files]
             small = [untag(s.table(schema)) for s in state.segments if s.is_inline]
-            for rows in small:
-                files += self.storage.write_parquet(relation.id, self.storage.layout.new_folder("bulk"), rows)
-            return mains.adopt(relation.id, state.main, files, schema, csn)
+            if small:
+                folder = self.storage.layout.new_folder("bulk")
+                files += self.storage.write_parquet(relation.id, folder, pa.concat_tables(small))
+            return mains.adopt(new, files)
         if strategy == "merge":
             overlay = self.storage.reader.overlay(state)
             live = is_live(overlay.rows).combine_chunks()
-            return mains.merge(relation.id, untag(overlay.rows), live, schema, csn)
+            return mains.merge(new, untag(overlay.rows), live)
         folder = self.storage.layout.new_folder("main")
         if state.rows_at_most <= LOCAL_REWRITE_ROWS:
             rows = self.storage.reader.contents(state)
@@ -96,7 +104,7 @@ class Checkpointer:
         else:
             engine = self.engine()
             files = list(engine.write(engine.scan(state), relation.id, folder, f"checkpoint of {relation.name}"))
-        return mains.replace(relation.id, state.main, files, schema, csn)
+        return mains.replace(new, files)
 
     def _settle(self, relation: Relation) -> None:
         """Bring Delta's newest version and the catalog's in line before computing anything from it."""
@@ -104,21 +112,18 @@ class Checkpointer:
         latest = self.storage.mains.latest_version(relation.id)
         if latest == (known.delta_version if known else None):
             return
-        if latest is None:
-            return  # main's folder is gone; reading it will say so
-        csn = self.storage.mains.csn_of(relation.id, latest)
-        if csn is not None and (known is None or csn > known.csn) and csn <= self.catalog.snapshot():
-            files = self.storage.mains.files(relation.id, latest)
-            at = self.catalog.state(relation, csn)
-            adopted = Main(
-                csn, latest, at.relation.schema_version, sum(f.rows for f in files), sum(f.size for f in files)
+        if latest is None or (known is not None and latest < known.delta_version):
+            raise CorruptWarehouse(
+                f"table {relation.name}", "the newest part of its Delta log is missing", "Restore it from a backup."
             )
-            self.catalog.record_main(relation, known, adopted)
-        elif known is None:
-            remove_tree(self.storage.layout.relation(relation.id) / "_delta_log")
-        else:
+        found = self.storage.mains.recover(relation.id, latest)
+        self.events.emit("checkpoint.settling", relation=relation.name, version=latest, adopt=found is not None)
+        if found is not None and (known.csn if known else -1) < found.csn <= self.catalog.snapshot():
+            self.catalog.record_main(relation, known, found)
+        elif known is not None:
             version = self.storage.mains.restore(relation.id, known.delta_version)
             self.catalog.record_main(relation, known, replace(known, delta_version=version))
+        # Else nothing is known yet, and the first version that will be replaces what lies there.
 
 
 def choose(state: RelationState) -> str:

@@ -7,15 +7,22 @@ moves the version without a commit. A rewritten history begins a new epoch: no d
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from deltalake import DeltaTable
+from dataclasses import dataclass
 
 from freshview.catalog.records import Main, Relation
 from freshview.catalog.writer import Catalog
-from freshview.errors import CorruptWarehouse, FreshviewError, InvalidStatement, NotFound
+from freshview.errors import CorruptWarehouse, FreshviewError
 from freshview.events import Events
 from freshview.relation.schema import Schema, fold
-from freshview.storage.external import changed_file_count, describe, external_schema, is_continued, open_external
+from freshview.storage.external import changed_file_count, declared_schema, describe, is_continued, open_external
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """The CSNs of what was new, and the tables (by relation id) that could not be looked at."""
+
+    csns: list[int]
+    failed: dict[int, FreshviewError]
 
 
 def notice(catalog: Catalog, events: Events, relations: Iterable[Relation]) -> list[int]:
@@ -23,8 +30,15 @@ def notice(catalog: Catalog, events: Events, relations: Iterable[Relation]) -> l
 
     All are looked at, even if one cannot be opened; then that one's error is raised.
     """
-    found: list[int] = []
-    failed: FreshviewError | None = None
+    found = look(catalog, events, relations)
+    for error in found.failed.values():
+        raise error
+    return found.csns
+
+
+def look(catalog: Catalog, events: Events, relations: Iterable[Relation]) -> Noticed:
+    """The same for callers that mind only some of the tables: whoever reads a failed one must raise its error."""
+    found = Noticed([], {})
     for relation in relations:
         if not relation.is_external:
             continue
@@ -32,12 +46,9 @@ def notice(catalog: Catalog, events: Events, relations: Iterable[Relation]) -> l
             csn = _notice_one(catalog, events, relation)
         except FreshviewError as error:
             events.emit("external.failed", relation=relation.name, error=str(error))
-            failed = failed or error
+            found.failed[relation.id] = error
         else:
-            if csn is not None:
-                found.append(csn)
-    if failed is not None:
-        raise failed
+            found.csns.extend([] if csn is None else [csn])
     return found
 
 
@@ -55,7 +66,7 @@ def _notice_one(catalog: Catalog, events: Events, relation: Relation) -> int | N
     if continued and newest.version() == seen.delta_version:
         return None
     new = describe(newest)
-    schema = _schema(newest, current)
+    schema = declared_schema(newest, current)
     reset = not continued or not _is_appended(current.schema, schema)
     if not reset:
         change = changed_file_count(seen, newest)
@@ -78,18 +89,6 @@ def _notice_one(catalog: Catalog, events: Events, relation: Relation) -> int | N
     if csn is not None:
         events.emit("external.noticed", relation=current.name, version=new.delta_version, csn=csn, reset=reset)
     return csn
-
-
-def _schema(newest: DeltaTable, relation: Relation) -> Schema:
-    """Today's columns with the declared key, which must still be among them."""
-    try:
-        return external_schema(newest, relation.schema.key)
-    except (NotFound, InvalidStatement) as error:
-        raise InvalidStatement(
-            f"table {relation.name}",
-            f"its columns no longer fit what was declared ({error})",
-            "Drop it and create it again.",
-        ) from error
 
 
 def _is_appended(old: Schema, new: Schema) -> bool:

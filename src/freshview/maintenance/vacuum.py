@@ -6,13 +6,16 @@ under no lease can never become visible, since its writer's commit would fail fo
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from freshview.catalog.writer import Catalog
+from freshview.errors import FreshviewError
 from freshview.events import Events
-from freshview.storage.files import remove_tree
+from freshview.storage.files import remove_tree, storage_errors
 from freshview.storage.store import Storage
 
 RETENTION = timedelta(hours=24)
@@ -28,51 +31,78 @@ class VacuumReport:
 
 
 def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timedelta = RETENTION) -> VacuumReport:
+    """Forget old versions, then remove files; a relation that cannot be read is told of after the others."""
     listed = {i: _data_files(storage.layout.relation(i)) for i in storage.layout.relation_ids()}
     events.emit("vacuum.listed", relations=len(listed))
     horizon, gone = catalog.expire(int(retention.total_seconds() * 1_000_000))
+    events.emit("vacuum.expired", horizon=horizon, gone=len(gone))
     known = {r.id for r in catalog.relations()} | {i for i, _ in catalog.dropped()}
     files = size = 0
+    failed: FreshviewError | None = None
     for relation_id, paths in listed.items():
         folder = storage.layout.relation(relation_id)
-        if relation_id in gone or relation_id not in known:
-            doomed = paths if not catalog.leased_paths(relation_id) else []
-        else:
-            doomed = _unneeded(catalog, storage, relation_id, paths)
+        is_gone = relation_id in gone or relation_id not in known
+        if relation_id not in known and catalog.leased_paths(relation_id):
+            continue  # somebody is about to create it
+        try:
+            doomed = paths if is_gone else _unneeded(catalog, storage, relation_id, paths)
+        except FreshviewError as error:
+            failed = failed or error
+            continue
         for path in doomed:
-            size += path.stat().st_size
-            path.unlink()
-            files += 1
-        if relation_id in gone or relation_id not in known:
+            freed = _remove(path)
+            files, size = files + (freed is not None), size + (freed or 0)
+        if is_gone:
             remove_tree(folder)
         else:
-            _remove_empty_folders(folder)
+            _remove_empty_folders(catalog, folder, relation_id)
         events.emit("vacuum.relation", relation=relation_id, removed=len(doomed))
     catalog.forget(gone)
+    if failed is not None:
+        raise failed
     return VacuumReport(files, size, horizon)
 
 
 def _data_files(folder: Path) -> list[Path]:
-    return [p for p in folder.rglob("*") if p.is_file() and "_delta_log" not in p.parts]
+    """All files below a folder but the Delta log; what others remove meanwhile is left out."""
+    return [Path(d) / name for d, _, names in os.walk(folder) if "_delta_log" not in Path(d).parts for name in names]
+
+
+def _remove(path: Path) -> int | None:
+    """Remove a file; its size, or None if somebody else did."""
+    with storage_errors(f"file {path}"):
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return None
+        return size
 
 
 def _unneeded(catalog: Catalog, storage: Storage, relation_id: int, paths: list[Path]) -> list[Path]:
-    """Files that no version, segment or lease holds on to."""
+    """Files that no version, segment or lease holds on to.
+
+    They are asked in the order in which a file moves on: from a lease to a segment, from there to main.
+    """
     leased = catalog.leased_paths(relation_id)
     if "" in leased:  # a checkpoint is at work in this folder
         return []
     folder = storage.layout.relation(relation_id)
     kept = {folder / path for path in catalog.referenced_files(relation_id)}
-    versions = {m.delta_version for m in catalog.mains(relation_id)}
+    for main in catalog.mains(relation_id):
+        kept |= {folder / f.path for f in storage.mains.files(relation_id, main.delta_version)}
     latest = storage.mains.latest_version(relation_id)
     if latest is not None:  # it may be a checkpoint that waits to be adopted
-        versions.add(latest)
-    for version in versions:
-        kept |= {folder / f.path for f in storage.mains.files(relation_id, version)}
+        kept |= {folder / f.path for f in storage.mains.unknown_files(relation_id, latest)}
     return [p for p in paths if p not in kept and not any(p.is_relative_to(folder / lease) for lease in leased)]
 
 
-def _remove_empty_folders(folder: Path) -> None:
-    for child in folder.iterdir():
-        if child.is_dir() and child.name != "_delta_log" and not any(child.iterdir()):
-            child.rmdir()
+def _remove_empty_folders(catalog: Catalog, folder: Path, relation_id: int) -> None:
+    """Folders without files; a writer claims its folder before it makes it, so ask for claims second."""
+    with storage_errors(f"folder {folder}"):
+        empty = [c for c in folder.iterdir() if c.is_dir() and c.name != "_delta_log" and not any(c.iterdir())]
+    leased = set(catalog.leased_paths(relation_id)) if empty else set()
+    for child in empty:
+        if child.name not in leased and "" not in leased:
+            with suppress(OSError):  # filled or removed meanwhile
+                child.rmdir()

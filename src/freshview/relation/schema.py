@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,18 +11,16 @@ from functools import cached_property
 import pyarrow as pa
 
 from freshview.errors import InvalidStatement, NotFound
-from freshview.relation.types import DataType, parse_type, refuse_key_type
+from freshview.relation.types import DataType, fold, parse_type, refuse_key_type
+
+__all__ = ["ACTION", "STMTSN", "Column", "Schema", "check_relation_name", "fold"]
 
 STMTSN = "_stmtsn"
 ACTION = "_action"
-_RESERVED = (STMTSN, ACTION)
+_RESERVED = (STMTSN, ACTION, "__live")
+_RESERVED_PREFIX = "__fv_"  # columns that statements and checkpoints add on their way
 # Delta Lake and Parquet readers without column mapping refuse these in column names.
 _FORBIDDEN = set(" ,;{}()\n\t=")
-
-
-def fold(name: str) -> str:
-    """Names are case-insensitive, as in Spark."""
-    return name.casefold()
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,9 @@ def _check_column_name(name: str) -> None:
         raise InvalidStatement(
             f"column {name!r}", f"{shown} cannot stand in a column name of a Delta table", "Choose another name."
         )
-    if fold(name) in _RESERVED:
+    if any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
+        raise InvalidStatement(f"column {name!r}", "control characters cannot stand in a name", "Choose another name.")
+    if fold(name) in _RESERVED or fold(name).startswith(_RESERVED_PREFIX):
         raise InvalidStatement(f"column {name}", "is reserved for delta rows", "Choose another name.")
 
 

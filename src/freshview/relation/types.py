@@ -6,7 +6,7 @@ exactly (VARIANT, TIME, INTERVAL, collated strings) is refused here, at the door
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -100,9 +100,28 @@ class DataType:
             yield from child.walk()
 
 
+def fold(name: str) -> str:
+    """What a name compares by: names are case-insensitive as in Spark, character by character.
+
+    'ß' and 'ss' are two names; 'ſ' and 's' are one, and so are 'İ' and 'i'.
+    """
+    return name.lower() if name.isascii() else "".join(map(_fold_character, name))
+
+
+@lru_cache(maxsize=4096)
+def _fold_character(character: str) -> str:
+    upper = character.upper()
+    return (upper if len(upper) == 1 else character).lower()[0]
+
+
+@lru_cache(maxsize=4096)
 def quote(name: str) -> str:
     """A name as a Spark SQL identifier; backticks only where they are needed."""
-    return name if name.isidentifier() and name.isascii() else f"`{name.replace('`', '``')}`"
+    if name.isidentifier() and name.isascii():
+        tokens = sqlglot.tokenize(name, read="spark")
+        if len(tokens) == 1 and tokens[0].token_type.name == "VAR":
+            return name
+    return f"`{name.replace('`', '``')}`"
 
 
 @lru_cache(maxsize=4096)
@@ -139,7 +158,9 @@ _FROM_SQLGLOT = {
 def from_sqlglot(node: exp.DataType) -> DataType:
     """The type of a parsed column definition; refuses what cannot be kept exactly."""
     kind = node.this
-    if kind in _FROM_SQLGLOT and not (kind in (exp.DType.TEXT,) and node.expressions):
+    if node.args.get("collate") is not None:
+        raise TypeMismatch("type STRING COLLATE", "collated strings cannot be compared exactly", "Leave COLLATE out.")
+    if kind in _FROM_SQLGLOT and not node.expressions:
         return DataType(_FROM_SQLGLOT[kind])
     match kind:
         case exp.DType.DECIMAL:
@@ -153,9 +174,11 @@ def from_sqlglot(node: exp.DataType) -> DataType:
             key, value = (_child(e) for e in node.expressions)
             return DataType("map", children=(key, value))
         case exp.DType.STRUCT if node.expressions:
-            return DataType("struct", fields=tuple(_struct_field(e) for e in node.expressions))
+            return _struct([_struct_field(e) for e in node.expressions])
+    if kind in _FROM_SQLGLOT:
+        raise TypeMismatch(f"type {_FROM_SQLGLOT[kind].upper()}", "takes no parameters", "Leave the brackets out.")
     raise TypeMismatch(
-        f"type {node.this.value}",
+        f"type {kind.value if isinstance(kind, exp.DType) else node.sql(dialect='spark')}",
         "cannot be kept exactly in a table",
         "Use STRING, BINARY, a number, DATE, TIMESTAMP, TIMESTAMP_NTZ, BOOLEAN, CHAR(n), VARCHAR(n), "
         "ARRAY, MAP or STRUCT.",
@@ -185,7 +208,19 @@ def _struct_field(node: exp.Expr) -> StructField:
     return StructField(node.name, _child(node.kind))
 
 
+def _struct(fields: Sequence[StructField]) -> DataType:
+    names = [fold(f.name) for f in fields]
+    for field in fields:
+        if names.count(fold(field.name)) > 1:
+            raise TypeMismatch(
+                f"struct field {field.name}", "is named twice", "Names are case-insensitive; rename one."
+            )
+    return DataType("struct", fields=tuple(fields))
+
+
 def _decimal(params: list[int]) -> DataType:
+    if len(params) > 2:
+        raise TypeMismatch("type DECIMAL", f"has {len(params)} parameters", "Write DECIMAL(precision, scale).")
     precision, scale = (*params, 0)[:2] if params else (10, 0)
     if not (1 <= precision <= 38 and 0 <= scale <= precision):
         raise TypeMismatch(
@@ -234,7 +269,7 @@ def from_arrow(type_: pa.DataType) -> DataType:
         return DataType("array", children=(from_arrow(type_.value_type),))
     if t.is_struct(type_):
         fields = (type_.field(i) for i in range(type_.num_fields))
-        return DataType("struct", fields=tuple(StructField(f.name, from_arrow(f.type)) for f in fields))
+        return _struct([StructField(f.name, from_arrow(f.type)) for f in fields])
     raise TypeMismatch(
         f"Arrow type {type_}", "has no Spark SQL type that keeps it exactly", "Convert the column first."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta, timezone, tzinfo
@@ -12,16 +13,29 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
 
 from freshview.catalog.records import DataFile, RelationState
 from freshview.errors import InvalidStatement
 from freshview.relation.schema import Column, Schema
 from freshview.spark.errors import spark_errors
 from freshview.spark.scan import Scanner
-from freshview.spark.types import as_schema, assign, from_spark, spark_schema, to_spark
+from freshview.spark.types import as_schema, assign, cast_type, from_spark, identity_sql, quoted, spark_schema
 from freshview.storage.store import Storage
 
+_OFFSET = re.compile(r"(?:Z|(?:UTC|GMT|UT)?(?:([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?)?)")
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+
+
+# Settings that bear on what a query means: a view keeps those under which it was created.
+_MEANING = (
+    "spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive", "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.decimalOperations.allowPrecisionLoss", "spark.sql.legacy.timeParserPolicy",
+    "spark.sql.legacy.sizeOfNull", "spark.sql.ansi.doubleQuotedIdentifiers", "spark.sql.groupByOrdinal",
+    "spark.sql.orderByOrdinal", "spark.sql.groupByAliases",
+)  # fmt: skip
+# Small jobs: one shuffle partition and a plan that is final, or fixed costs outweigh the work.
+_SMALL_JOBS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
 
 
 class SparkEngine:
@@ -36,27 +50,53 @@ class SparkEngine:
     def close(self) -> None:
         self._scanner.close()
 
+    def settings(self) -> dict[str, str]:
+        """The session's settings that bear on what a query means."""
+        known = {key: self.session.conf.get(key, None) for key in _MEANING}
+        return {key: value for key, value in known.items() if value is not None}
+
+    def sibling(self, settings: Mapping[str, str], *, small: bool) -> SparkEngine:
+        """An engine on the same Spark with a session of its own, under other settings."""
+        session = self.session.newSession()
+        for key, value in {**settings, **(_SMALL_JOBS if small else {})}.items():
+            session.conf.set(key, value)
+        return SparkEngine(session, self._storage)
+
     def scan(self, state: RelationState) -> DataFrame:
         with spark_errors(f"table {state.relation.name}"):
             return self._scanner.scan(state)
 
+    def numbered(self, rows: pa.Table, schema: Schema, number: str) -> DataFrame:
+        """Rows at hand as a frame, with a column that tells the place of each."""
+        places = pa.array(range(rows.num_rows), pa.int32())
+        struct = spark_schema(schema).add(number, IntegerType())
+        with spark_errors("rows"):
+            return self._scanner.local(rows.append_column(number, places), struct)
+
     def frame(self, rows: pa.Table, schema: Schema) -> DataFrame:
+        """Rows at hand as a frame."""
         with spark_errors("rows"):
             return self._scanner.frame(rows, schema)
 
-    def query(self, text: str, frames: Mapping[str, DataFrame], original: str) -> DataFrame:
-        """A query whose {placeholders} stand for these frames; errors show the original text."""
-        with spark_errors(f"query {_short(original)}"):
+    def query(self, text: str, frames: Mapping[str, DataFrame], what: str) -> DataFrame:
+        """A query whose {placeholders} stand for these frames; errors name `what`."""
+        with spark_errors(_short(what)):
             return self.session.sql(text, None, **frames)
 
     def time_zone(self) -> tzinfo:
+        """The session's zone: a region, or an offset in one of the ways that Spark accepts."""
         name = str(self.session.conf.get("spark.sql.session.timeZone"))
-        try:
-            return ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError):
-            sign, _, rest = name.partition(":")
-            hours = int(sign.removeprefix("UTC").removeprefix("GMT") or 0)
-            return timezone(timedelta(hours=hours, minutes=int(rest or 0) * (-1 if hours < 0 else 1)))
+        offset = _OFFSET.fullmatch(name)
+        if offset is None:
+            try:
+                return ZoneInfo(name)
+            except (ZoneInfoNotFoundError, ValueError):
+                raise InvalidStatement(
+                    f"time zone {name}", "is not known here", "Set spark.sql.session.timeZone to a region or an offset."
+                ) from None
+        sign, hours, minutes, seconds = offset.groups()
+        span = timedelta(hours=int(hours or 0), minutes=int(minutes or 0), seconds=int(seconds or 0))
+        return timezone(-span if sign == "-" else span)
 
     # -- statements --------------------------------------------------------------------------------
 
@@ -66,10 +106,10 @@ class SparkEngine:
         """The frame's columns assigned to table columns: (source name, target) pairs, others kept."""
         with spark_errors(f"table {table}"):
             types = {f.name: f.dataType for f in frame.schema.fields}
-            values = {n: assign(_quoted(n), types[n], target, table) for n, target in targets}
-            if all(value == _quoted(n) for n, value in values.items()):
+            values = {n: assign(quoted(n), types[n], target, table) for n, target in targets}
+            if all(value == quoted(n) for n, value in values.items()):
                 return frame
-            return frame.selectExpr(*map(_quoted, keep), *(f"{v} AS {_quoted(n)}" for n, v in values.items()))
+            return frame.selectExpr(*map(quoted, keep), *(f"{v} AS {quoted(n)}" for n, v in values.items()))
 
     def assigned(self, frame: DataFrame, columns: Sequence[Column], schema: Schema, table: str) -> DataFrame:
         """A query's result as rows of a table: by place into `columns`, the others NULL."""
@@ -88,9 +128,9 @@ class SparkEngine:
             for column in schema.columns:
                 if column.name in by_name:
                     i = by_name[column.name]
-                    out.append(f"{assign(f'n{i}', types[i], column, table)} AS {_quoted(column.name)}")
+                    out.append(f"{assign(f'n{i}', types[i], column, table)} AS {quoted(column.name)}")
                 else:
-                    out.append(f"CAST(NULL AS {to_spark(column.type).simpleString()}) AS {_quoted(column.name)}")
+                    out.append(f"CAST(NULL AS {cast_type(column.type)}) AS {quoted(column.name)}")
             return placed.selectExpr(*out)
 
     def collect(self, frame: DataFrame, types: Sequence[pa.Field], what: str) -> pa.Table:
@@ -101,7 +141,7 @@ class SparkEngine:
                 return frame.toArrow().rename_columns(schema.names).cast(schema)
             instants = [pa.types.is_timestamp(f.type) and f.type.tz for f in schema]
             if any(instants):  # Python's times would be local and ambiguous
-                names = [_quoted(n) for n in frame.columns]
+                names = [quoted(n) for n in frame.columns]
                 exact = [f"unix_micros({n}) AS {n}" if i else n for n, i in zip(names, instants, strict=True)]
                 frame = frame.selectExpr(*exact)
             rows = frame.collect()
@@ -113,6 +153,29 @@ class SparkEngine:
             else:
                 arrays.append(pa.array(values, field.type))
         return pa.table(arrays, schema=schema)
+
+    def arrow(self, frame: DataFrame, what: str) -> pa.Table:
+        """A result on the driver, as Arrow."""
+        with spark_errors(what):
+            return frame.toArrow()
+
+    def difference(self, new: DataFrame, old: DataFrame, schema: Schema) -> DataFrame:
+        """Rows of new minus rows of old, as bags by bit identity, with a weight; equal rows cancel."""
+        places = [f"c{i}" for i in range(len(schema.columns))]
+        identity = ", ".join(identity_sql(p, c.type) for p, c in zip(places, schema.columns, strict=True))
+        with spark_errors("difference"):
+            signed = (
+                new.toDF(*places).withColumn("__w", F.lit(1)).unionAll(old.toDF(*places).withColumn("__w", F.lit(-1)))
+            )
+            return (
+                signed.withColumn("__id", F.expr(f"struct({identity})"))
+                .groupBy("__id")
+                .agg(F.sum("__w").cast("int").alias("__w"), F.first(F.struct(*places)).alias("__row"))
+                .where("__w <> 0")
+                .select(
+                    *(F.col(f"__row.{p}").alias(c.name) for p, c in zip(places, schema.columns, strict=True)), "__w"
+                )
+            )
 
     def write(self, frame: DataFrame, relation_id: int, folder: str, what: str) -> tuple[DataFile, ...]:
         """Write a result to a leased folder, in parallel, not through the driver."""
@@ -142,13 +205,27 @@ class SparkEngine:
         names = [f"k{i}" for i in range(len(schema.key))]
         with spark_errors("key check"):
             keys = [
-                f.select(*(F.col(_quoted(k)).alias(n) for k, n in zip(schema.key, names, strict=True))) for f in frames
+                f.select(*(F.col(quoted(k)).alias(n) for k, n in zip(schema.key, names, strict=True))) for f in frames
             ]
             union = keys[0]
             for other in keys[1:]:
                 union = union.unionAll(other)
             twice = union.groupBy(*names).count().where("count > 1").limit(1).collect()
         return dict(zip(schema.key, twice[0], strict=False)) if twice else None
+
+    def offending(self, frame: DataFrame, schema: Schema, what: str, limit: int = 10) -> list[dict[str, Any]]:
+        """Rows with a NULL where none may be, and keys that occur more than once with their count."""
+        found: list[dict[str, Any]] = []
+        nulls = " OR ".join(f"{quoted(c)} IS NULL" for c in schema.required)
+        with spark_errors(what):
+            if nulls:
+                found += [row.asDict(recursive=True) for row in frame.where(nulls).limit(limit).collect()]
+            if schema.key:
+                counts = frame.groupBy(*map(quoted, schema.key)).agg(F.count(F.lit(1)).alias("__fv_count"))
+                for row in counts.where("__fv_count > 1").limit(limit).collect():
+                    *key, count = row
+                    found.append({"count": count, **dict(zip(schema.key, key, strict=True))})
+        return found
 
     def read_files(self, relation_id: int, files: Sequence[DataFile], schema: Schema) -> DataFrame:
         home = self._storage.layout.relation(relation_id)
@@ -167,9 +244,5 @@ def _uri(path: Path) -> str:
     return str(path)
 
 
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
 def _short(text: str) -> str:
-    return f"{' '.join(text.split()):.80}"
+    return f"{' '.join(text.split()):.100}"

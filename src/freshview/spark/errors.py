@@ -29,6 +29,7 @@ _NOT_FOUND = {
     "FIELD_NOT_FOUND",
     "SCHEMA_NOT_FOUND",
 }
+_OUR_NAMES = re.compile(r"(, )?`__fv_\w+`")  # Spark suggests any column, also those that we add
 _FILE_TROUBLE = {"FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "PATH_NOT_FOUND", "FILE_NOT_EXIST"}
 
 
@@ -65,7 +66,8 @@ def translated(error: PySparkException, what: str) -> FreshviewError:
 def _message(error: PySparkException) -> str:
     """The first line of Spark's message: what follows is general advice, the plan or a trace."""
     lines = str(error.getMessage() or error).strip().splitlines() or [type(error).__name__]
-    return re.sub(r"\s*SQLSTATE: \w+$", "", lines[0].strip())
+    without_state = re.sub(r"\s*SQLSTATE: \w+$", "", lines[0].strip())
+    return _OUR_NAMES.sub("", without_state)
 
 
 def _plain(error: Exception, what: str) -> FreshviewError:

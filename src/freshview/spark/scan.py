@@ -13,16 +13,17 @@ from collections import OrderedDict
 from functools import reduce
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ByteType, IntegerType
+from pyspark.sql.types import ByteType, IntegerType, LongType, StructType
 
 from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.delta import INSERT, Overlay, key_table, untag
 from freshview.relation.schema import ACTION, STMTSN, Schema
-from freshview.spark.types import identity_sql, metadata, spark_schema, to_spark
+from freshview.spark.types import identity_sql, metadata, quoted, spark_schema, to_spark
 from freshview.storage.external import partition_groups
 from freshview.storage.files import check_present
 from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
@@ -54,9 +55,12 @@ class Scanner:
         base = state.main.delta_version if state.main else -1
         key = (state.relation.id, state.relation.schema_version, base, last)
         with self._lock:
-            if key in self._frames:
+            known = self._frames.get(key)
+            if known is not None:
                 self._frames.move_to_end(key)
-                return self._frames[key]
+        if known is not None:
+            self._check_files(state)
+            return known
         frame = self._scan(state)
         with self._lock:
             self._frames[key] = frame
@@ -78,9 +82,23 @@ class Scanner:
             return self._named(self._overlaid(state, overlay), schema)
         return self._named(self._folded(state), schema)
 
+    def _check_files(self, state: RelationState) -> None:
+        """A frame that was made before may have lost its files since."""
+        if state.relation.is_external or state.rows_at_most <= LOCAL_ROWS:
+            return
+        name = f"table {state.relation.name}"
+        if state.main is not None:
+            self._storage.mains.present_files(state.relation.id, state.main.delta_version, name)
+        for segment in state.segments:
+            check_present(segment.files, self._storage.layout.relation(state.relation.id), name)
+
     def frame(self, rows: pa.Table, schema: Schema) -> DataFrame:
         """Rows of the driver as a DataFrame: local up to a limit, from a spooled file above."""
-        struct = spark_schema(schema)
+        return self.local(rows, spark_schema(schema))
+
+    def local(self, rows: pa.Table, struct: StructType) -> DataFrame:
+        if rows.num_rows == 0:  # PySpark stumbles over columns without chunks
+            return self._session.createDataFrame([], struct)
         if rows.num_rows <= LOCAL_ROWS:
             return self._session.createDataFrame(rows, schema=struct)
         return self._session.read.schema(struct).parquet(str(self._spool_file(rows)))
@@ -136,10 +154,8 @@ class Scanner:
         schema = state.schema
         main = self._main(state)
         if all(s.action == INSERT for s in state.segments) and _appends(state):
-            return reduce(DataFrame.unionAll, [main, *(self._segment(s, state) for s in state.segments)]).select(
-                *_places(schema)
-            )
-        deltas = reduce(DataFrame.unionAll, [self._segment(s, state) for s in state.segments])
+            return reduce(DataFrame.unionAll, [main, *(d.select(*_places(schema)) for d in self._deltas(state))])
+        deltas = reduce(DataFrame.unionAll, self._deltas(state))
         places = _places(schema)
         if schema.key:
             names = [f"c{p}" for p in schema.key_positions]
@@ -152,17 +168,26 @@ class Scanner:
         deletes = deltas.where(F.col(ACTION) < INSERT).select(*places)
         return _subtract(main.unionAll(inserts), deletes, schema, small=False)
 
+    def _deltas(self, state: RelationState) -> list[DataFrame]:
+        """All delta rows: one frame per segment of files, one for all inline ones together."""
+        frames = [self._segment(s, state) for s in state.segments if not s.is_inline]
+        inline = [s for s in state.segments if s.is_inline]
+        if inline:
+            frames.append(self._inline(inline, state.schema))
+        return frames
+
+    def _inline(self, segments: list[Segment], schema: Schema) -> DataFrame:
+        tables = [s.table(schema) for s in segments]
+        csns = np.repeat([s.csn for s in segments], [t.num_rows for t in tables])
+        rows = pa.concat_tables(tables).append_column(_CSN, pa.array(csns, pa.int64()))
+        struct = spark_schema(schema).add(STMTSN, IntegerType()).add(ACTION, ByteType()).add(_CSN, LongType())
+        frame = self._session.createDataFrame(rows, struct).toDF(*_places(schema), STMTSN, ACTION, _CSN)
+        return frame.select(*_places(schema), _CSN, STMTSN, ACTION)
+
     def _segment(self, segment: Segment, state: RelationState) -> DataFrame:
-        """A segment's delta rows by place, with csn, stmtsn and action."""
+        """The delta rows of a segment of files by place, with csn, stmtsn and action."""
         schema = state.schema
         csn = F.lit(segment.csn).cast("bigint").alias(_CSN)
-        if segment.is_inline:
-            rows = segment.table(schema)
-            frame = self._session.createDataFrame(rows).toDF(*_places(schema), STMTSN, ACTION)
-            typed = [
-                F.col(p).cast(to_spark(c.type)).alias(p) for p, c in zip(_places(schema), schema.columns, strict=True)
-            ]
-            return frame.select(*typed, csn, STMTSN, ACTION)
         folder = self._storage.layout.relation(segment.relation_id)
         check_present(segment.files, folder, f"table {state.relation.name}")
         paths = [str(folder / f.path) for f in segment.files]
@@ -199,7 +224,7 @@ class Scanner:
             columns = [
                 F.lit(values[c.name]).cast(to_spark(c.type)).alias(c.name)
                 if c.name in values
-                else F.col(f"`{c.name}`").cast(to_spark(c.type)).alias(c.name)
+                else F.col(quoted(c.name)).cast(to_spark(c.type)).alias(c.name)
                 for c in schema.columns
             ]
             parts.append(read.select(*columns))

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from freshview.errors import SparkUnavailable
@@ -84,11 +85,10 @@ def check_java() -> None:
 
 
 def obtain_session() -> SparkSession:
-    """The active session, or a new one on this machine."""
+    """The active session, or the default one (a thread may have none active), or a new one on this machine."""
     with _start_lock:
-        active = SparkSession.getActiveSession()
-        if active is not None:
-            return active
+        with suppress(PySparkRuntimeError):
+            return SparkSession.active()
         if os.environ.get("SPARK_REMOTE"):
             return SparkSession.builder.getOrCreate()
         check_java()

@@ -86,24 +86,67 @@ def assign(source: str, given: T.DataType, column: Column, table: str) -> str:
     `source` is a quoted column name. As text, it costs Spark one call instead of dozens.
     """
     target = column.type
-    kind = from_spark(given)
     where = f"column {column.name} of {table}"
-    if kind is None:
-        return f"CAST({source} AS {_cast_type(target)})"
+    typed = _without_void(given, target)
+    kind = from_spark(typed)
+    assert kind is not None
     if not can_store(kind, target):
         raise TypeMismatch(where, f"{kind} cannot be stored as {target}", "Add an explicit CAST.")
-    value = source
-    if kind != target and given != to_spark(target):
-        cast = f"try_cast({source} AS {_cast_type(target)})"
-        shown = "'a value'" if kind.is_nested or kind.kind == "binary" else f"CAST({source} AS STRING)"
-        message = f"concat({_string(f'[FRESHVIEW] {where}: ')}, {shown}, {_string(f' does not fit {target}')})"
-        value = f"IF({source} IS NOT NULL AND {cast} IS NULL, raise_error({message}), {cast})"
-    if target.kind in ("char", "varchar"):
-        value = _sized(value, column, where)
-    return value
+    if typed != given:
+        source = f"CAST({source} AS {cast_type(kind)})"
+    value = source if typed == to_spark(target) else _converted(source, kind, target, where)
+    return _sized(value, column, where) if target.kind in ("char", "varchar") else value
 
 
-def _cast_type(type_: DataType) -> str:
+def _without_void(given: T.DataType, target: DataType) -> T.DataType:
+    """The type with the target's in the place of VOID, the type of a bare NULL or of array()."""
+    match given, target.kind:
+        case T.NullType(), _:
+            return to_spark(target)
+        case T.ArrayType(), "array":
+            return T.ArrayType(_without_void(given.elementType, target.children[0]))
+        case T.MapType(), "map":
+            key, value = target.children
+            return T.MapType(_without_void(given.keyType, key), _without_void(given.valueType, value))
+        case T.StructType(), "struct" if len(given.fields) == len(target.fields):
+            pairs = zip(given.fields, target.fields, strict=True)
+            return T.StructType([T.StructField(f.name, _without_void(f.dataType, t.type)) for f, t in pairs])
+    return given
+
+
+def _converted(source: str, given: DataType, target: DataType, where: str, depth: int = 0) -> str:
+    """A value as another type, inner values one by one: try_cast would turn a misfit inside into NULL."""
+    if given == target or (given.is_text and target.is_text):
+        return source
+    x = f"x{depth}"
+    match target.kind:
+        case "array":
+            inner = _converted(x, given.children[0], target.children[0], where, depth + 1)
+            return f"transform({source}, {x} -> {inner})"
+        case "map":
+            key, value = (
+                _converted(f"{x}.{part}", g, t, where, depth + 1)
+                for part, g, t in zip(("key", "value"), given.children, target.children, strict=True)
+            )
+            return f"map_from_entries(transform(map_entries({source}), {x} -> struct({key}, {value})))"
+        case "struct":
+            fields = ", ".join(
+                f"{_string(t.name)}, {_converted(f'{source}.{quoted(g.name)}', g.type, t.type, where, depth + 1)}"
+                for g, t in zip(given.fields, target.fields, strict=True)
+            )
+            return f"IF({source} IS NULL, NULL, named_struct({fields}))"
+    cast = f"try_cast({source} AS {cast_type(target)})"
+    shown = "'a value'" if given.kind == "binary" else f"CAST({source} AS STRING)"
+    message = f"concat({_string(f'[FRESHVIEW] {where}: ')}, {shown}, {_string(f' does not fit {target}')})"
+    return f"IF({source} IS NOT NULL AND {cast} IS NULL, raise_error({message}), {cast})"
+
+
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def cast_type(type_: DataType) -> str:
+    """The type as CAST knows it."""
     return "STRING" if type_.is_text else str(type_)
 
 
@@ -137,7 +180,8 @@ def identity_sql(expression: str, type_: DataType, depth: int = 0) -> str:
         value = identity_sql(f"{x}.value", type_.children[1], depth + 1)
         return f"transform(map_entries({expression}), {x} -> named_struct('k', {key}, 'v', {value}))"
     fields = ", ".join(
-        f"'{i}', {identity_sql(f'{expression}.`{f.name}`', f.type, depth + 1)}" for i, f in enumerate(type_.fields)
+        f"'{i}', {identity_sql(f'{expression}.{quoted(f.name)}', f.type, depth + 1)}"
+        for i, f in enumerate(type_.fields)
     )
     return f"IF({expression} IS NULL, NULL, named_struct({fields}))"
 

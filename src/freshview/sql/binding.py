@@ -19,6 +19,8 @@ from freshview.sql.tokens import Token, is_word, tokenize
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # its "falling back to Command" is no news here
 
+_VERSION_WORDS = ("VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME")
+
 
 @dataclass(frozen=True)
 class TableRef:
@@ -48,13 +50,13 @@ class _Edit:
 def bind(text: str, is_ours: Callable[[str], bool]) -> BoundQuery:
     """Replace every table that is ours; other names are left to Spark."""
     prefix, query = _split_explain(text)
+    tokens = tokenize(query)
     try:
-        tree = sqlglot.parse_one(query, read="spark")
+        tree = sqlglot.parse_one(_without_versions(query, tokens), read="spark")
     except sqlglot.errors.SqlglotError as error:
         raise InvalidStatement(
             f"query {' '.join(text.split()):.80}", _first_line(error), "Check the syntax."
         ) from error
-    tokens = tokenize(query)
     by_start = {t.start: i for i, t in enumerate(tokens)}
     edits: list[_Edit] = []
     tables: dict[str, TableRef] = {}
@@ -132,13 +134,23 @@ def _is_cte(node: exp.Table) -> bool:
     return False
 
 
+def _without_versions(text: str, tokens: Sequence[Token]) -> str:
+    """The text with version clauses blanked, places kept: sqlglot does not know all of Spark's."""
+    for i, token in enumerate(tokens[1:], 1):
+        if token.text.upper() in _VERSION_WORDS and [t.text.upper() for t in tokens[i + 1 : i + 3]] == ["AS", "OF"]:
+            start = tokens[i - 1 if is_word(tokens[i - 1], "FOR") else i].start
+            stop = tokens[_version_clause("", tokens, i)[1] - 1].end + 1
+            text = text[:start] + " " * (stop - start) + text[stop:]
+    return text
+
+
 def _version_clause(name: str, tokens: Sequence[Token], at: int) -> tuple[TableRef, int]:
     """[FOR] VERSION|TIMESTAMP AS OF literal, after a table's name."""
     start = at
     if at < len(tokens) and is_word(tokens[at], "FOR"):
         at += 1
     words = [t.text.upper() for t in tokens[at : at + 3]]
-    if words[1:] == ["AS", "OF"] and words[0] in ("VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME"):
+    if words[1:] == ["AS", "OF"] and words[0] in _VERSION_WORDS:
         at += 3
         if words[0] in ("TIMESTAMP", "SYSTEM_TIME") and at < len(tokens) and is_word(tokens[at], "TIMESTAMP", "DATE"):
             at += 1

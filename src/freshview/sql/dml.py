@@ -1,8 +1,9 @@
 """UPDATE, DELETE and MERGE as queries that yield old images and new values side by side.
 
-Every statement is evaluated once, as one SELECT: old columns are named o0 …, new values n<i>
-(for MERGE n<clause>_<i>), by the place of the column in the table. The target stands under a name
-of its own, so that a subquery over the same table is not mistaken for it.
+Every statement is evaluated once, as one SELECT: old and new values are named by the place of the
+column in the table. The target stands under a name of its own, so that a subquery over the same
+table is not mistaken for it. Names begin with __fv_: an expression may refer to an alias beside it
+(Spark's lateral column aliases), so a short one would turn a misspelt column into an answer.
 """
 
 from __future__ import annotations
@@ -19,12 +20,22 @@ ROW_ID = "__fv_row"
 _FOUND = "__fv_found"
 
 
+def old_name(place: int) -> str:
+    """The result column that holds a column's old value."""
+    return f"__fv_o{place}"
+
+
+def new_name(place: int, clause: int | None = None) -> str:
+    """The result column that holds a column's new value (of a MERGE clause)."""
+    return f"__fv_n{place}" if clause is None else f"__fv_n{clause}_{place}"
+
+
 def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
 def old_columns(schema: Schema, qualifier: str) -> list[str]:
-    return [f"{quoted(qualifier)}.{quoted(c)} AS o{i}" for i, c in enumerate(schema.names)]
+    return [f"{quoted(qualifier)}.{quoted(c)} AS {old_name(i)}" for i, c in enumerate(schema.names)]
 
 
 def set_positions(assignments: tuple[Assignment, ...], schema: Schema) -> dict[int, str]:
@@ -34,7 +45,7 @@ def set_positions(assignments: tuple[Assignment, ...], schema: Schema) -> dict[i
 
 def update_query(statement: Update, schema: Schema) -> str:
     qualifier = statement.alias or statement.table
-    new = [f"({e}) AS n{i}" for i, e in set_positions(statement.assignments, schema).items()]
+    new = [f"({e}) AS {new_name(i)}" for i, e in set_positions(statement.assignments, schema).items()]
     return _select([*old_columns(schema, qualifier), *new], qualifier, statement.where)
 
 
@@ -51,7 +62,7 @@ def near_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: s
     new_values = set_positions(assignments, schema)
     if any(_has_subquery(text) for text in (where, *new_values.values())):
         return None
-    columns = [ROW_ID, *(f"({_braced(e)}) AS n{i}" for i, e in new_values.items())]
+    columns = [ROW_ID, *(f"({_braced(e)}) AS {new_name(i)}" for i, e in new_values.items())]
     return f"SELECT {', '.join(columns)} FROM {{fv0}} AS {_braced(quoted(qualifier))} WHERE {_braced(where) or 'TRUE'}"
 
 
@@ -98,7 +109,7 @@ def merge_query(statement: Merge, schema: Schema) -> str:
         condition = f" AND ({clause.condition})" if clause.condition else ""
         choices.append(f"WHEN {case}{condition} THEN {k}")
         values += [
-            f"CASE WHEN {CLAUSE} = {k} THEN ({e}) END AS n{k}_{i}"
+            f"CASE WHEN {CLAUSE} = {k} THEN ({e}) END AS {new_name(i, k)}"
             for i, e in clause_values(statement, clause, schema).items()
         ]
     columns = [

@@ -73,8 +73,10 @@ def _number(text: str, kind: str, params: tuple[int, ...]) -> Any:
     elif re.fullmatch(r"-?\d*\.\d+", text):
         decimal = Decimal(text)
         exponent = -int(decimal.as_tuple().exponent)
+        if exponent > 38 or abs(decimal) >= Decimal(10) ** (38 - exponent):
+            raise NotLiteral  # more digits than Spark's decimals have
         if kind == "double":
-            return float(text)
+            return float(decimal) + 0.0  # a decimal zero has no sign
         if kind == "decimal" and exponent <= params[1] and abs(decimal) < 10 ** (params[0] - params[1]):
             return decimal
     raise NotLiteral
@@ -93,7 +95,7 @@ def parse_expression(text: str) -> exp.Expr:
 def literal_rows(query: str, columns: Sequence[Column]) -> pa.Table:
     """VALUES (…), (…) of literals only, as typed rows."""
     tree = parse_expression(query)
-    if not isinstance(tree, exp.Values) or tree.alias or not tree.expressions:
+    if not isinstance(tree, exp.Values) or {name for name, arg in tree.args.items() if arg} != {"expressions"}:
         raise NotLiteral
     cells: list[list[Any]] = [[] for _ in columns]
     for row in tree.expressions:

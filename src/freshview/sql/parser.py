@@ -16,16 +16,21 @@ from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import from_sqlglot
 from freshview.sql.statements import (
     AddColumns,
+    AlterView,
     Assignment,
     Checkpoint,
     CreateTable,
+    CreateView,
     Delete,
     Describe,
     DropTable,
+    DropView,
+    ExplainRefresh,
     Insert,
     Merge,
     MergeClause,
     Query,
+    RefreshView,
     RenameColumn,
     RenameTable,
     Show,
@@ -46,14 +51,19 @@ def parse(text: str) -> Statement:
         verb = cursor.find("SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "FROM", "VALUES")
         if verb < len(cursor.tokens) and is_word(cursor.tokens[verb], "INSERT", "UPDATE", "DELETE", "MERGE"):
             raise cursor.error("WITH stands before a writing statement; put it into the query after INSERT INTO t")
-    if not _is_query(cursor):
+    if cursor.accept("EXPLAIN"):
+        while not cursor.done and is_word(cursor.tokens[cursor.at], "EXTENDED", "CODEGEN", "COST", "FORMATTED"):
+            cursor.at += 1
+        if not _starts_query(cursor, cursor.at):
+            raise cursor.error("EXPLAIN explains queries; a query was expected")
+    elif not _is_query(cursor):
         raise cursor.error(f"{cursor.tokens[0].text!r} does not begin a statement that is known here")
     return Query(cursor.slice(0, len(cursor.tokens)))
 
 
 def _is_query(cursor: Cursor) -> bool:
     return cursor.tokens[0].token_type == TokenType.L_PAREN or is_word(
-        cursor.tokens[0], "SELECT", "WITH", "VALUES", "TABLE", "FROM", "EXPLAIN", "MAP", "REDUCE"
+        cursor.tokens[0], "SELECT", "WITH", "VALUES", "TABLE", "FROM", "MAP", "REDUCE"
     )
 
 
@@ -87,6 +97,8 @@ def _create_table(cursor: Cursor) -> CreateTable:
             case exp.FileFormatProperty():
                 file_format = prop.this.name.upper()
             case exp.PrimaryKey():
+                if key:
+                    raise cursor.error("a table has one primary key")
                 key = tuple(_column_name(e) for e in prop.expressions)
             case exp.SchemaCommentProperty():
                 properties.append(("comment", prop.this.name))
@@ -118,20 +130,22 @@ def _query_text(cursor: Cursor) -> str:
 
 def _definition(node: exp.Expr, cursor: Cursor) -> tuple[list[Column], tuple[str, ...]]:
     columns: list[Column] = []
-    key: tuple[str, ...] = ()
+    keys: list[tuple[str, ...]] = []
     for part in node.expressions if isinstance(node, exp.Schema) else ():
         if isinstance(part, exp.ColumnDef):
             column, is_key = _column(part, cursor)
             columns.append(column)
-            key = (column.name,) if is_key else key
+            keys += [(column.name,)] if is_key else []
         elif isinstance(part, exp.PrimaryKey):
-            key = tuple(_column_name(e) for e in part.expressions)
+            keys.append(tuple(_column_name(e) for e in part.expressions))
         elif isinstance(part, exp.Constraint) and isinstance(part.expressions[0], exp.PrimaryKey):
-            key = tuple(_column_name(e) for e in part.expressions[0].expressions)
+            keys.append(tuple(_column_name(e) for e in part.expressions[0].expressions))
         else:
             raise cursor.error(f"{part.sql(dialect='spark')} is not supported in a table definition")
+    if len(keys) > 1:
+        raise cursor.error("a table has one primary key; write PRIMARY KEY (a, b) for several columns")
     by_name = {fold(c.name): c.name for c in columns}
-    return columns, tuple(by_name.get(fold(k), k) for k in key)
+    return columns, tuple(by_name.get(fold(k), k) for k in keys[0]) if keys else ()
 
 
 def _column_name(node: exp.Expr) -> str:
@@ -141,6 +155,8 @@ def _column_name(node: exp.Expr) -> str:
 def _column(node: exp.ColumnDef, cursor: Cursor) -> tuple[Column, bool]:
     if not isinstance(node.kind, exp.DataType):
         raise TypeMismatch(f"column {node.name}", "it has no type", "Write name TYPE.")
+    if node.args.get("position") is not None:
+        raise cursor.error(f"column {node.name}: FIRST and AFTER are not supported; columns are added at the end")
     nullable, comment, is_key = True, "", False
     for constraint in node.constraints:
         match constraint.kind:
@@ -162,9 +178,11 @@ def _column(node: exp.ColumnDef, cursor: Cursor) -> tuple[Column, bool]:
 def _drop(cursor: Cursor) -> DropTable:
     if_exists = cursor.accept("IF", "EXISTS")
     name = cursor.name("table name")
-    cursor.accept("CASCADE") or cursor.accept("RESTRICT") or cursor.accept("PURGE")
+    cascade = cursor.accept("CASCADE")
+    if not cascade:
+        cursor.accept("RESTRICT") or cursor.accept("PURGE")
     cursor.end()
-    return DropTable(name, if_exists)
+    return DropTable(name, if_exists, cascade)
 
 
 def _alter(cursor: Cursor) -> AddColumns | RenameTable | RenameColumn:
@@ -198,6 +216,69 @@ def _alter(cursor: Cursor) -> AddColumns | RenameTable | RenameColumn:
     raise cursor.error("ALTER TABLE knows ADD COLUMN, RENAME COLUMN … TO and RENAME TO")
 
 
+# -- views -----------------------------------------------------------------------------------------
+
+
+def _create_view(cursor: Cursor, or_replace: bool = False) -> CreateView:
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    name = cursor.name("view name")
+    properties = _properties(cursor) if cursor.accept("TBLPROPERTIES") else ()
+    cursor.expect("AS")
+    query = cursor.rest()
+    if not query:
+        raise cursor.error("a query was expected after AS")
+    return CreateView(name, query, or_replace, if_not_exists, properties)
+
+
+def _replace_view(cursor: Cursor) -> CreateView:
+    return _create_view(cursor, or_replace=True)
+
+
+def _properties(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+    """('key' = 'value', …)"""
+    cursor.expect("(")
+    found = []
+    while True:
+        key = cursor.string("a property name")
+        cursor.expect("=")
+        found.append((key, cursor.string("a property value")))
+        if not cursor.accept(","):
+            break
+    cursor.expect(")")
+    return tuple(found)
+
+
+def _drop_view(cursor: Cursor) -> DropView:
+    if_exists = cursor.accept("IF", "EXISTS")
+    name = cursor.name("view name")
+    cascade = cursor.accept("CASCADE")
+    if not cascade:
+        cursor.accept("RESTRICT")
+    cursor.end()
+    return DropView(name, if_exists, cascade)
+
+
+def _alter_view(cursor: Cursor) -> AlterView:
+    name = cursor.name("view name")
+    cursor.expect("SET", "TBLPROPERTIES")
+    properties = _properties(cursor)
+    cursor.end()
+    return AlterView(name, properties)
+
+
+def _refresh_view(cursor: Cursor) -> RefreshView:
+    name = cursor.name("view name")
+    full = cursor.accept("FULL")
+    cursor.end()
+    return RefreshView(name, full)
+
+
+def _explain_refresh(cursor: Cursor) -> ExplainRefresh:
+    name = cursor.name("view name")
+    cursor.end()
+    return ExplainRefresh(name)
+
+
 # -- data ------------------------------------------------------------------------------------------
 
 
@@ -214,9 +295,9 @@ def _insert(cursor: Cursor) -> Insert:
                 names.append(cursor.name("column name"))
             cursor.expect(")")
             columns = tuple(names)
-    query = cursor.rest()
-    if not query:
+    if not _starts_query(cursor, cursor.at):
         raise cursor.error("a query or VALUES was expected")
+    query = cursor.rest()
     return Insert(table, columns, query, by_name)
 
 
@@ -232,20 +313,24 @@ def _update(cursor: Cursor) -> Update:
     alias = _alias(cursor, "SET")
     cursor.expect("SET")
     assignments = _assignments(cursor, cursor.find("WHERE"), (alias, table))
-    where = cursor.rest() if cursor.accept("WHERE") else ""
-    return Update(table, alias, assignments, where)
+    return Update(table, alias, assignments, _where(cursor))
 
 
 def _delete(cursor: Cursor) -> Delete:
     table = cursor.name("table name")
     alias = _alias(cursor, "WHERE")
-    where = ""
+    return Delete(table, alias, _where(cursor))
+
+
+def _where(cursor: Cursor) -> str:
+    """[WHERE condition] to the end of the statement."""
+    condition = ""
     if cursor.accept("WHERE"):
-        where = cursor.rest()
-        if not where:
+        condition = cursor.rest()
+        if not condition:
             raise cursor.error("a condition was expected after WHERE")
     cursor.end()
-    return Delete(table, alias, where)
+    return condition
 
 
 def _truncate(cursor: Cursor) -> Delete:
@@ -264,6 +349,7 @@ def _alias(cursor: Cursor, *stops: str) -> str:
 
 def _assignments(cursor: Cursor, stop: int, qualifiers: tuple[str, ...]) -> tuple[Assignment, ...]:
     found = []
+    outside = set(cursor.top_level())
     for start, end in cursor.split(stop):
         cursor.at = start
         if end - start >= 2 and cursor.tokens[start + 1].token_type == TokenType.DOT:
@@ -273,6 +359,9 @@ def _assignments(cursor: Cursor, stop: int, qualifiers: tuple[str, ...]) -> tupl
         column = cursor.name("column name")
         if cursor.at >= end or cursor.tokens[cursor.at].token_type != TokenType.EQ:
             raise cursor.error(f"'=' was expected after {column}")
+        for i in range(cursor.at + 1, end):
+            if is_word(cursor.tokens[i], "FROM") and i in outside and not is_word(cursor.tokens[i - 1], "DISTINCT"):
+                raise cursor.error("UPDATE … FROM is not supported; use MERGE, or a subquery")
         expression = cursor.slice(cursor.at + 1, end)
         if not expression:
             raise cursor.error(f"an expression was expected after {column} =")
@@ -430,6 +519,13 @@ def _first_line(error: Exception) -> str:
 _USE_API = "transactions are begun with wh.transaction()"
 _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("CREATE", "TABLE"), _create_table),
+    (("CREATE", "MATERIALIZED", "VIEW"), _create_view),
+    (("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"), _replace_view),
+    (("DROP", "MATERIALIZED", "VIEW"), _drop_view),
+    (("ALTER", "MATERIALIZED", "VIEW"), _alter_view),
+    (("REFRESH", "MATERIALIZED", "VIEW"), _refresh_view),
+    (("EXPLAIN", "REFRESH", "MATERIALIZED", "VIEW"), _explain_refresh),
+    (("CREATE", "OR", "REPLACE", "TABLE"), _refuse("OR REPLACE is not supported for tables; drop the table first")),
     (("DROP", "TABLE"), _drop),
     (("ALTER", "TABLE"), _alter),
     (("INSERT", "INTO"), _insert),

@@ -29,6 +29,7 @@ class CreateTable:
 class DropTable:
     name: str
     if_exists: bool = False
+    cascade: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,39 @@ class Vacuum:
     retain_hours: float | None = None
 
 
+@dataclass(frozen=True)
+class CreateView:
+    name: str
+    query: str
+    or_replace: bool = False
+    if_not_exists: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class DropView:
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class AlterView:
+    name: str
+    properties: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class RefreshView:
+    name: str
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class ExplainRefresh:
+    name: str
+
+
 Dml = Insert | Update | Delete | Merge
-Ddl = CreateTable | DropTable | RenameTable | AddColumns | RenameColumn
-Statement = Query | Dml | Ddl | Show | Describe | Checkpoint | Vacuum
+Ddl = CreateView | DropView | AlterView | CreateTable | DropTable | RenameTable | AddColumns | RenameColumn
+Statement = Query | Dml | Ddl | Show | Describe | Checkpoint | Vacuum | RefreshView | ExplainRefresh

@@ -21,7 +21,10 @@ _QUOTED = {TokenType.IDENTIFIER, TokenType.STRING}
 
 
 # sqlglot swallows what follows these as one string; we want it in tokens.
-_COMMANDS = re.compile(r"\s*(SHOW|EXPLAIN|VACUUM|CHECKPOINT|REFRESH|ANALYZE|BEGIN|COMMIT|ROLLBACK)\b", re.IGNORECASE)
+_COMMANDS = re.compile(
+    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*(SHOW|EXPLAIN|VACUUM|CHECKPOINT|REFRESH|ANALYZE|BEGIN|COMMIT|ROLLBACK)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,9 @@ class Cursor:
         return token.text
 
     def _is_name(self, token: Token) -> bool:
-        return token.token_type == TokenType.IDENTIFIER or token.text.replace("_", "a").isalnum()
+        if token.token_type == TokenType.IDENTIFIER:
+            return True
+        return token.token_type != TokenType.NUMBER and token.text.replace("_", "a").isalnum()
 
     def string(self, what: str) -> str:
         if self.done or self.tokens[self.at].token_type != TokenType.STRING:
@@ -133,16 +138,17 @@ class Cursor:
 
     def top_level(self) -> Iterator[int]:
         """Positions from here on that are outside brackets and CASE … END."""
-        depth = 0
+        inside_case: list[bool] = []  # per open bracket or CASE; END outside a CASE is a name
         for i in range(self.at, len(self.tokens)):
             token = self.tokens[i]
-            if token.token_type in _CLOSERS or (is_word(token, "END") and depth):
-                depth -= 1
+            ends_case = is_word(token, "END") and inside_case[-1:] == [True]
+            if ends_case or (token.token_type in _CLOSERS and inside_case):
+                inside_case.pop()
                 continue
-            if depth == 0:
+            if not inside_case:
                 yield i
             if token.token_type in _OPENERS or is_word(token, "CASE"):
-                depth += 1
+                inside_case.append(token.token_type not in _OPENERS)
 
     def find(self, *words: str) -> int:
         """The next top-level position of one of these words, or the end."""

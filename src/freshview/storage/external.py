@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from freshview.catalog.records import Main, Relation
-from freshview.errors import InvalidStatement, NotFound, SnapshotExpired
+from freshview.errors import InvalidStatement, NotFound, SnapshotExpired, TypeMismatch
 from freshview.relation.delta import DELETE, INSERT, overlay, tag
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType, from_arrow
@@ -89,12 +89,24 @@ def external_schema(table: DeltaTable, key: tuple[str, ...]) -> Schema:
     return Schema(columns, key)
 
 
+def declared_schema(table: DeltaTable, relation: Relation) -> Schema:
+    """Today's columns of a relation's table with its key, which must still be among them."""
+    try:
+        return external_schema(table, relation.schema.key)
+    except (NotFound, InvalidStatement, TypeMismatch) as error:
+        raise InvalidStatement(
+            f"table {relation.name}",
+            f"the columns of its Delta table no longer fit ({error})",
+            "Drop it and create it again.",
+        ) from error
+
+
 def describe(table: DeltaTable) -> Main:
-    """A version as the catalog will remember it (its CSN and schema version are the catalog's)."""
+    """A version as the catalog will remember it: its CSN is the catalog's, its schema the first one."""
     actions = pa.table(table.get_add_actions())
     counts = actions.column("num_records").to_pylist()
     rows = sum(c for c in counts if c is not None) if None not in counts else _count(table)
-    return Main(0, table.version(), 0, rows, sum(actions.column("size_bytes").to_pylist()), fingerprint(table))
+    return Main(0, table.version(), 1, rows, sum(actions.column("size_bytes").to_pylist()), fingerprint(table))
 
 
 def _count(table: DeltaTable) -> int:
@@ -261,7 +273,8 @@ def changes(relation: Relation, after: int, upto: int, seen: Main | None = None)
     """The delta rows between two versions, as bags exact, in the relation's columns.
 
     With `seen`, version `upto` must still be the one that was seen. SnapshotExpired where neither
-    the commits nor the two versions can be read any more. Holds one file and the net rows in memory.
+    the commits nor the two versions can be read any more. Holds the changed rows of one partition
+    and the net rows in memory, not all files.
     """
     assert relation.location is not None
     table = open_external(relation.location, upto) if seen is None else open_seen(relation, seen)
@@ -286,7 +299,8 @@ def _net(parts: Iterable[pa.Table], bag: Schema) -> pa.Table:
 def _signed(table: DeltaTable, files: Iterable[ChangedFile], bag: Schema) -> Iterator[pa.Table]:
     """The rows of each file as delta rows."""
     root = _path(table.table_uri)
-    for file in files:
+    by_partition = sorted(files, key=lambda f: json.dumps(f.values, sort_keys=True))  # where equal rows are near
+    for file in by_partition:
         stored = _stored(root, file.path)
         rows = _conformed(stored, file.values, bag)
         if file.weight:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from freshview.catalog.records import DataFile
-from freshview.errors import CorruptWarehouse, StorageUnavailable
+from freshview.errors import CorruptWarehouse, InvalidStatement, StorageUnavailable
 
 
 @contextmanager
@@ -28,6 +29,17 @@ def storage_errors(what: str) -> Iterator[None]:
         raise StorageUnavailable(
             what, error.strerror or str(error), "Check that the folder exists, is writable and not full."
         ) from error
+
+
+# Delta-rs fails on some of these in a path, Spark takes others as patterns.
+_FORBIDDEN_IN_PATHS = re.compile(r"[\[\]{}^|*?\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+
+
+def check_location(path: Path, what: str) -> None:
+    """Refuse a folder whose name Delta or Spark would take for something else."""
+    found = _FORBIDDEN_IN_PATHS.search(str(path))
+    if found:
+        raise InvalidStatement(what, f"{found.group()!r} cannot stand in its path", "Choose another folder.")
 
 
 class Layout:

@@ -1,7 +1,8 @@
 """Main: a Delta Lake table per relation, written and read through delta-rs.
 
 Every version we commit carries an app transaction that tells the CSN up to which it is complete,
-so that a version whose catalog commit was lost can be adopted or undone (law 11.2).
+so that a version whose catalog commit was lost can be adopted or undone (law 11.2). It tells the
+schema version too: the columns may have been renamed after the last commit that it holds.
 """
 
 from __future__ import annotations
@@ -12,61 +13,84 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, QueryBuilder, Transaction
 from deltalake import Schema as DeltaSchema
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from freshview.catalog.records import DataFile, Main
-from freshview.errors import CorruptWarehouse, StorageUnavailable
+from freshview.errors import CorruptWarehouse, StorageUnavailable, WriteConflict
+from freshview.events import Events
 from freshview.relation.schema import Schema
+from freshview.storage.external import open_external
 from freshview.storage.files import Layout, check_present, fsync_path, storage_errors
 
-APP_ID = "freshview"
+_CSN_STAMP = "freshview"  # app transactions: the CSN up to which a version is complete,
+_SCHEMA_STAMP = "freshview.schema"  # and the schema version it was written under
 _CACHED_TABLES = 64
+# No retries: a commit computed against one version must not land on another (law 11.2).
+_SINGLE = CommitProperties(max_commit_retries=0)
+# Which versions are still needed is the catalog's to say, not the log's age.
+_HOOKS: dict[str, Any] = {"post_commithook_properties": PostCommitHookProperties(cleanup_expired_logs=False)}
 
 
 def plain(table: object) -> pa.Table:
-    """A delta-rs result as a pyarrow table without view types, which pyarrow cannot take from."""
+    """A table without view types, which delta-rs makes and writes and pyarrow cannot take from."""
     result = pa.table(table)
-    fields = []
-    for field in result.schema:
-        type_ = field.type
-        if pa.types.is_string_view(type_):
-            type_ = pa.string()
-        elif pa.types.is_binary_view(type_):
-            type_ = pa.binary()
-        fields.append(pa.field(field.name, type_))
-    return result.cast(pa.schema(fields))
+    schema = pa.schema([pa.field(f.name, _without_views(f.type)) for f in result.schema])
+    return result if result.schema.equals(schema) else result.cast(schema)
+
+
+def _without_views(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(type_):
+        return pa.string()
+    if pa.types.is_binary_view(type_):
+        return pa.binary()
+    if pa.types.is_map(type_):
+        return pa.map_(_without_views(type_.key_type), _without_views(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_without_views(type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([f.with_type(_without_views(f.type)) for f in type_.fields])
+    return type_
+
+
+@dataclass(frozen=True)
+class NewMain:
+    """What the next version of a main table is to be: complete up to a CSN, under a schema version."""
+
+    relation_id: int
+    base: Main | None
+    schema: Schema
+    schema_version: int
+    csn: int
 
 
 class MainStore:
     """The main tables of a warehouse."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, events: Events) -> None:
         self._layout = layout
+        self._events = events
         self._cache: OrderedDict[tuple[str, int], DeltaTable] = OrderedDict()
         self._lock = threading.Lock()
 
     def open(self, folder: Path | str, version: int) -> DeltaTable:
-        """A version of a Delta table; versions do not change, so handles are kept."""
+        """A version that the catalog knows. Ours do not change, so handles are kept; others' may be rewritten."""
+        if not Path(folder).is_relative_to(self._layout.tables):
+            return open_external(str(folder), version)
         key = (str(folder), version)
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        try:
-            table = DeltaTable(str(folder), version=version)
-        except (TableNotFoundError, DeltaError) as error:
-            raise CorruptWarehouse(
-                f"Delta table {folder}",
-                f"version {version} cannot be opened ({_line(error)})",
-                "Restore it from a backup.",
-            ) from error
+        table = _load(folder, version)
         with self._lock:
             self._cache[key] = table
             while len(self._cache) > _CACHED_TABLES:
@@ -76,38 +100,9 @@ class MainStore:
     def table(self, relation_id: int, version: int) -> DeltaTable:
         return self.open(self._layout.relation(relation_id), version)
 
-    def latest_version(self, relation_id: int) -> int | None:
-        """The newest Delta version in the folder, known to the catalog or not."""
-        folder = self._layout.relation(relation_id)
-        if not (folder / "_delta_log").is_dir():
-            return None
-        try:
-            return DeltaTable(str(folder), without_files=True).version()
-        except TableNotFoundError:
-            return None
-
-    def csn_of(self, relation_id: int, version: int) -> int | None:
-        """The CSN that our app transaction gave to exactly this version; None if it is not ours."""
-        path = self._layout.relation(relation_id) / "_delta_log" / f"{version:020d}.json"
-        with storage_errors(f"Delta log of relation {relation_id}"):
-            lines = path.read_text().splitlines()
-        for action in map(json.loads, lines):
-            if action.get("txn", {}).get("appId") == APP_ID:
-                return int(action["txn"]["version"])
-        return None
-
-    def restore(self, relation_id: int, version: int) -> int:
-        """Undo versions the catalog never saw; the number of the version that does so."""
-        table = DeltaTable(str(self._layout.relation(relation_id)))
-        table.restore(version)
-        self._make_durable(relation_id, table.version())
-        return table.version()
-
     def files(self, relation_id: int, version: int) -> tuple[DataFile, ...]:
-        """The data files of a version."""
-        actions = pa.table(self.table(relation_id, version).get_add_actions())
-        columns = (actions.column(n).to_pylist() for n in ("path", "size_bytes", "num_records"))
-        return tuple(DataFile(*entry) for entry in zip(*columns, strict=True))
+        """The data files of a version that the catalog knows."""
+        return _files(self.table(relation_id, version))
 
     def present_files(self, relation_id: int, version: int, what: str) -> tuple[DataFile, ...]:
         """The same, after a look that all of them are there."""
@@ -120,7 +115,7 @@ class MainStore:
         table = self.table(relation_id, version)
         try:
             return plain(QueryBuilder().register("t", table).execute(sql))
-        except DeltaError as error:
+        except (DeltaError, pa.ArrowException, OSError) as error:
             self.present_files(relation_id, version, f"relation {relation_id}")
             raise CorruptWarehouse(
                 f"Delta table {table.table_uri}", f"cannot be read ({_line(error)})", "Restore it from a backup."
@@ -132,59 +127,113 @@ class MainStore:
         files = self.present_files(relation_id, version, f"relation {relation_id}")
         return read_parquet(files, folder, columns)
 
+    # -- versions the catalog may not know ---------------------------------------------------------
+
+    def latest_version(self, relation_id: int) -> int | None:
+        """The newest Delta version in the folder, known to the catalog or not, readable or not."""
+        log = self._layout.relation(relation_id) / "_delta_log"
+        if not log.is_dir():
+            return None
+        with storage_errors(f"folder {log}"):
+            return max((int(p.stem) for p in log.glob("*.json") if p.stem.isdigit()), default=None)
+
+    def recover(self, relation_id: int, version: int) -> Main | None:
+        """A version of ours that the catalog does not know, made durable; None if it cannot be adopted."""
+        stamps = self._stamps(relation_id, version)
+        if _CSN_STAMP not in stamps or _SCHEMA_STAMP not in stamps:
+            return None
+        try:
+            files = self._make_durable(relation_id, version)
+            check_present(files, self._layout.relation(relation_id), f"relation {relation_id}")
+        except CorruptWarehouse:  # the machine lost power before the files reached the disk
+            return None
+        return _main(files, version, stamps[_SCHEMA_STAMP], stamps[_CSN_STAMP])
+
+    def unknown_files(self, relation_id: int, version: int) -> tuple[DataFile, ...]:
+        """The data files of a version that may wait to be adopted; none if it cannot be read."""
+        try:
+            return _files(_load(self._layout.relation(relation_id), version))
+        except CorruptWarehouse:
+            return ()
+
+    def _stamps(self, relation_id: int, version: int) -> dict[str, int]:
+        """The app transactions that exactly this version carries; none if its entry is torn."""
+        path = self._layout.relation(relation_id) / "_delta_log" / f"{version:020d}.json"
+        with storage_errors(f"Delta log of relation {relation_id}"):
+            text = path.read_text(encoding="utf-8")
+        try:
+            found = [json.loads(line).get("txn") for line in text.splitlines() if line.strip()]
+        except ValueError:
+            return {}
+        return {txn["appId"]: int(txn["version"]) for txn in found if txn}
+
+    def restore(self, relation_id: int, version: int) -> int:
+        """Undo versions the catalog never saw; the number of the version that does so."""
+        folder = self._layout.relation(relation_id)
+        self._drop_torn_entries(folder, version)
+        if self.latest_version(relation_id) == version:
+            return version
+        with _writing(folder):
+            table = DeltaTable(str(folder))
+            table.restore(version, protocol_downgrade_allowed=True, commit_properties=_SINGLE, **_HOOKS)
+        self._make_durable(relation_id, table.version())
+        return table.version()
+
+    def _drop_torn_entries(self, folder: Path, after: int) -> None:
+        """Log entries beyond a version that a power cut left unreadable; no reader ever saw them."""
+        for entry in sorted((folder / "_delta_log").glob("*.json"), reverse=True):
+            if not entry.stem.isdigit() or int(entry.stem) <= after:
+                continue
+            try:
+                _load(folder, int(entry.stem))
+                return
+            except CorruptWarehouse:
+                with storage_errors(f"folder {folder}"):
+                    entry.unlink()
+
     # -- new versions ------------------------------------------------------------------------------
 
-    def adopt(self, relation_id: int, base: Main | None, files: Sequence[DataFile], schema: Schema, csn: int) -> Main:
+    def adopt(self, new: NewMain, files: Sequence[DataFile]) -> Main:
         """Files already in the folder become part of main as they are."""
-        return self._add(relation_id, base, files, schema, csn, "append")
+        return self._add(new, files, "append")
 
-    def replace(self, relation_id: int, base: Main | None, files: Sequence[DataFile], schema: Schema, csn: int) -> Main:
+    def replace(self, new: NewMain, files: Sequence[DataFile]) -> Main:
         """These files become all of main."""
-        return self._add(relation_id, base, files, schema, csn, "overwrite")
+        return self._add(new, files, "overwrite")
 
-    def _add(
-        self, relation_id: int, base: Main | None, files: Sequence[DataFile], schema: Schema, csn: int, mode: str
-    ) -> Main:
-        folder = self._layout.relation(relation_id)
-        actions = [
-            AddAction(f.path, f.size, {}, int(time.time() * 1000), True, _statistics(folder / f.path, schema))
-            for f in files
-        ]
+    def _add(self, new: NewMain, files: Sequence[DataFile], mode: str) -> Main:
+        folder = self._layout.relation(new.relation_id)
+        schema = delta_schema(new.schema)
         with _writing(folder):
-            if base is None:
+            now = int(time.time() * 1000)
+            actions = [
+                AddAction(f.path, f.size, {}, now, True, _statistics(folder / f.path, new.schema)) for f in files
+            ]
+            if new.base is None:  # whatever lies in the log was never known to the catalog
+                self._drop_torn_entries(folder, -1)
                 create_table_with_add_actions(
-                    str(folder), delta_schema(schema), actions, mode="error", commit_properties=_properties(csn)
+                    str(folder), schema, actions, mode="overwrite", commit_properties=_properties(new), **_HOOKS
                 )
             else:
-                table = self._writable(relation_id, schema)
+                table = self._writable(new, widen=mode == "append")
                 table.create_write_transaction(
                     list[AddAction | RemoveAction](actions),
                     mode,
-                    delta_schema(schema),
-                    commit_properties=_properties(csn),
+                    schema,
+                    commit_properties=_properties(new),
+                    **_HOOKS,
                 )
-        return self._committed(relation_id, csn)
+        return self._committed(new)
 
-    def append(self, relation_id: int, base: Main | None, rows: pa.Table, schema: Schema, csn: int) -> Main:
-        """Rows with new keys go into a file of their own."""
-        folder = self._layout.relation(relation_id)
-        with _writing(folder):
-            if base is None:
-                write_deltalake(str(folder), rows, mode="error", commit_properties=_properties(csn))
-            else:
-                table = self._writable(relation_id, schema)
-                write_deltalake(table, rows, mode="append", commit_properties=_properties(csn))
-        return self._committed(relation_id, csn)
-
-    def merge(self, relation_id: int, rows: pa.Table, live: pa.Array, schema: Schema, csn: int) -> Main:
+    def merge(self, new: NewMain, rows: pa.Table, live: pa.Array) -> Main:
         """Replace main's rows by key: one source row per key, put in place or only taken away."""
-        folder = self._layout.relation(relation_id)
+        folder = self._layout.relation(new.relation_id)
         source = rows.append_column("__live", live)
-        predicate = " AND ".join(f"t.{_quoted(k)} = s.{_quoted(k)}" for k in schema.key)
-        columns = {_quoted(n): f"s.{_quoted(n)}" for n in schema.names}
+        predicate = " AND ".join(f"t.{_quoted(k)} = s.{_quoted(k)}" for k in new.schema.key)
+        columns = {_quoted(n): f"s.{_quoted(n)}" for n in new.schema.names}
         with _writing(folder):
-            merger = self._writable(relation_id, schema).merge(
-                source, predicate, source_alias="s", target_alias="t", commit_properties=_properties(csn)
+            merger = self._writable(new, widen=True).merge(
+                source, predicate, source_alias="s", target_alias="t", commit_properties=_properties(new), **_HOOKS
             )
             (
                 merger.when_matched_update(columns, predicate="s.__live")
@@ -192,32 +241,71 @@ class MainStore:
                 .when_not_matched_insert(columns, predicate="s.__live")
                 .execute()
             )
-        return self._committed(relation_id, csn)
+        return self._committed(new)
 
-    def _writable(self, relation_id: int, schema: Schema) -> DeltaTable:
-        table = DeltaTable(str(self._layout.relation(relation_id)))
+    def _writable(self, new: NewMain, *, widen: bool) -> DeltaTable:
+        """The base of a new version, which must be the latest: actions fit no other (law 11.2)."""
+        folder = str(self._layout.relation(new.relation_id))
+        table = _latest(folder, new.base.delta_version if new.base else -1)
         known = {f.name for f in table.schema().fields}
-        added = [f for f in delta_schema(schema).fields if f.name not in known]
-        if added and len(known) + len(added) == len(schema.columns):
-            table.alter.add_columns(added)
-            table = DeltaTable(str(self._layout.relation(relation_id)))
+        added = [f for f in delta_schema(new.schema).fields if f.name not in known]
+        if added and widen:
+            table.alter.add_columns(added, commit_properties=_SINGLE, **_HOOKS)
+            self._events.emit("main.widened", relation_id=new.relation_id, version=table.version())
+            table = _latest(folder, table.version())
         return table
 
-    def _committed(self, relation_id: int, csn: int) -> Main:
-        version = DeltaTable(str(self._layout.relation(relation_id)), without_files=True).version()
-        self._make_durable(relation_id, version)
-        files = self.files(relation_id, version)
-        return Main(csn, version, 0, sum(f.rows for f in files), sum(f.size for f in files))
+    def _committed(self, new: NewMain) -> Main:
+        version = self.latest_version(new.relation_id)
+        assert version is not None
+        self._events.emit("main.committed", relation_id=new.relation_id, version=version)
+        files = self._make_durable(new.relation_id, version)
+        return _main(files, version, new.schema_version, new.csn)
 
-    def _make_durable(self, relation_id: int, version: int) -> None:
+    def _make_durable(self, relation_id: int, version: int) -> tuple[DataFile, ...]:
         """Data files and log entry reach the disk before the catalog tells of them."""
         folder = self._layout.relation(relation_id)
-        for file in self.files(relation_id, version):
-            fsync_path(folder / file.path)
-        for entry in sorted((folder / "_delta_log").iterdir()):
-            fsync_path(entry)
-        for directory in (folder / "_delta_log", folder, folder.parent):
-            fsync_path(directory)
+        files = _files(_load(folder, version))
+        with storage_errors(f"folder {folder}"):
+            for file in files:
+                fsync_path(folder / file.path)
+            for entry in sorted((folder / "_delta_log").iterdir()):
+                fsync_path(entry)
+            for directory in (folder / "_delta_log", folder, folder.parent):
+                fsync_path(directory)
+        return files
+
+
+def _load(folder: Path | str, version: int) -> DeltaTable:
+    try:
+        return DeltaTable(str(folder), version=version)
+    except (DeltaError, OSError, ValueError) as error:
+        raise CorruptWarehouse(
+            f"Delta table {folder}",
+            f"version {version} cannot be opened ({_line(error)})",
+            "Restore it from a backup.",
+        ) from error
+
+
+def _latest(folder: str, expected: int) -> DeltaTable:
+    table = DeltaTable(folder)
+    if table.version() != expected:
+        raise WriteConflict(
+            f"Delta table {folder}",
+            f"version {table.version()} was written while version {expected} was being folded",
+            "Run the checkpoint again.",
+        )
+    return table
+
+
+def _files(table: DeltaTable) -> tuple[DataFile, ...]:
+    actions = pa.table(table.get_add_actions())
+    columns = (actions.column(n).to_pylist() for n in ("path", "size_bytes", "num_records"))
+    return tuple(DataFile(*entry) for entry in zip(*columns, strict=True))
+
+
+def _main(files: Sequence[DataFile], version: int, schema_version: int, csn: int) -> Main:
+    return Main(csn, version, schema_version, sum(f.rows for f in files), sum(f.size for f in files))
 
 
 def delta_schema(schema: Schema) -> DeltaSchema:
@@ -227,15 +315,22 @@ def delta_schema(schema: Schema) -> DeltaSchema:
 def read_parquet(files: Sequence[DataFile], folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Files as one table. Nested columns come in Parquet's field names; conform() casts them."""
     check_present(files, folder, f"folder {folder}")
-    try:
+    with damage_errors(folder):
         return pa.concat_tables(
             [
-                pq.ParquetFile(folder / f.path).read(columns=list(columns) if columns is not None else None)
+                plain(pq.ParquetFile(folder / f.path).read(columns=list(columns) if columns is not None else None))
                 for f in files
             ],
             promote_options="permissive",
         )
-    except (pa.ArrowInvalid, OSError) as error:
+
+
+@contextmanager
+def damage_errors(folder: Path) -> Iterator[None]:
+    """What Arrow says of a damaged file, in our words."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
         raise CorruptWarehouse(
             f"folder {folder}", f"a data file cannot be read ({_line(error)})", "Restore it from a backup."
         ) from error
@@ -248,15 +343,19 @@ def _writing(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
-    except (DeltaError, OSError) as error:
+    except CommitFailedError as error:
+        raise WriteConflict(
+            f"Delta table {folder}", "another process wrote a version meanwhile", "Run the checkpoint again."
+        ) from error
+    except (DeltaError, pa.ArrowException, OSError) as error:
         raise StorageUnavailable(
             f"Delta table {folder}", f"cannot be written ({_line(error)})", "Check the folder and try again."
         ) from error
 
 
-def _properties(csn: int) -> CommitProperties:
-    # No retries: a commit computed against one version must not land on another (law 11.2).
-    return CommitProperties(app_transactions=[Transaction(APP_ID, csn)], max_commit_retries=0)
+def _properties(new: NewMain) -> CommitProperties:
+    stamps = [Transaction(_CSN_STAMP, new.csn), Transaction(_SCHEMA_STAMP, new.schema_version)]
+    return CommitProperties(app_transactions=stamps, max_commit_retries=0)
 
 
 def _statistics(path: Path, schema: Schema) -> str:

@@ -6,15 +6,17 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import date
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.delta import Overlay, key_table, overlay, positions_in, untag
-from freshview.relation.schema import Schema
+from freshview.relation.schema import Column, Schema
 from freshview.storage.files import Layout, check_present
-from freshview.storage.main import MainStore, read_parquet
+from freshview.storage.main import MainStore, damage_errors, plain, read_parquet
 
 LOCAL_ROWS = 10_000  # relations up to this size are folded on the driver
 OVERLAY_ROWS = 200_000  # deltas up to this size are folded on the driver
@@ -43,8 +45,12 @@ class StateReader:
         if segment.is_inline:
             return key_table(untag(segment.table(schema)), schema)
         folder = self._layout.relation(segment.relation_id)
-        rows = read_parquet(segment.files, folder, schema.key)
-        return pa.table([rows.column(k) for k in schema.key], names=[f"k{i}" for i in range(len(schema.key))])
+        check_present(segment.files, folder, f"relation {segment.relation_id}")
+        with damage_errors(folder):  # by place: the key may have had another name when this was written
+            stored = pq.read_schema(folder / segment.files[0].path).names
+        rows = read_parquet(segment.files, folder, [stored[p] for p in schema.key_positions])
+        names = {stored[p]: f"k{i}" for i, p in enumerate(schema.key_positions)}
+        return pa.table([rows.column(n) for n in names], names=list(names.values()))
 
     def overlay(self, state: RelationState) -> Overlay:
         """The net effect of the segments since main. Grows by what is new since the last call."""
@@ -113,8 +119,7 @@ class StateReader:
             if segment.is_inline:
                 deltas.append(segment.table(state.schema))
             else:
-                names = [state.schema.names[p] for p in places]
-                rows = self._filtered(segment.relation_id, segment.files, keys, names, None)
+                rows = self._filtered(segment.relation_id, segment.files, keys, places)
                 deltas.append(segment.tagged(rows, state.schema))
         return overlay(deltas, state.schema)
 
@@ -131,33 +136,56 @@ class StateReader:
             sql = f"SELECT {columns} FROM t WHERE {' AND '.join(c for c in conditions if c)}"
             found = self._mains.query(state.relation.id, main.delta_version, sql)
         else:
-            found = self._scan(state, keys, places, [stored.names[i] for i in wanted])
+            files = self._mains.files(state.relation.id, main.delta_version)
+            found = self._filtered(state.relation.id, files, keys, places, {i: stored.columns[i] for i in wanted})
         if keys_only:
             by_place = dict(zip(wanted, found.columns, strict=True))
             arrays = [by_place.get(i, pa.nulls(found.num_rows, c.type.arrow)) for i, c in enumerate(stored.columns)]
             found = pa.table(arrays, names=list(stored.names))
         return schema.conform(found)
 
-    def _scan(self, state: RelationState, keys: pa.Table, places: list[int], columns: list[str]) -> pa.Table:
-        """Stream through main's files, keeping matches: for many keys, or types without literals."""
-        assert state.main is not None
-        assert state.main_schema is not None
-        files = self._mains.files(state.relation.id, state.main.delta_version)
-        names = [state.main_schema.names[p] for p in places]
-        return self._filtered(state.relation.id, files, keys, names, columns)
-
     def _filtered(
-        self, relation_id: int, files: Sequence[DataFile], keys: pa.Table, names: list[str], columns: list[str] | None
+        self,
+        relation_id: int,
+        files: Sequence[DataFile],
+        keys: pa.Table,
+        places: list[int],
+        columns: dict[int, Column] | None = None,
     ) -> pa.Table:
-        import pyarrow.dataset as ds  # imports pandas where it is installed: a quarter of a second
+        """Rows of files whose key columns all match: for many keys, or types without literals.
 
+        Columns are found by place, since names may have changed; those added later are NULL. One row
+        group is held at a time, and only its keys if none matches.
+        """
         folder = self._layout.relation(relation_id)
         check_present(files, folder, f"relation {relation_id}")
-        dataset = ds.dataset([str(folder / f.path) for f in files], format="parquet")
-        condition = ds.scalar(True)
-        for i, name in enumerate(names):
-            condition = condition & ds.field(name).isin(pc.unique(keys.column(i)))
-        return dataset.to_table(columns=columns, filter=condition)
+        wanted = [pc.unique(keys.column(i)) for i in range(len(places))]
+        parts = []
+        with damage_errors(folder):
+            for data_file in files:
+                with pq.ParquetFile(folder / data_file.path) as file:
+                    stored = file.schema_arrow.names
+                    kept = None if columns is None else [stored[p] for p in columns if p < len(stored)]
+                    parts.append(_padded(plain(file.schema_arrow.empty_table()), kept, columns))
+                    for group in range(file.num_row_groups):
+                        probe = plain(file.read_row_group(group, columns=[stored[p] for p in places]))
+                        matches = [
+                            pc.is_in(probe.column(stored[p]), value_set=v) for p, v in zip(places, wanted, strict=True)
+                        ]
+                        match = reduce(pc.and_, matches)
+                        if pc.any(match).as_py():
+                            rows = plain(file.read_row_group(group, columns=kept)).filter(match)
+                            parts.append(_padded(rows, kept, columns))
+            return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _padded(rows: pa.Table, kept: list[str] | None, columns: dict[int, Column] | None) -> pa.Table:
+    """The wanted columns of a file, with NULLs for those it does not have yet."""
+    if kept is None or columns is None:
+        return rows
+    later = list(columns.values())[len(kept) :]
+    arrays = [rows.column(n) for n in kept] + [pa.nulls(rows.num_rows, c.type.arrow) for c in later]
+    return pa.table(arrays, names=[c.name for c in columns.values()])
 
 
 def _project(rows: pa.Table, places: Sequence[int]) -> pa.Table:

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from freshview.catalog.records import DataFile
-from freshview.storage.files import Layout, fsync_tree, parquet_files, remove_tree, storage_errors
+from freshview.events import Events
+from freshview.storage.files import Layout, check_location, fsync_tree, parquet_files, remove_tree, storage_errors
 from freshview.storage.main import MainStore
 from freshview.storage.reader import StateReader
 
@@ -17,9 +18,11 @@ from freshview.storage.reader import StateReader
 class Storage:
     """Files of a warehouse."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, events: Events | None = None) -> None:
+        check_location(root, f"warehouse {root}")
+        self.events = events or Events()
         self.layout = Layout(root)
-        self.mains = MainStore(self.layout)
+        self.mains = MainStore(self.layout, self.events)
         self.reader = StateReader(self.layout, self.mains)
 
     def write_parquet(self, relation_id: int, folder: str, rows: pa.Table) -> tuple[DataFile, ...]:
@@ -50,6 +53,7 @@ class Storage:
             files = parquet_files(target, home) if target.is_dir() else ()
             if target.is_dir():
                 fsync_tree(target, self.layout.tables)
+        self.events.emit("files.written", relation_id=relation_id, folder=folder, files=len(files))
         return files
 
     def discard(self, relation_id: int, folder: str) -> None:

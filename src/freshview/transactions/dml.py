@@ -18,8 +18,7 @@ from freshview.catalog.records import DataFile, Relation, RelationState
 from freshview.errors import DuplicateKey, InvalidStatement, NotNullViolation
 from freshview.relation.delta import DELETE, INSERT, UPSERT, first_duplicate, tag
 from freshview.relation.ingest import check_required
-from freshview.relation.schema import Column, Schema, fold
-from freshview.relation.types import parse_type
+from freshview.relation.schema import Column, Schema
 from freshview.sql import dml
 from freshview.sql.binding import BoundQuery, TableRef, bind
 from freshview.sql.literals import KeyPins, NotLiteral, key_pins, literal_rows, parse_expression, value
@@ -41,8 +40,8 @@ class Engine(Protocol):
     """What statements need of Spark."""
 
     def scan(self, state: RelationState) -> Frame: ...
-    def frame(self, rows: pa.Table, schema: Schema) -> Frame: ...
-    def query(self, text: str, frames: dict[str, Frame], original: str) -> Frame: ...
+    def numbered(self, rows: pa.Table, schema: Schema, number: str) -> Frame: ...
+    def query(self, text: str, frames: dict[str, Frame], what: str) -> Frame: ...
     def stored(
         self, frame: Frame, targets: Sequence[tuple[str, Column]], table: str, keep: Sequence[str] = ...
     ) -> Frame: ...
@@ -82,9 +81,7 @@ class Statements:
     def _insert(self, statement: Insert) -> int:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
-        columns = tuple(schema.column(c) for c in statement.columns) or schema.columns
-        if len({fold(c.name) for c in columns}) < len(columns):
-            raise InvalidStatement(f"INSERT INTO {relation.name}", "a column is named twice", "Name each once.")
+        columns = _named(statement.columns, schema, relation.name) or schema.columns
         if not statement.by_name:
             try:
                 return self.transaction.apply(
@@ -95,7 +92,7 @@ class Statements:
         bound = self._bind(statement.query)
         frame = self._query(bound)
         if statement.by_name:
-            columns = tuple(schema.column(n) for n in self.engine().frame_schema_names(frame))
+            columns = _named(self.engine().frame_schema_names(frame), schema, relation.name)
         frame = self.engine().assigned(frame, columns, schema, relation.name)
         if not bound.tables and statement.query.lstrip()[:6].upper() == "VALUES":
             return self.transaction.apply(
@@ -123,12 +120,12 @@ class Statements:
         """Delete by key from a Spark DataFrame of keys."""
         relation = self.transaction.writable(name)
         key = Schema(tuple(relation.schema.column(k) for k in relation.schema.key) or relation.schema.columns)
-        columns = tuple(key.column(n) for n in self.engine().frame_schema_names(frame))
+        columns = _named(self.engine().frame_schema_names(frame), key, relation.name)
         keys = self.engine().assigned(frame, columns, key, relation.name)
         return self.transaction.delete_keys(name, self.engine().collect(keys, list(key.arrow), relation.name))
 
     def _by_name(self, relation: Relation, frame: Frame) -> Frame:
-        columns = tuple(relation.schema.column(n) for n in self.engine().frame_schema_names(frame))
+        columns = _named(self.engine().frame_schema_names(frame), relation.schema, relation.name)
         return self.engine().assigned(frame, columns, relation.schema, relation.name)
 
     def _insert_stored(self, relation: Relation, frame: Frame) -> int:
@@ -187,10 +184,12 @@ class Statements:
 
         def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
             old = _old_images(rows, schema)
-            new = [rows.column(f"n{i}") if i in new_values else old.column(i) for i in range(len(schema.columns))]
+            new = [
+                rows.column(dml.new_name(i)) if i in new_values else old.column(i) for i in range(len(schema.columns))
+            ]
             return old, pa.table([_cast(a, c) for a, c in zip(new, schema.columns, strict=True)], schema=schema.arrow)
 
-        targets = [(f"n{i}", schema.columns[i]) for i in new_values]
+        targets = [(dml.new_name(i), schema.columns[i]) for i in new_values]
         keys_kept = not {schema.names[i] for i in new_values} & set(schema.key)
         return self._run_split(relation, dml.update_query(statement, schema), targets, split, keys_kept=keys_kept)
 
@@ -221,26 +220,24 @@ class Statements:
     def _run_near(self, relation: Relation, rows: pa.Table, text: str, assigned: list[int] | None) -> int:
         """Evaluate over rows at hand, without a Spark job: which of them, and (for UPDATE) new values."""
         schema = relation.schema
-        row_id = Column(dml.ROW_ID, parse_type("int"))
-        numbers = pa.array(range(rows.num_rows), pa.int32())
-        frame = self.engine().frame(rows.append_column(dml.ROW_ID, numbers), Schema((*schema.columns, row_id)))
-        frame = self.engine().query(text, {"fv0": frame}, text)
-        targets = [(f"n{i}", schema.columns[i]) for i in assigned or ()]
+        frame = self.engine().numbered(rows, schema, dml.ROW_ID)
+        frame = self.engine().query(text, {"fv0": frame}, f"statement on {relation.name}")
+        targets = [(dml.new_name(i), schema.columns[i]) for i in assigned or ()]
         frame = self.engine().stored(frame, targets, relation.name, keep=[dml.ROW_ID])
         fields = [pa.field(dml.ROW_ID, pa.int32()), *(pa.field(n, c.type.arrow) for n, c in targets)]
         found = self.engine().collect(frame, fields, f"statement on {relation.name}")
         old = rows.take(found.column(0))
         if assigned is None:
             return self.transaction.apply(relation, old, None)
-        new = [found.column(f"n{i}") if i in assigned else old.column(i) for i in range(len(schema.columns))]
+        new = [found.column(dml.new_name(i)) if i in assigned else old.column(i) for i in range(len(schema.columns))]
         return self.transaction.apply(relation, old, pa.table(new, schema=schema.arrow))
 
     def _run_split(
         self, relation: Relation, text: str, targets: Sequence[tuple[str, Column]], split: Split, *, keys_kept: bool
     ) -> int:
         """Evaluate an update or delete query over the whole table, into files."""
-        frame = self._query(self._bind(text), self._target(relation))
-        old = [f"o{i}" for i in range(len(relation.schema.columns))]
+        frame = self._query(self._bind(text), self._target(relation), what=f"statement on {relation.name}")
+        old = [dml.old_name(i) for i in range(len(relation.schema.columns))]
         frame = self.engine().stored(frame, targets, relation.name, keep=old)
         return self._apply_split(relation, self._stage(relation, frame, "stage"), split, keys_kept=keys_kept)
 
@@ -250,10 +247,10 @@ class Statements:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
         bound = self._bind(dml.merge_query(statement, schema))
-        frame = self._query(bound, self._target(relation))
+        frame = self._query(bound, self._target(relation), what=f"MERGE INTO {relation.name}")
         values = [dml.clause_values(statement, c, schema) for c in statement.clauses]
-        targets = [(f"n{k}_{i}", schema.columns[i]) for k, v in enumerate(values) for i in v]
-        keep = [dml.CLAUSE, dml.ROW_ID, *(f"o{i}" for i in range(len(schema.columns)))]
+        targets = [(dml.new_name(i, k), schema.columns[i]) for k, v in enumerate(values) for i in v]
+        keep = [dml.CLAUSE, dml.ROW_ID, *(dml.old_name(i) for i in range(len(schema.columns)))]
         staged = self._stage(relation, self.engine().stored(frame, targets, relation.name, keep=keep), "stage")
         self._check_cardinality(relation, staged, [k for k, c in enumerate(statement.clauses) if c.action != "insert"])
 
@@ -291,13 +288,14 @@ class Statements:
     def _bind(self, text: str) -> BoundQuery:
         return bind(text, lambda name: name == dml.TARGET or self.reading.knows(name))
 
-    def _query(self, bound: BoundQuery, target: Frame = None) -> Frame:
+    def _query(self, bound: BoundQuery, target: Frame = None, what: str = "") -> Frame:
+        """The query as a frame; errors name `what`, or show the user's own text."""
         engine = self.engine()
         frames = {
             placeholder: target if ref.name == dml.TARGET else engine.scan(self._state(ref, engine))
             for placeholder, ref in bound.tables.items()
         }
-        return engine.query(bound.text, frames, bound.original)
+        return engine.query(bound.text, frames, what or f"query {bound.original}")
 
     def _state(self, ref: TableRef, engine: Engine) -> RelationState:
         return self.reading.state(ref, engine.time_zone)
@@ -315,7 +313,9 @@ class Statements:
     def _apply_split(self, relation: Relation, staged: _Staged, split: Split, *, keys_kept: bool) -> int:
         if staged.rows <= IN_MEMORY_ROWS:
             rows = staged.load()
-            return self.transaction.apply(relation, *split(rows)) if rows is not None else 0
+            if rows is not None:
+                self.transaction.apply(relation, *split(rows))
+            return staged.rows
         schema, state = relation.schema, self.transaction.state(relation)
         stmtsn = self.transaction.next_stmtsn
         old_keys, new_keys = [], []
@@ -367,6 +367,14 @@ class _Staged:
                 yield pa.Table.from_batches([batch])
 
 
+def _named(names: Iterable[str], schema: Schema, table: str) -> tuple[Column, ...]:
+    """The columns of these names, each once."""
+    columns = tuple(schema.column(n) for n in names)
+    if len(set(columns)) < len(columns):
+        raise InvalidStatement(f"table {table}", "a column is named twice", "Name each once.")
+    return columns
+
+
 def _full_width(rows: pa.Table, schema: Schema) -> pa.Table:
     given = {n: rows.column(n) for n in rows.column_names}
     arrays = [given.get(c.name, pa.nulls(rows.num_rows, c.type.arrow)) for c in schema.columns]
@@ -382,7 +390,7 @@ def _with_constants(rows: pa.Table, constants: dict[int, Any], schema: Schema) -
 
 
 def _old_images(rows: pa.Table, schema: Schema) -> pa.Table:
-    arrays = [_cast(rows.column(f"o{i}"), c) for i, c in enumerate(schema.columns)]
+    arrays = [_cast(rows.column(dml.old_name(i)), c) for i, c in enumerate(schema.columns)]
     return pa.table(arrays, schema=schema.arrow)
 
 
@@ -390,7 +398,7 @@ def _new_images(rows: pa.Table, old: pa.Table | None, clause: int, values: dict[
     arrays = []
     for i, column in enumerate(schema.columns):
         if i in values:
-            arrays.append(_cast(rows.column(f"n{clause}_{i}"), column))
+            arrays.append(_cast(rows.column(dml.new_name(i, clause)), column))
         elif old is not None:
             arrays.append(old.column(i))
         else:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 
-from freshview.catalog.records import RelationState
+from freshview.catalog.records import PENDING, RelationState
 from freshview.catalog.writer import Catalog
-from freshview.errors import InvalidStatement
+from freshview.errors import InvalidStatement, NotFound
 from freshview.sql.binding import TableRef
 from freshview.transactions.transaction import Transaction
+
+MAX_CSN = PENDING - 1
 
 
 class ReadContext:
@@ -42,23 +44,24 @@ class ReadContext:
 def parse_csn(text: str, name: str) -> int:
     if not text.isdigit():
         raise InvalidStatement(f"{name} VERSION AS OF {text}", "a version is a whole number (a CSN)", "Write a CSN.")
-    return int(text)
+    csn = int(text)
+    if csn > MAX_CSN:
+        raise NotFound(f"{name} at CSN {text}", "there is no such commit", "Ask for a committed version.")
+    return csn
 
 
 def parse_time(text: str, name: str, zone: tzinfo) -> int:
     """Microseconds since the epoch; times without a zone are in the session's."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return to_micros(moment if moment.tzinfo else moment.replace(tzinfo=zone))
+    except (ValueError, OverflowError):
         raise InvalidStatement(
             f"{name} TIMESTAMP AS OF {text!r}", "is not a time", "Write 'YYYY-MM-DD hh:mm:ss', with or without a zone."
         ) from None
-    return to_micros(moment if moment.tzinfo else moment.replace(tzinfo=zone))
 
 
 def to_micros(moment: datetime) -> int:
     """Exact microseconds; a naive time is local time."""
-    aware = moment.astimezone() if moment.tzinfo is None else moment
-    epoch = datetime.fromtimestamp(0, tz=aware.tzinfo)
-    delta = aware - epoch
+    delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds

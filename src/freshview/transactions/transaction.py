@@ -6,14 +6,15 @@ under a lease; SQL is turned into those elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from freshview.catalog.records import PENDING, DataFile, Lease, Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog, CommitRequest
-from freshview.errors import InvalidStatement, TransactionClosed
+from freshview.errors import CatalogUnavailable, InvalidStatement, TransactionClosed
 from freshview.events import Events
 from freshview.relation.delta import (
     DELETE,
@@ -76,6 +77,11 @@ class Transaction:
         """Relations into which this transaction put files of plain inserted rows."""
         return [self._relations[i] for i, parts in self._pending.items() if any(s.action == INSERT for s in parts)]
 
+    @property
+    def written(self) -> set[int]:
+        """Ids of the relations that this transaction has written."""
+        return set(self._pending)
+
     # -- reading -----------------------------------------------------------------------------------
 
     def relation(self, name: str) -> Relation:
@@ -110,8 +116,8 @@ class Transaction:
         """Take rows away by key, without reading what was there; unknown keys are no error."""
         relation = self._keyed(name, "delete")
         schema = relation.schema
-        if isinstance(keys, list) and keys and not isinstance(keys[0], dict) and len(schema.key) == 1:
-            keys = [{schema.key[0]: value} for value in keys]
+        if len(schema.key) == 1 and isinstance(keys, list | tuple | set | frozenset | range):
+            keys = [key if isinstance(key, Mapping) else {schema.key[0]: key} for key in keys]
         given = to_table(keys, schema, relation.name, only=schema.key)
         check_required(given, schema, relation.name, schema.key)
         arrays = [
@@ -198,32 +204,50 @@ class Transaction:
             checked_to = self._check_conflicts(relations, final)
             request = CommitRequest(self._pin, relations, final, tuple(lease.id for lease in self._leases), checked_to)
             self._events.emit("commit.prepared", txsn=self.txsn)
-            self.csn = self._catalog.commit(
-                request, lambda others: check_conflicts(self._storage.reader, relations, final, others)
-            )
+            self.csn = self._commit(request)
         except BaseException:
             self.rollback()
             raise
         self._open = False
+        self._discard_staged(final)
         self._events.emit("commit.done", txsn=self.txsn, csn=self.csn)
         return self.csn
+
+    def _commit(self, request: CommitRequest) -> int:
+        """The catalog commit. If its answer got lost on the way, ask whether it happened."""
+        reader, relations, own = self._storage.reader, request.relations, request.segments
+        try:
+            return self._catalog.commit(request, lambda others: check_conflicts(reader, relations, own, others))
+        except CatalogUnavailable:
+            done = self._catalog.committed(self.txsn, [r.id for r in relations])
+            if done is None:
+                raise
+            return done
+
+    def _discard_staged(self, kept: tuple[Segment, ...]) -> None:
+        """Remove leased folders that hold nothing which was committed."""
+        used = {(s.relation_id, f.path.split("/")[0]) for s in kept for f in s.files}
+        for lease in self._leases:
+            if (lease.relation_id, lease.path) not in used:
+                self._storage.discard(lease.relation_id, lease.path)
 
     def _check_conflicts(self, relations: tuple[Relation, ...], own: tuple[Segment, ...]) -> int:
         """Most of the check runs here, before the lock; gives the CSN up to which it holds."""
         newest = self._catalog.snapshot()
         if newest > self._pin.csn:
             others = self._catalog.segments([r.id for r in relations], self._pin.csn, newest)
+            self._catalog.require_unchanged(relations)  # so that all of them have our columns
             check_conflicts(self._storage.reader, relations, own, others)
         return newest
 
     def _packed(self, relation: Relation) -> list[Segment]:
-        """The relation's pending segments as they will be stored: neighbours inline become one."""
+        """The relation's pending segments as they will be stored: neighbours in memory become one."""
         packed: list[Segment] = []
         run: list[pa.Table] = []
 
         def flush() -> None:
             if run:
-                packed.append(self._inline(relation, pa.concat_tables(run)))
+                packed.append(self._stored(relation, pa.concat_tables(run)))
                 run.clear()
 
         for segment in self._pending[relation.id]:
@@ -235,21 +259,32 @@ class Transaction:
         flush()
         return packed
 
-    def _inline(self, relation: Relation, rows: pa.Table) -> Segment:
+    def _stored(self, relation: Relation, rows: pa.Table) -> Segment:
+        """Statements of this transaction as one segment, inline or, if they are large together, in a file."""
+        version = relation.schema_version
+        if rows.nbytes > INLINE_BYTES:
+            lease = self.lease_folder(relation, "delta")
+            files = self._storage.write_parquet(relation.id, lease.path, rows)
+            return Segment(relation.id, PENDING, 0, rows.num_rows, sum(f.size for f in files), version, files=files)
         payload = encode(rows)
-        return Segment(relation.id, PENDING, 0, rows.num_rows, len(payload), relation.schema_version, payload=payload)
+        return Segment(relation.id, PENDING, 0, rows.num_rows, len(payload), version, payload=payload)
 
     def rollback(self) -> None:
-        """Forget all statements; leaves nothing behind."""
+        """Forget all statements; leaves nothing behind.
+
+        Only files whose lease is still ours are removed: a commit may have happened although its
+        answer got lost. Without a catalog, pin and leases expire and vacuum does the rest.
+        """
         if not self._open:
             return
         self._open = False
-        for lease in self._leases:
-            self._storage.discard(lease.relation_id, lease.path)
-        if self._leases:
-            self._catalog.drop_leases([lease.id for lease in self._leases])
-        self._catalog.release(self._pin)
         self._pending.clear()
+        with suppress(CatalogUnavailable):
+            self._catalog.release(self._pin)
+            held = self._catalog.drop_leases([lease.id for lease in self._leases]) if self._leases else set()
+            for lease in self._leases:
+                if lease.id in held:
+                    self._storage.discard(lease.relation_id, lease.path)
 
     # -- inner workings ----------------------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""Relational algebra on bags. Pure."""

@@ -1,0 +1,281 @@
+"""Relational algebra on bags: small frozen nodes over uniquely named columns.
+
+A node names its output columns; no two nodes of a tree give the same name to different things.
+Scalar expressions are sqlglot expressions whose columns are those names, unqualified. Trees are
+checked when they are built: an expression may only use what its input gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from sqlglot import exp
+
+from freshview.errors import NotMaintainable
+
+WEIGHT = "__w"  # the signed multiplicity of a row in a delta
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A relation: a bag of rows over `columns`."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        raise NotImplementedError
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Node):
+    """A stored relation; `fields` pairs its columns with their names in this tree.
+
+    `version` says which state: "now" in a definition; in a delta plan "old", "new", or "delta", the
+    change from old to new with a signed weight beside each row.
+    """
+
+    relation: str
+    fields: tuple[tuple[str, str], ...]
+    version: str = "now"
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return ()
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for _, name in self.fields) + ((WEIGHT,) if self.version == "delta" else ())
+
+
+@dataclass(frozen=True, eq=False)
+class Values(Node):
+    """Constant rows."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[exp.Expr, ...], ...]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return ()
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return self.names
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(Node):
+    """Rows for which the predicate is true."""
+
+    input: Node
+    predicate: exp.Expr
+
+    def __post_init__(self) -> None:
+        require(self.predicate, self.input.columns)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return self.input.columns
+
+
+@dataclass(frozen=True, eq=False)
+class Project(Node):
+    """Each row as (name, expression) items."""
+
+    input: Node
+    items: tuple[tuple[str, exp.Expr], ...]
+
+    def __post_init__(self) -> None:
+        for _, expression in self.items:
+            require(expression, self.input.columns)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Node):
+    """kind: inner, left, semi or anti. Right joins are swapped left ones; a full join is a left join
+    and the unmatched rows of the right. All four kinds are linear in the left input."""
+
+    left: Node
+    right: Node
+    kind: str
+    condition: exp.Expr | None = None
+
+    def __post_init__(self) -> None:
+        assert self.kind in ("inner", "left", "semi", "anti")
+        shared = set(self.left.columns) & set(self.right.columns)
+        if shared:
+            raise NotMaintainable("join", f"both sides give {', '.join(sorted(shared))}", "")
+        if self.condition is not None:
+            require(self.condition, self.left.columns + self.right.columns)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return self.left.columns + (self.right.columns if self.kind in ("inner", "left") else ())
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate(Node):
+    """Groups by columns of the input. Without keys there is always exactly one row."""
+
+    input: Node
+    keys: tuple[str, ...]
+    items: tuple[tuple[str, exp.Expr], ...]
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            require(column(key), self.input.columns)
+        for _, expression in self.items:
+            require(expression, self.input.columns)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return self.keys + tuple(name for name, _ in self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class Union(Node):
+    """All rows of all inputs, matched by place."""
+
+    parts: tuple[Node, ...]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        assert all(len(p.columns) == len(self.names) for p in self.parts)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.parts
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return self.names
+
+
+@dataclass(frozen=True, eq=False)
+class SetOperation(Node):
+    """EXCEPT ALL (monus) or INTERSECT ALL (minimum) of two bags, matched by place, NULLs equal."""
+
+    left: Node
+    right: Node
+    kind: str  # "except" | "intersect"
+    names: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return self.names
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Node):
+    """The input's rows with window functions beside them; all share one PARTITION BY (columns)."""
+
+    input: Node
+    partition: tuple[str, ...]
+    items: tuple[tuple[str, exp.Expr], ...]
+
+    def __post_init__(self) -> None:
+        for _, expression in self.items:
+            require(expression, self.input.columns)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return self.input.columns + tuple(name for name, _ in self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class Generate(Node):
+    """Each row with each row that a generator (explode …) makes of it."""
+
+    input: Node
+    generator: exp.Expr
+    outputs: tuple[str, ...]
+    outer: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.generator, self.input.columns)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return self.input.columns + self.outputs
+
+
+@dataclass(frozen=True, eq=False)
+class TopK(Node):
+    """The first rows by an order over the whole input."""
+
+    input: Node
+    order: tuple[exp.Expr, ...]
+    limit: int
+    offset: int = 0
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return self.input.columns
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A query as algebra: the tree, and its columns with their names, in order."""
+
+    node: Node
+    outputs: tuple[tuple[str, str], ...]  # (column of the tree, name)
+
+
+def column(name: str) -> exp.Column:
+    """A reference to a column of the tree."""
+    return exp.column(exp.to_identifier(name, quoted=True))
+
+
+def names_in(expression: exp.Expr) -> set[str]:
+    """The columns that an expression uses."""
+    return {c.name for c in expression.find_all(exp.Column)}
+
+
+def require(expression: exp.Expr, available: tuple[str, ...]) -> None:
+    missing = names_in(expression) - set(available)
+    if missing:
+        raise NotMaintainable(
+            f"expression {expression.sql(dialect='spark')}",
+            f"uses {', '.join(sorted(missing))}, not given by its input",
+            "",
+        )

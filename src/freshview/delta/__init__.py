@@ -1,0 +1,1 @@
+"""Delta rules: from changed inputs to changed views. Pure."""

@@ -1,0 +1,239 @@
+"""How a view is stored, and the plan of its delta in that form.
+
+    rows     the view's rows as a bag; Δ by the general rules.
+    groups   γ at the root: stored with its group keys; Δ = γ(new(E) ⋉ K) − stored ⋉ K. What is taken away is
+             read from the stored rows, so sums of doubles are retracted exactly as they were stored (law 11.5).
+    sums     γ at the root with COUNT and SUM on exact types: stored with its state (row count, sums and counts of
+             non-NULL arguments); Δ-groups are added to the state. A group dies when its row count is 0 (LAZY §3.3);
+             a SUM over only NULLs is NULL (law 11.8); without keys there is always one row (law 11.9).
+
+Columns beyond the view's own are hidden from queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from freshview.algebra.nodes import WEIGHT, Aggregate, Filter, Join, Lowered, Node, Project, Scan, Union, column
+from freshview.algebra.traversal import rewrite
+from freshview.delta.derive import at_version, derive, null_safe, weighted
+
+STORED = "\0stored"  # the relation name under which a delta plan reads the view's own rows
+_COUNT = "__rows"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A view's stored form. `tree` computes all stored columns from scratch, named as stored."""
+
+    rule: str  # "rows" | "groups" | "sums"
+    tree: Node
+    visible: tuple[str, ...]
+    root: Aggregate | None = None
+    chain: tuple[Node, ...] = ()  # projections and filters above the aggregate, outermost first
+    keys: tuple[tuple[str, str], ...] = ()  # (group key in the tree, stored column)
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        return self.tree.columns
+
+
+def rows_form(lowered: Lowered, names: tuple[str, ...]) -> Form:
+    items = tuple((n, column(c)) for n, (c, _) in zip(names, lowered.outputs, strict=True))
+    return Form("rows", Project(lowered.node, items), names)
+
+
+def choose_form(lowered: Lowered, names: tuple[str, ...], exact_sums: bool) -> Form:
+    """The best form that a definition allows; `names` are the view's column names."""
+    chain: list[Node] = []
+    node = lowered.node
+    while isinstance(node, Project | Filter):
+        chain.append(node)
+        node = node.input
+    if not isinstance(node, Aggregate) or (not node.items and not node.keys):
+        return rows_form(lowered, names)
+    if (
+        exact_sums
+        and node.items
+        and all(_is_sum(e) for _, e in node.items)
+        and not any(isinstance(n, Filter) for n in chain)
+    ):
+        return _sums_form(lowered, names, tuple(chain), node)
+    return _groups_form(lowered, names, tuple(chain), node)
+
+
+def _is_sum(expression: exp.Expr) -> bool:
+    if isinstance(expression, exp.Count):
+        argument = expression.this
+        return not isinstance(argument, exp.Distinct) and not expression.expressions
+    return isinstance(expression, exp.Sum) and not isinstance(expression.this, exp.Distinct)
+
+
+def _key_columns(root: Aggregate, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((k, f"__key{i}") for i, k in enumerate(root.keys) if f"__key{i}" not in names)
+
+
+def _outputs(lowered: Lowered, names: tuple[str, ...]) -> list[tuple[str, exp.Expr]]:
+    return [(n, column(c)) for n, (c, _) in zip(names, lowered.outputs, strict=True)]
+
+
+def _carried(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...]) -> Node:
+    """The chain over a base, with further columns of the base carried to the top."""
+    node = base
+    for step in reversed(chain):
+        if isinstance(step, Filter):
+            node = Filter(node, step.predicate)
+        else:
+            assert isinstance(step, Project)
+            node = Project(node, (*step.items, *((c, column(c)) for c in extra)))
+    return node
+
+
+def _groups_form(lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ...], root: Aggregate) -> Form:
+    keys = _key_columns(root, names)
+    top = _carried(chain, root, root.keys)
+    tree = Project(top, (*_outputs(lowered, names), *((s, column(k)) for k, s in keys)))
+    return Form("groups", tree, names, root, chain, keys)
+
+
+def _sums_form(lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ...], root: Aggregate) -> Form:
+    keys = _key_columns(root, names)
+    state = _state(root)
+    base = Aggregate(root.input, root.keys, tuple((n, e) for n, e, _ in state))
+    tree = _from_state(base, lowered, names, chain, root, keys, tuple(n for n, _, _ in state))
+    return Form("sums", tree, names, root, chain, keys)
+
+
+def _state(root: Aggregate) -> list[tuple[str, exp.Expr, exp.Expr]]:
+    """Hidden columns: (name, what it is over rows, what it adds up to over a delta)."""
+    weight = column(WEIGHT)
+    state: list[tuple[str, exp.Expr, exp.Expr]] = [(_COUNT, exp.Count(this=exp.Star()), exp.Sum(this=weight.copy()))]
+    for i, (_, call) in enumerate(root.items):
+        argument = call.this
+        if isinstance(argument, exp.Star):
+            continue
+        known = exp.Case(
+            ifs=[exp.If(this=exp.Is(this=argument.copy(), expression=exp.Null()), true=exp.Literal.number(0))],
+            default=weight.copy(),
+        )
+        state.append((f"__known{i}", exp.Count(this=argument.copy()), exp.Sum(this=known)))
+        if isinstance(call, exp.Sum):
+            positive = exp.GT(this=weight.copy(), expression=exp.Literal.number(0))
+            signed = exp.Case(
+                ifs=[exp.If(this=positive, true=argument.copy())], default=exp.Neg(this=exp.Paren(this=argument.copy()))
+            )
+            state.append((f"__sum{i}", exp.Sum(this=argument.copy()), exp.Sum(this=signed)))
+    return state
+
+
+def _from_state(
+    base: Node, lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ...], root: Aggregate,
+    keys: tuple[tuple[str, str], ...], state: tuple[str, ...],
+) -> Node:  # fmt: skip
+    """The view's columns from its state: an aggregate that was asked for is a state column."""
+    items: list[tuple[str, exp.Expr]] = [(k, column(k)) for k in root.keys]
+    for i, (name, call) in enumerate(root.items):
+        if isinstance(call, exp.Sum):
+            items.append((name, column(f"__sum{i}")))
+        else:
+            items.append((name, column(_COUNT if isinstance(call.this, exp.Star) else f"__known{i}")))
+    results = Project(base, (*items, *((s, column(s)) for s in state)))
+    top = _carried(chain, results, (*root.keys, *state))
+    return Project(
+        top, (*_outputs(lowered, names), *((s, column(k)) for k, s in keys), *((s, column(s)) for s in state))
+    )
+
+
+def delta_plan(form: Form, lowered: Lowered, changed: set[str], types: Mapping[str, str]) -> Node | None:
+    """The change of the stored rows, with a weight; None if the view reads nothing that changed.
+
+    `types` gives Spark's type of each stored column.
+    """
+    if form.rule == "rows":
+        return derive(form.tree, changed)
+    assert form.root is not None
+    delta = derive(form.root.input, changed)
+    if delta is None:
+        return None
+    if form.rule == "sums":
+        return _sums_delta(form, lowered, delta, types)
+    return _groups_delta(form, delta)
+
+
+def _stored_scan(form: Form) -> Scan:
+    return Scan(STORED, tuple((c, f"{c}__old") for c in form.stored), "old")
+
+
+def _groups_delta(form: Form, delta: Node) -> Node:
+    assert form.root is not None
+    affected = _touched_keys(form, delta)
+    new_input = at_version(form.root.input, "new")
+    if form.keys:
+        new_input = Join(new_input, affected, "semi", null_safe(form.root.keys, affected.columns))
+    fresh = _replaced(form, Aggregate(new_input, form.root.keys, form.root.items))
+    return _difference(form, fresh, _stored_near(form, affected))
+
+
+def _touched_keys(form: Form, delta: Node) -> Node:
+    assert form.root is not None
+    names = tuple(f"{k}__touched" for k in form.root.keys)
+    keys = Project(delta, tuple((n, column(k)) for n, k in zip(names, form.root.keys, strict=True)))
+    return Aggregate(keys, names, ())
+
+
+def _stored_near(form: Form, affected: Node) -> Node:
+    """The stored rows of the affected groups, named as stored."""
+    stored: Node = _stored_scan(form)
+    if form.keys:
+        own = tuple(f"{s}__old" for _, s in form.keys)
+        stored = Join(stored, affected, "semi", null_safe(own, affected.columns[: len(own)]))
+    return Project(stored, tuple((c, column(f"{c}__old")) for c in form.stored))
+
+
+def _replaced(form: Form, root: Node) -> Node:
+    """The stored columns over another root aggregate."""
+    assert form.root is not None
+    return _swap(form.tree, form.root, root)
+
+
+def _swap(tree: Node, old: Node, new: Node) -> Node:
+    return rewrite(tree, lambda n: new if n is old else n)
+
+
+def _difference(form: Form, new: Node, old: Node) -> Node:
+    return Union((weighted(new, 1), weighted(old, -1)), (*form.stored, WEIGHT))
+
+
+def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, str]) -> Node:
+    root = form.root
+    assert root is not None
+    state = _state(root)
+    groups = Aggregate(delta, root.keys, tuple((f"{n}__add", e) for n, _, e in state))
+    own = tuple(f"{s}__old" for _, s in form.keys)
+    condition = null_safe(root.keys, own) if form.keys else None
+    joined = Join(groups, _stored_scan(form), "left", condition)
+    items: list[tuple[str, exp.Expr]] = [(k, column(k)) for k in root.keys]
+    for name, _, _ in state:
+        total = exp.Add(this=_or_zero(f"{name}__old"), expression=_or_zero(f"{name}__add"))
+        value: exp.Expr = exp.cast(total, types[name], dialect="spark")
+        if name.startswith("__sum"):
+            known = f"__known{name.removeprefix('__sum')}"
+            count = exp.Add(this=_or_zero(f"{known}__old"), expression=_or_zero(f"{known}__add"))
+            empty = exp.EQ(this=exp.Paren(this=count), expression=exp.Literal.number(0))
+            value = exp.Case(ifs=[exp.If(this=empty, true=exp.Null())], default=value)
+        items.append((name, value))
+    updated: Node = Project(joined, tuple(items))
+    if root.keys:
+        updated = Filter(updated, exp.GT(this=column(_COUNT), expression=exp.Literal.number(0)))
+    names = form.visible
+    fresh = _from_state(updated, lowered, names, form.chain, root, form.keys, tuple(n for n, _, _ in state))
+    touched = tuple(f"{k}__touched" for k in root.keys)
+    affected = Project(groups, tuple((n, column(k)) for n, k in zip(touched, root.keys, strict=True)))
+    return _difference(form, fresh, _stored_near(form, affected))
+
+
+def _or_zero(name: str) -> exp.Expr:
+    return exp.Coalesce(this=column(name), expressions=[exp.Literal.number(0)])

@@ -1,0 +1,98 @@
+"""Running plans and definitions on one Spark session, over relations at explicit CSNs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from freshview.algebra.nodes import Node, Scan
+from freshview.algebra.traversal import scans
+from freshview.catalog.records import Relation, RelationState
+from freshview.catalog.writer import Catalog
+from freshview.maintenance.definition import Definition, visible_columns
+from freshview.relation.schema import Schema, fold
+from freshview.sql.binding import bind
+from freshview.sql.rendering import render
+from freshview.storage.store import Storage
+
+if TYPE_CHECKING:
+    from freshview.spark.engine import SparkEngine
+
+Frame = Any  # a Spark DataFrame
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One engine and the stores it reads."""
+
+    engine: SparkEngine
+    catalog: Catalog
+    storage: Storage
+
+    def run(self, plan: Node, frame: Callable[[Scan], Any]) -> Frame:
+        """A plan as one Spark query."""
+        names: dict[tuple[str, str], str] = {}
+        frames: dict[str, Any] = {}
+        for scan in scans(plan):
+            key = (scan.relation, scan.version)
+            if key not in names:
+                names[key] = f"fv{len(names)}"
+                frames[names[key]] = frame(scan)
+        marks = {k: f"\1{n}\2" for k, n in names.items()}
+        text = render(plan, lambda s: marks[s.relation, s.version])
+        text = text.replace("{", "{{").replace("}", "}}").replace("\1", "{").replace("\2", "}")
+        return self.engine.query(text, frames, text)
+
+    def types_of(self, frames: Mapping[str, Any]) -> Callable[[Node], dict[str, str]]:
+        def types(node: Node) -> dict[str, str]:
+            result = self.run(node, lambda s: frames[s.relation])
+            return {f.name: f.dataType.simpleString() for f in result.schema.fields}
+
+        return types
+
+    def recomputed(self, definition: Definition, frames: Mapping[str, Any]) -> Frame:
+        """The stored rows, from scratch."""
+        if definition.form is not None:
+            return self.run(definition.form.tree, lambda s: frames[s.relation])
+        return self.original(definition.text, frames)
+
+    def original(self, text: str, frames: Mapping[str, Any]) -> Frame:
+        bound = bind(text, lambda name: any(fold(name) == fold(n) for n in frames))
+        by_name = {fold(n): f for n, f in frames.items()}
+        return self.engine.query(bound.text, {p: by_name[fold(r.name)] for p, r in bound.tables.items()}, text)
+
+    def stored(self, view: Relation, csn: int) -> RelationState:
+        """What is stored at a frontier; the first rows are older than the commit that created the view."""
+        return self.catalog.state(view, max(csn, view.created_csn))
+
+    def frame(self, relation: Relation, csn: int) -> Frame:
+        frame = self.engine.scan(self.catalog.state(relation, csn))
+        return self.visible(relation, frame)
+
+    def empty(self, relation: Relation) -> Frame:
+        frame = self.engine.frame(relation.schema.arrow.empty_table(), relation.schema)
+        return self.visible(relation, frame)
+
+    def visible(self, relation: Relation, frame: Any) -> Frame:
+        if relation.kind != "view":
+            return frame
+        return frame.select(*(f"`{c}`" for c in visible_columns(relation)))
+
+    def fetch(self, frame: Any, schema: Schema, *, small: bool = False) -> pa.Table:
+        """A result on the driver: fetched at once, or through files where it may be large."""
+        if small:
+            return schema.conform(self.engine.arrow(frame, "view"))
+        lease = self.catalog.lease(0, self.storage.layout.new_folder("stage"))
+        assert lease is not None
+        try:
+            files = self.engine.write(frame, 0, lease.path, "view")
+            home = self.storage.layout.relation(0)
+            parts = [pq.ParquetFile(home / f.path).read() for f in files]
+            return pa.concat_tables([schema.arrow.empty_table(), *(schema.conform(p) for p in parts)])
+        finally:
+            self.storage.discard(0, lease.path)
+            self.catalog.drop_leases([lease.id])

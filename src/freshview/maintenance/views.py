@@ -1,0 +1,482 @@
+"""Views: created, brought up to date, read, checked, explained.
+
+A job takes one view from its frontier c0 to c1. It computes the change of the stored rows, by delta rules
+or as the difference between the recomputed definition and what is stored, and shows it by compare-and-set on
+the frontier. Whatever goes wrong leaves the last good state in place.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshview.algebra.nodes import WEIGHT, Scan
+from freshview.catalog.records import PENDING, Lease, Relation, RelationState, Segment
+from freshview.catalog.views import Job, ViewCatalog
+from freshview.catalog.writer import Catalog
+from freshview.delta.forms import STORED, delta_plan
+from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, QueryFailed
+from freshview.events import Events
+from freshview.maintenance.changes import TooLarge, changes, with_weight
+from freshview.maintenance.definition import (
+    Definition,
+    analyse,
+    check_output_names,
+    refuse_indeterminate,
+    sources_to_json,
+    visible_columns,
+)
+from freshview.maintenance.runner import Frame, Runner
+from freshview.relation.delta import DELETE, INSERT, encode, overlay, tag
+from freshview.relation.schema import Schema
+from freshview.sql.binding import bind
+from freshview.sql.rendering import render
+from freshview.sql.statements import CreateView
+from freshview.storage.store import Storage
+
+if TYPE_CHECKING:
+    from freshview.spark.engine import SparkEngine
+
+States = Callable[[Relation], RelationState]
+_INLINE_BYTES = 1 << 20
+_SMALL_DELTA = 10_000  # deltas up to this many rows: the result is fetched, not staged in files
+_RECOMPUTE_SHARE = 0.3  # a change of more than this share of a table is recomputed
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One job's way and its result: delta rows of the stored relation."""
+
+    strategy: str
+    rows: pa.Table
+    delta_rows: int
+
+
+class ViewKeeper:
+    """Keeps the views of one warehouse."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, events: Events, engine: Callable[[], SparkEngine]) -> None:
+        self._catalog = catalog
+        self._views = ViewCatalog(catalog)
+        self._storage = storage
+        self._events = events
+        self._user_engine = engine
+        self._engines: dict[tuple[str, bool], SparkEngine] = {}
+        self._definitions: dict[tuple[int, int, str], Definition] = {}
+        self._locks: dict[int, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    # -- definitions -------------------------------------------------------------------------------
+
+    def create(self, statement: CreateView) -> tuple[int, int]:
+        """A view with its rows at one snapshot; (rows, CSN)."""
+        existing = self._catalog.find(statement.name)
+        if existing is not None and not (statement.or_replace and existing.kind == "view"):
+            self._catalog.require_free(statement.name)
+        refuse_indeterminate(statement.query)
+        refresh = _checked_properties(dict(statement.properties))
+        pin = self._catalog.begin("view")
+        try:
+            sources = self._sources(statement.query, pin.csn)
+            if existing is not None and any(existing.id == r.id for r in self._closure(sources)):
+                raise InvalidStatement(f"view {statement.name}", "its definition would use itself", "Use other tables.")
+            for source in sources.values():
+                if source.kind == "view":
+                    self.bring(source, pin.csn)
+            settings = self._user_engine().settings()
+            runner = self._runner(settings)
+            frames = {n: runner.frame(r, pin.csn) for n, r in sources.items()}
+            names = tuple(runner.original(statement.query, frames).columns)
+            check_output_names(names)
+            columns = {n: visible_columns(r) for n, r in sources.items()}
+            definition = analyse(statement.query, sources, columns, names, refresh, runner.types_of(frames))
+            rows = runner.recomputed(definition, frames)
+            schema = runner.engine.schema_of(rows, ())
+            properties = {
+                **dict(statement.properties), "definition": statement.query, "sources": sources_to_json(sources),
+                "settings": json.dumps(settings),
+                "columns": json.dumps(list(names)), "refresh": refresh,
+            }  # fmt: skip
+            table = runner.fetch(rows, schema)
+            return self._store_new(statement, existing, schema, properties, sources, table, pin.csn)
+        finally:
+            self._catalog.release(pin)
+
+    def _store_new(
+        self, statement: CreateView, existing: Relation | None, schema: Schema, properties: dict[str, str],
+        sources: dict[str, Relation], table: pa.Table, csn: int,
+    ) -> tuple[int, int]:  # fmt: skip
+        bases = {b for r in sources.values() for b in (self._views.bases(r) if r.kind == "view" else [r.id])}
+        view_id = self._views.reserve_id()
+        segments, leases = self._segments(view_id, tag(table, schema, INSERT, 1))
+        if existing is not None:
+            self.drop(existing.name)
+        view, created = self._views.create(
+            view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments, leases, csn
+        )
+        self._events.emit("view.created", view=view.name, rows=table.num_rows)
+        return table.num_rows, created
+
+    def _sources(self, text: str, csn: int) -> dict[str, Relation]:
+        """The relations that a definition names; nothing else may be read."""
+        found: dict[str, Relation] = {}
+
+        def is_ours(name: str) -> bool:
+            found[name] = self._catalog.relation(name, csn)
+            return True
+
+        bound = bind(text, is_ours)
+        if any(ref.version or ref.timestamp for ref in bound.tables.values()):
+            raise NotMaintainable(
+                "view", "its definition reads a fixed version", "Leave VERSION and TIMESTAMP AS OF out."
+            )
+        return found
+
+    def _closure(self, sources: Mapping[str, Relation]) -> list[Relation]:
+        """The sources and all that views among them read."""
+        result = list(sources.values())
+        for relation in result:
+            if relation.kind == "view":
+                result += [r for r in self.definition(relation).sources.values() if r not in result]
+        return result
+
+    def definition(self, view: Relation) -> Definition:
+        """A view's definition, analysed once per process and epoch."""
+        key = (view.id, view.epoch, view.properties.get("refresh", "auto"))
+        known = self._definitions.get(key)
+        if known is None:
+            stored = json.loads(view.properties["sources"])
+            sources = {}
+            for name, entry in stored.items():
+                relation = self._catalog.relation_by_id(entry["id"])
+                if relation is None:
+                    raise NotMaintainable(f"view {view.name}", f"its source {name} is gone", "Drop the view.")
+                sources[name] = relation
+            columns = {n: tuple(e["columns"]) for n, e in stored.items()}
+            runner = self._runner_of(view)
+            frames = {n: runner.empty(r) for n, r in sources.items()}
+            names = tuple(json.loads(view.properties["columns"]))
+            refresh = view.properties.get("refresh", "auto")
+            known = analyse(view.properties["definition"], sources, columns, names, refresh, runner.types_of(frames))
+            self._definitions[key] = known
+        return known
+
+    def drop(self, name: str, *, cascade: bool = False) -> int:
+        view = self._catalog.relation(name)
+        if view.kind != "view":
+            raise InvalidStatement(f"{view.kind} {view.name}", "is not a materialized view", "Use DROP TABLE.")
+        self.require_unused(view, cascade=cascade)
+        return self._views.drop(view)
+
+    def require_unused(self, relation: Relation, *, cascade: bool = False) -> None:
+        """What views read is not dropped, unless they go with it."""
+        dependents = self._views.dependents(relation)
+        if dependents and not cascade:
+            names = ", ".join(d.name for d in dependents)
+            raise InvalidStatement(
+                f"{relation.kind} {relation.name}", f"is used by {names}", "Drop those first, or say CASCADE."
+            )
+        for dependent in dependents:
+            self.drop(dependent.name, cascade=True)
+
+    # -- maintenance -------------------------------------------------------------------------------
+
+    def pending(self, view: Relation, csn: int) -> int:
+        """How many commits up to a CSN the view has not seen."""
+        frontier = self._views.frontier(view)
+        commits = self._views.commits_between(self._views.bases(view), frontier, csn)
+        return len({c.csn for c in commits if c.kind in ("data", "reset")})
+
+    def bring(self, view: Relation, csn: int, *, full: bool = False) -> Job | None:
+        """Maintain a view up to a CSN; None if it had seen everything already."""
+        with self._guard:
+            lock = self._locks.setdefault(view.id, threading.Lock())
+        with lock:  # within the process one job per view; between processes the compare-and-set decides
+            for _ in range(_ATTEMPTS):
+                c0 = self._views.frontier(view)
+                if c0 >= csn and not full:
+                    return None
+                tasks = self.pending(view, csn)
+                if not tasks and not full:
+                    return None
+                job = self._job(view, c0, max(c0, csn), tasks, full=full)
+                if job is not None:
+                    return job
+        raise QueryFailed(f"view {view.name}", "others kept maintaining it at the same time", "Try again.")
+
+    def _job(self, view: Relation, c0: int, c1: int, tasks: int, *, full: bool) -> Job | None:
+        begun = time.perf_counter()
+        pin = self._catalog.begin("job", at=c0)
+        try:
+            try:
+                work = self._work(view, c0, c1, full=full)
+            except FreshviewError as error:
+                self._views.record(Job(view.id, c0, c1, "failed", tasks, 0, 0, time.perf_counter() - begun, str(error)))
+                raise
+            job = Job(
+                view.id, c0, c1, work.strategy, tasks, work.delta_rows, work.rows.num_rows, time.perf_counter() - begun,
+                view=view.name,
+            )  # fmt: skip
+            if full and c0 == c1:
+                c1 = self._views.reserve_csn(view)
+            segments, leases = self._segments(view.id, work.rows)
+            self._events.emit("job.computed", view=view.name, from_csn=c0, to_csn=c1)
+            done = self._views.apply(view, c0, c1, segments, leases, job)
+            self._events.emit("job.done" if done else "job.lost", view=view.name, from_csn=c0, to_csn=c1)
+            return job if done else None
+        finally:
+            self._catalog.release(pin)
+
+    def _work(self, view: Relation, c0: int, c1: int, *, full: bool) -> _Work:
+        """The change of the stored rows from c0 to c1."""
+        definition = self.definition(view)
+        for source in definition.sources.values():
+            if source.kind == "view":
+                self.bring(source, c1)
+        commits = self._views.commits_between(self._views.bases(view), c0, c1)
+        reset = any(c.kind == "reset" for c in commits)
+        if definition.incremental and not full and not reset:
+            try:
+                deltas = self._deltas(definition, c0, c1)
+                if not deltas:
+                    return _Work("nothing", view.schema.segment_arrow.empty_table(), 0)
+                if self._is_small(definition, deltas, c1):
+                    return self._incremental(view, definition, deltas, c0, c1)
+            except TooLarge:
+                pass
+        return self._full(view, definition, c0, c1)
+
+    def _deltas(self, definition: Definition, c0: int, c1: int) -> dict[str, pa.Table]:
+        """Net changes of the sources, those that have any, projected on what the view may use."""
+        found = {}
+        for name, relation in definition.sources.items():
+            delta = changes(self._catalog, self._storage, relation, c0, c1)
+            if delta.num_rows:
+                found[name] = delta
+        return found
+
+    def _is_small(self, definition: Definition, deltas: Mapping[str, pa.Table], c1: int) -> bool:
+        if definition.refresh == "incremental":
+            return True
+        for name, delta in deltas.items():
+            rows = self._catalog.state(definition.sources[name], c1).rows_at_most
+            if delta.num_rows > max(1000, _RECOMPUTE_SHARE * rows):
+                return False
+        return True
+
+    def _incremental(
+        self, view: Relation, definition: Definition, deltas: Mapping[str, pa.Table], c0: int, c1: int
+    ) -> _Work:
+        assert definition.form is not None
+        assert definition.lowered is not None
+        plan = delta_plan(definition.form, definition.lowered, set(deltas), definition.types)
+        assert plan is not None
+        runner = self._runner_of(view, small=True)
+        versions = {"old": c0, "new": c1}
+
+        def frame(scan: Scan) -> Any:
+            if scan.relation == STORED:
+                return runner.engine.scan(runner.stored(view, c0))
+            relation = definition.sources[scan.relation]
+            if scan.version == "delta":
+                return runner.engine.frame(deltas[scan.relation], with_weight(relation.schema))
+            return runner.frame(relation, versions[scan.version])
+
+        rows = runner.run(plan, frame)
+        total = sum(d.num_rows for d in deltas.values())
+        signed = runner.fetch(rows, with_weight(view.schema), small=total <= _SMALL_DELTA)
+        return _Work("incremental", _net(signed, view.schema), total)
+
+    def _full(self, view: Relation, definition: Definition, c0: int, c1: int) -> _Work:
+        """Δ = definition@c1 − stored@c0, counted by Spark, so that only what differs is written."""
+        runner = self._runner_of(view)
+        frames = {n: runner.frame(r, c1) for n, r in definition.sources.items()}
+        fresh = runner.recomputed(definition, frames)
+        stored = runner.engine.scan(runner.stored(view, c0))
+        signed = runner.fetch(runner.engine.difference(fresh, stored, view.schema), with_weight(view.schema))
+        return _Work("full", _net(signed, view.schema), 0)
+
+    # -- storing ----------------------------------------------------------------------------------
+
+    def _segments(self, view_id: int, rows: pa.Table) -> tuple[list[Segment], list[str]]:
+        """Delta rows as a segment: inline, or as a file under a lease."""
+        if rows.num_rows == 0:
+            return [], []
+        if rows.nbytes <= _INLINE_BYTES:
+            payload = encode(rows)
+            return [Segment(view_id, PENDING, 0, rows.num_rows, len(payload), 1, payload=payload)], []
+        lease: Lease | None = self._catalog.lease(view_id, self._storage.layout.new_folder("delta"))
+        assert lease is not None
+        files = self._storage.write_parquet(view_id, lease.path, rows)
+        size = sum(f.size for f in files)
+        return [Segment(view_id, PENDING, 0, rows.num_rows, size, 1, files=files)], [lease.id]
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, view: Relation, csn: int, *, fresh: bool = True) -> Frame:
+        """The view's rows at a CSN: from its store where that is exact, else from its definition."""
+        reader = self._reader()
+        if not fresh:
+            return reader.frame(view, max(self._views.frontier(view), view.created_csn))
+        if csn >= self._views.frontier(view):
+            try:
+                self.bring(view, csn)
+            except FreshviewError:
+                return self.from_definition(view, csn)
+        frontier = self._views.frontier(view)
+        if frontier <= csn or not self._views.commits_between(self._views.bases(view), csn, frontier):
+            return reader.frame(view, max(csn, view.created_csn))
+        return self.from_definition(view, csn)
+
+    def from_definition(self, view: Relation, csn: int, state: States | None = None) -> Frame:
+        """What the definition gives at a CSN, or over states of the caller's (a transaction's)."""
+        reader = self._reader()
+        settings = json.loads(view.properties["settings"])
+        if settings == reader.engine.settings():
+            return self._defined(view, csn, state, reader)
+        runner = self._runner(settings)  # another session means other things: hand over rows, not a plan
+        shown = Schema(tuple(view.schema.column(c) for c in self.definition(view).names))
+        return reader.engine.frame(runner.fetch(self._defined(view, csn, state, runner), shown), shown)
+
+    def _defined(self, view: Relation, csn: int, state: States | None, runner: Runner) -> Frame:
+        definition = self.definition(view)
+        frames = {}
+        for name, relation in definition.sources.items():
+            if relation.kind == "view":
+                frames[name] = self._defined(relation, csn, state, runner)
+            elif state is not None:
+                frames[name] = runner.engine.scan(state(relation))
+            else:
+                frames[name] = runner.frame(relation, csn)
+        rows = runner.recomputed(definition, frames)
+        return rows.select(*(f"`{c}`" for c in definition.names))
+
+    def _reader(self) -> Runner:
+        """The session in which the user's queries run."""
+        return Runner(self._user_engine(), self._catalog, self._storage)
+
+    def _runner(self, settings: Mapping[str, str], *, small: bool = False) -> Runner:
+        """A session of our own under these settings; small ones for small jobs."""
+        key = (json.dumps(dict(settings), sort_keys=True), small)
+        with self._guard:
+            if key not in self._engines:
+                self._engines[key] = self._user_engine().sibling(settings, small=small)
+            return Runner(self._engines[key], self._catalog, self._storage)
+
+    def _runner_of(self, view: Relation, *, small: bool = False) -> Runner:
+        return self._runner(json.loads(view.properties["settings"]), small=small)
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.close()
+
+    def frontier(self, view: Relation) -> int:
+        return self._views.frontier(view)
+
+    def age(self, view: Relation, csn: int) -> timedelta:
+        """How long ago the oldest commit was made that the view has not seen."""
+        commits = self._views.commits_between(self._views.bases(view), self._views.frontier(view), csn)
+        waiting = [c.committed_at for c in commits if c.kind in ("data", "reset")]
+        return timedelta(microseconds=max(self._catalog.now() - min(waiting), 0)) if waiting else timedelta(0)
+
+    def bases(self, view: Relation) -> list[int]:
+        return self._views.bases(view)
+
+    def history(self, view: Relation | None = None) -> list[Job]:
+        return self._views.history(view)
+
+    def set_properties(self, view: Relation, properties: Mapping[str, str]) -> int:
+        refresh = _checked_properties(dict(properties))
+        merged = {**dict(properties), "refresh": refresh} if "refresh" in properties else dict(properties)
+        if merged.get("refresh") == "incremental" and self.definition(view).reason:
+            raise NotMaintainable(f"view {view.name}", self.definition(view).reason, "Leave 'refresh' at 'auto'.")
+        return self._views.set_properties(view, merged)
+
+    def difference(self, view: Relation) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Rows that the store lacks, and rows it has too many, against the definition at its frontier."""
+        at = self._views.frontier(view)
+        runner = self._runner_of(view)
+        fresh = self._defined(view, at, None, runner)
+        shown = Schema(tuple(view.schema.column(c) for c in self.definition(view).names))
+        stored = runner.frame(view, max(at, view.created_csn))
+        signed = runner.engine.arrow(runner.engine.difference(fresh, stored, shown), "check")
+        weights = signed.column(WEIGHT)
+        rows = signed.drop_columns([WEIGHT])
+        missing = rows.filter(pc.greater(weights, 0)).to_pylist()
+        extra = rows.filter(pc.less(weights, 0)).to_pylist()
+        return _beyond_tolerance(missing, extra)
+
+    def explain(self, view: Relation) -> str:
+        """How the view is stored and maintained, and the query a refresh would run."""
+        definition = self.definition(view)
+        lines = [f"view {view.name}", f"  frontier: CSN {self._views.frontier(view)}"]
+        if definition.form is not None:
+            lines.append(f"  stored as: {definition.form.rule}")
+        lines.append(
+            "  maintained: "
+            + ("incrementally" if definition.incremental else f"by recomputation ({definition.reason or 'asked for'})")
+        )
+        if definition.incremental and definition.form is not None and definition.lowered is not None:
+            plan = delta_plan(definition.form, definition.lowered, set(definition.sources), definition.types)
+            if plan is not None:
+                lines.append("  when all its sources have changed, a refresh runs:")
+                named = {STORED: view.name}
+                lines.append(render(plan, lambda s: f"{named.get(s.relation, s.relation)}@{s.version}"))
+        return "\n".join(lines)
+
+
+def _checked_properties(properties: dict[str, str]) -> str:
+    known = {"refresh": ("auto", "incremental", "full"), "maintenance": ("lazy",)}
+    for name, value in properties.items():
+        if name in known and value.lower() not in known[name]:
+            raise InvalidStatement(
+                f"property '{name}'='{value}'", f"is not among {', '.join(known[name])}", "Choose one of them."
+            )
+    return properties.get("refresh", "auto").lower()
+
+
+def _net(signed: pa.Table, schema: Schema) -> pa.Table:
+    """Signed rows as delta rows, equal ones cancelled (full condense, LAZY §4)."""
+    weights = signed.column(WEIGHT).cast(pa.int64())
+    rows = signed.drop_columns([WEIGHT])
+    parts = []
+    for action, sign in ((DELETE, -1), (INSERT, 1)):
+        copies = pc.multiply(weights, sign)
+        chosen = rows.filter(pc.greater(copies, 0))
+        times = copies.filter(pc.greater(copies, 0)).to_pylist()
+        if any(n > 1 for n in times):
+            chosen = chosen.take(pa.array([i for i, n in enumerate(times) for _ in range(n)], pa.int64()))
+        parts.append(tag(schema.conform(chosen), schema, action, 1))
+    return overlay(parts, schema).rows
+
+
+def _beyond_tolerance(
+    missing: list[dict[str, Any]], extra: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Pairs that differ only in floating-point numbers by less than 1e-9 of their size are equal."""
+    left = []
+    for row in missing:
+        twin = next((e for e in extra if _close(row, e)), None)
+        if twin is None:
+            left.append(row)
+        else:
+            extra.remove(twin)
+    return left, extra
+
+
+def _close(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    for x, y in zip(a.values(), b.values(), strict=True):
+        if x == y or (x != x and y != y):
+            continue
+        if not (isinstance(x, float) and isinstance(y, float) and abs(x - y) <= 1e-9 * max(abs(x), abs(y), 1e-300)):
+            return False
+    return True

@@ -1,0 +1,107 @@
+"""Algebra as one readable Spark SQL text: a WITH query per operator, named by what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from freshview.algebra.nodes import (
+    WEIGHT,
+    Aggregate,
+    Filter,
+    Generate,
+    Join,
+    Node,
+    Project,
+    Scan,
+    SetOperation,
+    TopK,
+    Union,
+    Values,
+    Window,
+)
+from freshview.algebra.traversal import bottom_up
+
+Source = Callable[[Scan], str]  # the text that a scan reads from: a placeholder or a name
+
+
+def render(root: Node, source: Source, outputs: tuple[tuple[str, str], ...] | None = None) -> str:
+    """The text of a tree; `outputs` (column, name) pairs choose and name the result's columns."""
+    names: dict[int, str] = {}
+    parts: list[str] = []
+    for node in bottom_up(root):
+        kind = _KIND[type(node)]
+        names[id(node)] = f"{kind}{sum(n.startswith(kind) for n in names.values()) + 1}"
+        body = _body(node, [names[id(i)] for i in node.inputs], source)
+        parts.append(f"{names[id(node)]} AS (\n  {body}\n)")
+    chosen = outputs if outputs is not None else tuple((c, c) for c in root.columns)
+    select = ", ".join(f"{q(c)} AS {q(n)}" for c, n in chosen)
+    return f"WITH {', '.join(parts)}\nSELECT {select} FROM {names[id(root)]}"
+
+
+_KIND: dict[type[Node], str] = {
+    Scan: "scan", Values: "rows", Filter: "filtered", Project: "projected", Join: "joined", Aggregate: "grouped",
+    Union: "united", SetOperation: "compared", Window: "windowed", Generate: "generated", TopK: "top",
+}  # fmt: skip
+
+
+def q(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def text(expression: exp.Expr) -> str:
+    return expression.sql(dialect="spark")
+
+
+def _items(items: tuple[tuple[str, exp.Expr], ...]) -> list[str]:
+    return [f"{text(e)} AS {q(n)}" for n, e in items]
+
+
+def _body(node: Node, inputs: list[str], source: Source) -> str:
+    match node:
+        case Scan():
+            fields = [f"{q(c)} AS {q(n)}" for c, n in node.fields]
+            if node.version == "delta":
+                fields.append(q(WEIGHT))
+            return f"SELECT {', '.join(fields) or '1'} FROM {source(node)}"
+        case Values():
+            rows = ", ".join("(" + ", ".join(text(v) for v in row) + ")" for row in node.rows)
+            return f"SELECT * FROM VALUES {rows} AS v({', '.join(map(q, node.names))})"
+        case Filter():
+            return f"SELECT * FROM {inputs[0]} WHERE {text(node.predicate)}"
+        case Project():
+            return f"SELECT {', '.join(_items(node.items)) or '1'} FROM {inputs[0]}"
+        case Join():
+            return _join(node, inputs)
+        case Aggregate():
+            columns = [*map(q, node.keys), *_items(node.items)]
+            grouping = f" GROUP BY {', '.join(map(q, node.keys))}" if node.keys else ""
+            return f"SELECT {', '.join(columns)} FROM {inputs[0]}{grouping}"
+        case Union():
+            return "\n  UNION ALL ".join(_under(node.names, p, n) for p, n in zip(node.parts, inputs, strict=True))
+        case SetOperation():
+            left, right = (_under(node.names, p, n) for p, n in zip(node.inputs, inputs, strict=True))
+            return f"{left}\n  {node.kind.upper()} ALL {right}"
+        case Window():
+            return f"SELECT *, {', '.join(_items(node.items))} FROM {inputs[0]}"
+        case Generate():
+            outer = "OUTER " if node.outer else ""
+            aliases = ", ".join(map(q, node.outputs))
+            return f"SELECT * FROM {inputs[0]} LATERAL VIEW {outer}{text(node.generator)} g AS {aliases}"
+        case TopK():
+            offset = f" OFFSET {node.offset}" if node.offset else ""
+            return f"SELECT * FROM {inputs[0]} ORDER BY {', '.join(map(text, node.order))} LIMIT {node.limit}{offset}"
+    raise TypeError(type(node).__name__)
+
+
+def _under(names: tuple[str, ...], part: Node, source: str) -> str:
+    """A part's columns under other names, by place."""
+    columns = ", ".join(f"{q(c)} AS {q(n)}" for c, n in zip(part.columns, names, strict=True))
+    return f"SELECT {columns} FROM {source}"
+
+
+def _join(node: Join, inputs: list[str]) -> str:
+    kind = {"inner": "INNER", "left": "LEFT OUTER", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}[node.kind]
+    condition = text(node.condition) if node.condition is not None else "TRUE"
+    return f"SELECT * FROM {inputs[0]} {kind} JOIN {inputs[1]} ON {condition}"

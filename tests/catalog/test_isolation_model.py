@@ -1,0 +1,223 @@
+"""Interleaved transactions against a model of snapshot isolation with first committer wins.
+
+The model is plain dictionaries. It says what every transaction sees, what every committed CSN
+holds, and exactly which commits fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
+from tests.catalog.helpers import contents, seen_by
+
+from freshview import Warehouse
+from freshview.errors import DuplicateKey, TransactionClosed, WriteConflict
+
+KEYS = st.integers(0, 3)
+VALUES = st.integers(0, 2)
+ROWS = st.dictionaries(KEYS, VALUES, max_size=3)
+KEYED = st.sampled_from(["one", "two"])
+_numbers = itertools.count()
+
+
+@dataclass
+class State:
+    """What the three tables hold."""
+
+    keyed: dict[str, dict[int, int]] = field(default_factory=lambda: {"one": {}, "two": {}})
+    bag: Counter[int] = field(default_factory=Counter)
+
+    def copy(self) -> State:
+        return State({n: dict(rows) for n, rows in self.keyed.items()}, Counter(self.bag))
+
+
+@dataclass
+class ModelTransaction:
+    """A transaction: the snapshot it began on, what it sees, what it wrote."""
+
+    real: Any
+    snapshot: int
+    sees: State
+    written: set[tuple[str, int]] = field(default_factory=set)
+    wrote: bool = False
+
+
+class Isolation(RuleBasedStateMachine):
+    """Rules are what users do; each checks what the model says about it."""
+
+    transactions = Bundle("transactions")
+
+    def __init__(self, wh: Warehouse) -> None:
+        super().__init__()
+        self.wh = wh
+        number = next(_numbers)
+        self.names = {n: f"{n}_{number}" for n in ("one", "two", "bag")}
+        for n in ("one", "two"):
+            wh.sql(f"CREATE TABLE {self.names[n]} (k INT, v INT, PRIMARY KEY (k))")
+        wh.sql(f"CREATE TABLE {self.names['bag']} (a INT)")
+        self.first = self.last = wh._catalog.snapshot()
+        self.history = {self.first: State()}
+        self.commits: list[tuple[int, set[tuple[str, int]]]] = []
+        self.open: list[ModelTransaction] = []
+
+    # -- what transactions do ----------------------------------------------------------------------
+
+    @rule(target=transactions)
+    def begin(self) -> ModelTransaction:
+        tx = ModelTransaction(self.wh.transaction(), self.last, self.history[self.last].copy())
+        self.open.append(tx)
+        return tx
+
+    @rule(tx=transactions, table=KEYED, rows=ROWS)
+    def insert(self, tx: ModelTransaction, table: str, rows: dict[int, int]) -> None:
+        data = [{"k": k, "v": v} for k, v in rows.items()]
+        if tx not in self.open:
+            with pytest.raises(TransactionClosed):
+                tx.real.insert(self.names[table], data)
+        elif rows.keys() & tx.sees.keyed[table].keys():
+            with pytest.raises(DuplicateKey):
+                tx.real.insert(self.names[table], data)
+        else:
+            tx.real.insert(self.names[table], data)
+            self._wrote(tx, table, rows, rows)
+
+    @rule(tx=transactions, table=KEYED, rows=ROWS)
+    def upsert(self, tx: ModelTransaction, table: str, rows: dict[int, int]) -> None:
+        if tx in self.open:
+            tx.real.upsert(self.names[table], [{"k": k, "v": v} for k, v in rows.items()])
+            self._wrote(tx, table, rows, rows)
+
+    @rule(tx=transactions, table=KEYED, keys=st.sets(KEYS, max_size=2))
+    def delete(self, tx: ModelTransaction, table: str, keys: set[int]) -> None:
+        if tx in self.open:
+            tx.real.delete(self.names[table], sorted(keys))
+            for k in keys:
+                tx.sees.keyed[table].pop(k, None)
+            self._wrote(tx, table, keys, {})
+
+    @rule(tx=transactions, table=KEYED, shift=st.integers(1, 3))
+    def move_keys(self, tx: ModelTransaction, table: str, shift: int) -> None:
+        """UPDATE t SET k = k + shift: old and new keys are written, also where they overlap."""
+        if tx not in self.open or not tx.sees.keyed[table]:
+            return
+        relation = tx.real._core.relation(self.names[table])
+        old = tx.sees.keyed[table]
+        new = {k + shift: v for k, v in old.items()}
+        images = [pa.table({"k": list(r), "v": list(r.values())}, schema=relation.schema.arrow) for r in (old, new)]
+        tx.real._core.apply(relation, *images)
+        tx.sees.keyed[table] = {}
+        self._wrote(tx, table, old.keys() | new.keys(), new)
+
+    @rule(tx=transactions, rows=st.lists(VALUES, max_size=3))
+    def insert_into_bag(self, tx: ModelTransaction, rows: list[int]) -> None:
+        if tx in self.open:
+            tx.real.insert(self.names["bag"], [{"a": a} for a in rows])
+            tx.sees.bag.update(rows)
+            tx.wrote |= bool(rows)
+
+    @rule(tx=transactions, data=st.data())
+    def delete_from_bag(self, tx: ModelTransaction, data: st.DataObject) -> None:
+        """Some of the copies that are there."""
+        if tx not in self.open or not tx.sees.bag.total():
+            return
+        rows = data.draw(st.lists(st.sampled_from(sorted(tx.sees.bag.elements())), min_size=1, max_size=2))
+        gone = Counter(rows) & tx.sees.bag
+        relation = tx.real._core.relation(self.names["bag"])
+        tx.real._core.apply(relation, pa.table({"a": list(gone.elements())}, schema=relation.schema.arrow), None)
+        tx.sees.bag -= gone
+        tx.written |= {("bag", a) for a in gone}
+        tx.wrote = True
+
+    def _wrote(self, tx: ModelTransaction, table: str, keys: Any, rows: dict[int, int]) -> None:
+        tx.sees.keyed[table].update(rows)
+        tx.written |= {(table, k) for k in keys}
+        tx.wrote |= bool(keys)
+
+    # -- how they end ------------------------------------------------------------------------------
+
+    @rule(tx=consumes(transactions))
+    def commit(self, tx: ModelTransaction) -> None:
+        if tx not in self.open:
+            return
+        self.open.remove(tx)
+        if any(csn > tx.snapshot and written & tx.written for csn, written in self.commits):
+            with pytest.raises(WriteConflict):
+                tx.real.commit()
+            assert self.wh._catalog.snapshot() == self.last
+            return
+        csn = tx.real.commit()
+        if not tx.wrote:
+            assert csn == tx.snapshot
+            return
+        assert csn == self.last + 1
+        state = self.history[self.last].copy()
+        before = self.history[tx.snapshot]
+        for table in ("one", "two"):
+            for key in (k for t, k in tx.written if t == table):
+                state.keyed[table].pop(key, None)
+                if key in tx.sees.keyed[table]:
+                    state.keyed[table][key] = tx.sees.keyed[table][key]
+        state.bag.update(tx.sees.bag - before.bag)
+        state.bag.subtract(before.bag - tx.sees.bag)
+        state.bag = +state.bag
+        self.last, self.history[csn] = csn, state
+        self.commits.append((csn, tx.written))
+
+    @rule(tx=consumes(transactions))
+    def roll_back(self, tx: ModelTransaction) -> None:
+        if tx in self.open:
+            self.open.remove(tx)
+            tx.real.rollback()
+            assert self.wh._catalog.snapshot() == self.last
+
+    @rule(table=st.sampled_from(["one", "two", "bag"]))
+    def checkpoint(self, table: str) -> None:
+        """Changes where rows lie, and nothing else."""
+        self.wh.sql(f"CHECKPOINT {self.names[table]}")
+
+    # -- what they see -----------------------------------------------------------------------------
+
+    @rule(tx=transactions)
+    def sees_its_snapshot_and_own_writes(self, tx: ModelTransaction) -> None:
+        if tx in self.open:
+            self._check(tx.sees, lambda name: seen_by(self.wh, tx.real, name))
+
+    @rule(data=st.data())
+    def any_committed_version_stays_as_it_was(self, data: st.DataObject) -> None:
+        csn = data.draw(st.sampled_from(sorted(self.history)))
+        self._check(self.history[csn], lambda name: contents(self.wh, name, csn))
+
+    def _check(self, state: State, read: Callable[[str], list[dict[str, Any]]]) -> None:
+        for table, rows in state.keyed.items():
+            assert {r["k"]: r["v"] for r in read(self.names[table])} == rows
+        assert Counter(r["a"] for r in read(self.names["bag"])) == state.bag
+
+    def teardown(self) -> None:
+        for tx in self.open:
+            tx.real.rollback()
+        for csn, state in self.history.items():
+            self._check(state, lambda name, csn=csn: contents(self.wh, name, csn))  # type: ignore[misc]
+
+
+def test_interleaved_transactions_are_snapshot_isolated(
+    open_warehouse: Callable[[], Warehouse], catalog_url: str | None
+) -> None:
+    wh = open_warehouse()
+    run_state_machine_as_test(
+        lambda: Isolation(wh),
+        settings=settings(
+            max_examples=60 if catalog_url is None else 8,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,101 @@
+"""Schema versions of the catalog: an older one is migrated whole or not at all, a newer one is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from tests.catalog.helpers import contents
+
+import freshview
+from freshview.catalog import tables as t
+from freshview.catalog.engine import Database, sqlite_url
+from freshview.catalog.migrations import STEPS, migrate
+from freshview.errors import CorruptWarehouse
+
+
+def _add_note(c: Connection) -> None:
+    c.execute(sa.text("CREATE TABLE fv_note (text VARCHAR(20))"))
+    c.execute(sa.text("INSERT INTO fv_note VALUES ('migrated')"))
+
+
+def _add_another(c: Connection) -> None:
+    c.execute(sa.text("ALTER TABLE fv_note ADD COLUMN number INTEGER"))
+
+
+def _fail(c: Connection) -> None:
+    c.execute(sa.text("CREATE TABLE fv_half_done (a INTEGER)"))
+    raise ZeroDivisionError("a bug in a step")
+
+
+@pytest.fixture
+def database(tmp_path: Path, catalog_url: str | None) -> Iterator[Database]:
+    database = Database(catalog_url or sqlite_url(tmp_path / "catalog.db"))
+    yield database
+    database.close()
+
+
+def _version(database: Database) -> str | None:
+    with database.read() as c:
+        return c.execute(sa.select(t.meta.c.value).where(t.meta.c.key == "schema_version")).scalar()
+
+
+def _tables(database: Database) -> set[str]:
+    with database.read() as c:
+        return set(sa.inspect(c).get_table_names())
+
+
+def test_an_older_catalog_is_migrated_by_the_missing_steps(database: Database) -> None:
+    warehouse_id = migrate(database)
+    assert migrate(database) == warehouse_id
+    assert migrate(database, (*STEPS, _add_note, _add_another)) == warehouse_id
+    assert _version(database) == str(len(STEPS) + 2)
+    with database.read() as c:
+        assert c.execute(sa.text("SELECT text, number FROM fv_note")).all() == [("migrated", None)]
+
+
+def test_a_step_that_fails_changes_nothing(database: Database) -> None:
+    migrate(database)
+    before = (_version(database), _tables(database))
+    with pytest.raises(ZeroDivisionError):
+        migrate(database, (*STEPS, _add_note, _fail))
+    assert (_version(database), _tables(database)) == before
+    migrate(database, (*STEPS, _add_note))
+
+
+def test_a_failing_first_step_leaves_an_empty_database(database: Database) -> None:
+    with pytest.raises(ZeroDivisionError):
+        migrate(database, (*STEPS, _fail))
+    assert _tables(database) == set()
+
+
+def test_a_newer_catalog_is_refused_with_both_versions(
+    database: Database, tmp_path: Path, catalog_url: str | None
+) -> None:
+    migrate(database, (*STEPS, _add_note))
+    tables = _tables(database)
+    expected = f"has schema version {len(STEPS) + 1}, this Freshview knows up to {len(STEPS)}. Upgrade Freshview"
+    with pytest.raises(CorruptWarehouse, match=expected):
+        freshview.connect(tmp_path, catalog=catalog_url)
+    assert _tables(database) == tables
+
+
+@pytest.mark.parametrize("value", ["x", "-1", ""])
+def test_an_unreadable_version_is_said_to_be_one(database: Database, value: str) -> None:
+    migrate(database)
+    with database.write() as c:
+        c.execute(t.meta.update().where(t.meta.c.key == "schema_version").values(value=value))
+    with pytest.raises(CorruptWarehouse, match="schema version"):
+        migrate(database)
+
+
+def test_data_survives_a_migration(tmp_path: Path, catalog_url: str | None) -> None:
+    with freshview.connect(tmp_path, catalog=catalog_url) as wh:
+        wh.sql("CREATE TABLE t (k INT, PRIMARY KEY (k))")
+        with wh.transaction() as tx:
+            tx.insert("t", [{"k": 1}])
+        migrate(wh._catalog.database, (*STEPS, _add_note))
+        assert contents(wh, "t") == [{"k": 1}]

@@ -1,0 +1,78 @@
+"""Small statements cost no Spark job, and literal ones no Spark at all."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import freshview
+from freshview import Warehouse
+
+
+def _jobs(spark: SparkSession, act: Callable[[], object]) -> int:
+    group = uuid.uuid4().hex
+    spark.sparkContext.setJobGroup(group, "counted")
+    try:
+        act()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def test_statements_near_a_key_run_no_job(swh: Warehouse, spark: SparkSession) -> None:
+    """Expressions over rows that were looked up by key: in main, in segments, and in a transaction's own."""
+    swh.sql("CREATE TABLE t (k INT, j STRING, v STRING, x DOUBLE, ts TIMESTAMP, PRIMARY KEY (k, j))")
+    rows = ", ".join(f"({n}, 'j{n}', 'v', {n}.5, TIMESTAMP'2020-01-01 00:00:00')" for n in range(30))
+    swh.sql(f"INSERT INTO t VALUES {rows}")
+    swh.sql("CHECKPOINT t")
+    swh.sql("INSERT INTO t (k, j) VALUES (50, 'new')")
+    keys = ", ".join(map(str, range(20)))
+    statements = {
+        f"UPDATE t SET v = concat(v, '!'), x = x * k WHERE k IN ({keys})": 20,
+        "UPDATE t SET v = upper(j), ts = ts + INTERVAL 1 DAY WHERE k = 3 AND j = 'j3' AND x > 0": 1,
+        "UPDATE t AS a SET k = a.k + 100 WHERE a.k IN (1, 2, 50)": 3,
+        "UPDATE t SET v = CASE WHEN x > 5 THEN 'big' ELSE v END WHERE k = 9 AND v IS NOT NULL": 1,
+        "DELETE FROM t WHERE k IN (4, 5, 6) AND length(v) < 3": 3,
+        "DELETE FROM t WHERE k = 7 AND x IS NULL": 0,
+    }
+    for text, count in statements.items():
+        outcome: list[object] = []
+        assert _jobs(spark, lambda text=text, to=outcome: to.append(swh.sql(text).rows)) == 0, text  # type: ignore[misc]
+        assert outcome == [count], text
+    assert _jobs(spark, lambda: swh.sql("UPDATE t SET v = 'all' WHERE x > 0")) > 0  # the count counts
+
+
+def test_small_relations_are_read_without_a_job(swh: Warehouse, spark: SparkSession) -> None:
+    swh.sql("CREATE TABLE t (k INT PRIMARY KEY, v STRING)")
+    swh.sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    assert _jobs(spark, lambda: swh.sql("SELECT k + 1 AS n, upper(v) FROM t WHERE k > 1").collect()) == 0
+
+
+def test_literals_keys_and_the_api_need_no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is never asked for."""
+
+    def refuse(_: Warehouse) -> None:
+        raise AssertionError("Spark was asked for")
+
+    monkeypatch.setattr(Warehouse, "engine", refuse)
+    with freshview.connect(tmp_path / "w") as wh:
+        wh.sql("CREATE TABLE t (k INT, d DATE, v STRING, x DECIMAL(5,2), PRIMARY KEY (k, d))")
+        wh.sql("INSERT INTO t VALUES (1, DATE'2020-01-01', 'its', 1.50), (2, DATE'2020-01-02', NULL, -2)")
+        wh.sql("INSERT INTO t (d, k) VALUES (DATE'2020-01-03', 3)")
+        wh.sql("CHECKPOINT t")
+        assert wh.sql("UPDATE t SET v = 'new', x = NULL WHERE k IN (1, 2, 9) AND d = DATE'2020-01-01'").rows == 1
+        assert wh.sql("UPDATE t AS a SET k = 8 WHERE a.k = 3 AND DATE'2020-01-03' = a.d").rows == 1
+        assert wh.sql("DELETE FROM t WHERE k = 2 AND d IN (DATE'2020-01-02')").rows == 1
+        with wh.transaction() as tx:
+            tx.insert("t", [{"k": 5, "d": dt.date(2020, 1, 5), "v": "api"}])
+            tx.upsert("t", [{"k": 6, "d": dt.date(2020, 1, 6)}])
+            tx.delete("t", [{"k": 6, "d": dt.date(2020, 1, 6)}])
+        wh.sql("ALTER TABLE t ADD COLUMN more INT")
+        wh.sql("DROP TABLE t")
+        assert wh.vacuum().rows >= 0
+        assert wh.status().tables == ()

@@ -1,0 +1,129 @@
+"""Whatever a session is set to, what is stored is right: ANSI off, zones, case, legacy Parquet settings."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from freshview import Warehouse
+from freshview.errors import TypeMismatch
+
+
+@contextmanager
+def _set(spark: SparkSession, **settings: str) -> Iterator[None]:
+    names = {k.replace("__", "."): v for k, v in settings.items()}
+    before = {k: spark.conf.get(k) for k in names}
+    for name, value in names.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, str(value))
+
+
+def test_without_ansi_stores_still_check(swh: Warehouse, spark: SparkSession) -> None:
+    """Expressions follow the session (a bad cast is NULL); an overflow into a column is an error all the same."""
+    swh.sql("CREATE TABLE t (k INT PRIMARY KEY, n TINYINT, d DECIMAL(4,2), c CHAR(2))")
+    swh.sql("INSERT INTO t VALUES (1, 1, 1.25, 'a')")
+    with _set(spark, spark__sql__ansi__enabled="false"):
+        csn = swh.status().csn
+        for text in (
+            "INSERT INTO t VALUES (2, 300, 0, '')",
+            "INSERT INTO t SELECT 2, id + 300, 0, '' FROM range(1)",
+            "INSERT INTO t SELECT 2, 1, 100.5, ''",
+            "INSERT INTO t SELECT 2, 1, 1, 'abc'",
+            "INSERT INTO t SELECT 3000000000, 1, 1, 'a'",
+            "INSERT INTO t SELECT 'x', 1, 1, 'a'",
+            "UPDATE t SET n = 300 WHERE k = 1",
+            "UPDATE t SET n = n + 300",
+            "UPDATE t SET d = d * 100 WHERE k = 1",
+            "MERGE INTO t USING (SELECT 1 AS k) q ON t.k = q.k WHEN MATCHED THEN UPDATE SET n = 300",
+        ):
+            with pytest.raises(TypeMismatch):
+                swh.sql(text)
+        assert swh.status().csn == csn
+        swh.sql("UPDATE t SET n = CAST('bad' AS INT), d = 1 / 0 WHERE k = 1")
+        swh.sql("INSERT INTO t SELECT 2, 1.9D, 1.255, 'b'")
+    assert [tuple(r) for r in swh.sql("SELECT * FROM t ORDER BY k").collect()] == [
+        (1, None, None, "a "),
+        (2, 1, Decimal("1.26"), "b "),
+    ]
+
+
+def test_sessions_with_other_zones_mean_the_same_instants(swh: Warehouse, spark: SparkSession) -> None:
+    """TIMESTAMP is an instant, TIMESTAMP_NTZ a reading of a clock; daylight saving loses neither."""
+    swh.sql("CREATE TABLE t (k INT PRIMARY KEY, i TIMESTAMP, c TIMESTAMP_NTZ)")
+    with _set(spark, spark__sql__session__timeZone="America/Los_Angeles"):
+        swh.sql("INSERT INTO t SELECT 1, TIMESTAMP'2020-11-01 01:30:00', TIMESTAMP_NTZ'2020-03-08 02:30:00'")
+        swh.sql("INSERT INTO t VALUES (2, TIMESTAMP'2020-11-01 01:30:00 UTC-8', TIMESTAMP_NTZ'2020-11-01 01:30:00')")
+        swh.sql("UPDATE t SET i = i + INTERVAL 0 SECOND, c = c + INTERVAL 0 SECOND WHERE k IN (1, 2)")
+        swh.sql("UPDATE t SET i = i, c = c")
+    with _set(spark, spark__sql__session__timeZone="Asia/Kolkata"):
+        swh.sql("CHECKPOINT t")
+        swh.sql("UPDATE t SET c = c WHERE k = 1 AND i > TIMESTAMP'2000-01-01'")
+        rows = swh.sql("SELECT i, c FROM t ORDER BY k").toArrow().to_pylist()
+    instants = [r["i"].astimezone(dt.UTC) for r in rows]
+    assert instants == [dt.datetime(2020, 11, 1, h, 30, tzinfo=dt.UTC) for h in (8, 9)]
+    assert [r["c"] for r in rows] == [dt.datetime(2020, 3, 8, 2, 30), dt.datetime(2020, 11, 1, 1, 30)]
+
+
+def test_settings_of_the_session_are_left_as_they_were(swh: Warehouse, spark: SparkSession) -> None:
+    before = dict(spark.conf.getAll)
+    swh.sql("CREATE TABLE t AS SELECT id, current_timestamp() AS now FROM range(60000)")
+    swh.sql("UPDATE t SET id = id + 1")
+    assert dict(spark.conf.getAll) == before
+
+
+def test_files_are_readable_whatever_the_parquet_settings(swh: Warehouse, spark: SparkSession) -> None:
+    """INT96 times and legacy lists in the session do not reach the files of a table."""
+    with _set(
+        spark,
+        spark__sql__parquet__outputTimestampType="INT96",
+        spark__sql__parquet__writeLegacyFormat="true",
+    ):
+        swh.sql("CREATE TABLE t (k INT PRIMARY KEY, i TIMESTAMP, a ARRAY<STRUCT<x:DECIMAL(5,1)>>, m MAP<STRING,INT>)")
+        swh.sql(
+            "INSERT INTO t SELECT 1, TIMESTAMP'0001-01-01 00:00:00.000001', "
+            "array(named_struct('x', 1.5), NULL), map('a', 1)"
+        )
+        swh.sql("UPDATE t SET m = map('b', k)")
+    expected = [(1, -62135596800000000 + 1, [{"x": Decimal("1.5")}, None], [("b", 1)])]
+    for _ in range(2):
+        found = swh.sql("SELECT k, unix_micros(i) AS i, a, m FROM t").toArrow()
+        assert [tuple(r.values()) for r in found.to_pylist()] == expected
+        swh.sql("CHECKPOINT t")
+    with swh.transaction() as tx:
+        tx.delete("t", pa.table({"k": pa.array([1], pa.int32())}))
+    assert swh.sql("SELECT * FROM t").count() == 0
+
+
+def test_case_sensitive_sessions_find_our_tables(swh: Warehouse, spark: SparkSession) -> None:
+    """Our names stay case-insensitive; expressions inside a query follow the session."""
+    swh.sql("CREATE TABLE T (K INT PRIMARY KEY, V STRING)")
+    with _set(spark, spark__sql__caseSensitive="true"):
+        swh.sql("INSERT INTO t (k, v) SELECT 1, 'a'")
+        swh.sql("UPDATE t SET v = concat(V, 'b') WHERE K = 1")
+        swh.sql("UPDATE t SET v = concat(V, 'c') WHERE V > ''")
+        swh.sql("MERGE INTO t USING (SELECT 2 AS K, 'm' AS V) q ON t.K = q.K WHEN NOT MATCHED THEN INSERT *")
+        assert [tuple(r) for r in swh.sql("SELECT K, V FROM t ORDER BY K").collect()] == [(1, "abc"), (2, "m")]
+
+
+def test_nondeterministic_statements_are_evaluated_once(swh: Warehouse) -> None:
+    """rand() and uuid() give what they gave, in every later reading, in bulk, near a key, and before a checkpoint."""
+    swh.sql("CREATE TABLE t (k INT PRIMARY KEY, u STRING, r DOUBLE)")
+    swh.sql("INSERT INTO t SELECT CAST(id AS INT), uuid(), rand() FROM range(50)")
+    swh.sql("UPDATE t SET u = uuid(), r = rand() WHERE k IN (1, 2, 3)")
+    swh.sql("UPDATE t SET r = r + rand() WHERE rand() < 0.5")
+    swh.sql("DELETE FROM t WHERE rand() < 0.3")
+    first = {r.k: (r.u, r.r) for r in swh.sql("SELECT * FROM t").collect()}
+    assert {r.k: (r.u, r.r) for r in swh.sql("SELECT * FROM t").collect()} == first
+    swh.sql("CHECKPOINT t")
+    assert {r.k: (r.u, r.r) for r in swh.sql("SELECT * FROM t").collect()} == first
+    assert len({u for u, _ in first.values()}) == len(first)

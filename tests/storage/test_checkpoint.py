@@ -1,0 +1,622 @@
+"""Checkpoint: folding segments into main changes no answer at any CSN, by whichever way and after any crash."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import freshview
+from freshview import Warehouse
+from freshview.events import Event
+from freshview.maintenance import checkpoint as checkpoint_module
+from freshview.maintenance.checkpoint import CheckpointReport, choose
+from freshview.transactions import transaction as transaction_module
+
+Bag = Counter[tuple[Any, ...]]
+Contents = Callable[..., Bag]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing after it runs."""
+
+
+def run(wh: Warehouse, name: str = "t") -> CheckpointReport:
+    return wh._checkpointer.run(wh._catalog.relation(name))
+
+
+def folder(wh: Warehouse, name: str = "t") -> Path:
+    return wh._storage.layout.relation(wh._catalog.relation(name).id)
+
+
+def strategy(wh: Warehouse, name: str = "t") -> str:
+    return choose(wh._catalog.state(wh._catalog.relation(name), wh._catalog.snapshot()))
+
+
+def upsert(wh: Warehouse, *rows: dict[str, Any], name: str = "t") -> None:
+    with wh.transaction() as tx:
+        tx.upsert(name, list(rows))
+
+
+def insert(wh: Warehouse, *rows: dict[str, Any], name: str = "t") -> None:
+    with wh.transaction() as tx:
+        tx.insert(name, list(rows))
+
+
+@contextmanager
+def as_files() -> Iterator[None]:
+    """Statements of any size become Parquet segments."""
+    before = transaction_module.INLINE_BYTES
+    transaction_module.INLINE_BYTES = 0
+    try:
+        yield
+    finally:
+        transaction_module.INLINE_BYTES = before
+
+
+@contextmanager
+def killed_at(wh: Warehouse, name: str) -> Iterator[None]:
+    """The process ends when this event happens: leases and pins stay, until they are taken away by hand."""
+
+    def listener(event: Event) -> None:
+        if event.name == name:
+            raise Killed(name)
+
+    streams = {id(s): s for s in (wh.events, wh._storage.events)}.values()
+    for stream in streams:
+        stream.listen(listener)
+    drop, release = wh._catalog.drop_leases, wh._catalog.release
+    wh._catalog.drop_leases = lambda _ids: None  # type: ignore[method-assign]
+    wh._catalog.release = lambda _pin: None  # type: ignore[method-assign]
+    try:
+        with pytest.raises(Killed):
+            yield
+    finally:
+        wh._catalog.drop_leases, wh._catalog.release = drop, release  # type: ignore[method-assign]
+        for stream in streams:
+            stream._listeners.remove(listener)
+        wh._catalog.leave()
+
+
+@pytest.fixture
+def table(wh: Warehouse) -> Warehouse:
+    wh.sql("CREATE TABLE t (k INT, v STRING, PRIMARY KEY (k))")
+    return wh
+
+
+@pytest.fixture
+def big(table: Warehouse) -> Warehouse:
+    """A checkpointed table of a hundred rows."""
+    insert(table, *({"k": k, "v": "a"} for k in range(100)))
+    assert run(table).strategy == "adopt"
+    return table
+
+
+# -- which way -------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_fold_is_nothing(table: Warehouse) -> None:
+    assert run(table).strategy == "nothing"
+    insert(table, {"k": 1})
+    run(table)
+    assert run(table).strategy == "nothing"
+    assert DeltaTable(str(folder(table))).version() == 0
+
+
+def test_plain_inserts_are_adopted_as_they_are(table: Warehouse, contents: Contents) -> None:
+    """Law: files of inserted rows become part of main without being read or written again."""
+    with as_files(), table.transaction() as tx:
+        tx.insert("t", [{"k": 1, "v": "a"}])
+        before = set(folder(table).rglob("*.parquet"))
+    assert len(before) == 1
+    assert strategy(table) == "nothing"  # a bulk load is adopted when it commits
+    delta = DeltaTable(str(folder(table)))
+    assert {Path(p.removeprefix("file://")) for p in delta.file_uris()} == before
+    assert set(folder(table).rglob("*.parquet")) == before
+    assert contents(table, "t") == Counter({("1", "'a'"): 1})
+
+
+def test_many_small_inserts_become_one_file(table: Warehouse) -> None:
+    """Law: adopting inline segments makes one file, not one per transaction."""
+    for k in range(20):
+        insert(table, {"k": k, "v": "a"})
+    assert run(table).strategy == "adopt"
+    assert len(DeltaTable(str(folder(table))).file_uris()) == 1
+
+
+def test_few_changes_are_merged_and_many_rewritten(big: Warehouse, contents: Contents) -> None:
+    upsert(big, {"k": 1, "v": "b"}, {"k": 200, "v": "c"})
+    with big.transaction() as tx:
+        tx.delete("t", [2, 999])
+    before = contents(big, "t")
+    assert strategy(big) == "merge"
+    assert run(big).strategy == "merge"
+    assert contents(big, "t") == before
+    upsert(big, *({"k": k, "v": "d"} for k in range(50)))
+    before = contents(big, "t")
+    assert strategy(big) == "rewrite"
+    assert run(big).strategy == "rewrite"
+    assert contents(big, "t") == before
+
+
+def test_a_bag_with_deletes_is_rewritten(wh: Warehouse, contents: Contents) -> None:
+    """Law: without a key there is nothing to merge on."""
+    wh.sql("CREATE TABLE t (v STRING)")
+    insert(wh, *({"v": "a"} for _ in range(100)))
+    run(wh)
+    with wh.transaction() as tx:
+        relation = tx._core.writable("t")
+        tx._core.apply(relation, pa.table({"v": ["a", "a"]}), None)
+    assert strategy(wh) == "rewrite"
+    assert run(wh).strategy == "rewrite"
+    assert sum(contents(wh, "t").values()) == 98
+
+
+def test_a_renamed_column_is_rewritten(big: Warehouse, contents: Contents) -> None:
+    """Law: Delta readers go by name, so new names need new files, even without new rows."""
+    big.sql("ALTER TABLE t RENAME COLUMN v TO value")
+    before = contents(big, "t")
+    assert strategy(big) == "rewrite"
+    assert run(big).strategy == "rewrite"
+    assert contents(big, "t") == before
+    assert DeltaTable(str(folder(big))).schema().to_arrow().names == ["k", "value"]
+    assert run(big).strategy == "nothing"
+
+
+def test_an_added_column_is_merged(big: Warehouse, contents: Contents) -> None:
+    big.sql("ALTER TABLE t ADD COLUMN n INT")
+    upsert(big, {"k": 1, "v": "b", "n": 5})
+    before = contents(big, "t")
+    assert run(big).strategy == "merge"
+    assert contents(big, "t") == before
+    assert DeltaTable(str(folder(big))).schema().to_arrow().names == ["k", "v", "n"]
+
+
+def test_an_added_column_is_appended(big: Warehouse, contents: Contents) -> None:
+    big.sql("ALTER TABLE t ADD COLUMN n INT")
+    insert(big, {"k": 1000, "v": "b", "n": 5})
+    before = contents(big, "t")
+    assert run(big).strategy == "adopt"
+    assert contents(big, "t") == before
+
+
+def test_names_that_change_places_are_not_confused(wh: Warehouse, contents: Contents) -> None:
+    """Law: a column's place is its identity; two that swap names keep their values and types."""
+    wh.sql("CREATE TABLE t (k INT, a INT, b STRING, PRIMARY KEY (k))")
+    insert(wh, *({"k": k, "a": 1, "b": "x"} for k in range(10)))
+    run(wh)
+    for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
+        wh.sql(f"ALTER TABLE t RENAME COLUMN {old} TO {new}")
+    wh.sql("ALTER TABLE t ADD COLUMN c DATE")
+    before = contents(wh, "t")
+    assert run(wh).strategy == "rewrite"
+    assert contents(wh, "t") == before
+    delta = DeltaTable(str(folder(wh)))
+    told = {f.name: str(f.type.type) for f in delta.schema().fields}  # type: ignore[union-attr]
+    assert told == {"k": "integer", "b": "integer", "a": "string", "c": "date"}
+    row = pa.table(QueryBuilder().register("t", delta).execute("SELECT * FROM t LIMIT 1")).to_pylist()[0]
+    assert (row["a"], row["b"], row["c"]) == ("x", 1, None)
+
+
+def test_emptied_tables_are_folded(big: Warehouse, contents: Contents) -> None:
+    with big.transaction() as tx:
+        tx.delete("t", list(range(100)))
+    assert run(big).strategy == "rewrite"
+    assert contents(big, "t") == Counter()
+    assert DeltaTable(str(folder(big))).file_uris() == []
+    insert(big, {"k": 1, "v": "again"})
+    run(big)
+    assert sum(contents(big, "t").values()) == 1
+
+
+@pytest.mark.parametrize("key_type", ["BIGINT", "STRING", "DATE", "TIMESTAMP", "DECIMAL(10,2)", "BINARY", "BOOLEAN"])
+def test_merge_finds_keys_of_every_type(wh: Warehouse, contents: Contents, key_type: str) -> None:
+    """Law: after a merge the contents are those before it, with nested and extreme values."""
+    import datetime as dt
+    from decimal import Decimal
+
+    keys: dict[str, list[Any]] = {
+        "BIGINT": [2**62, -(2**62), 0],
+        "STRING": ["it's", "", "ü\n"],
+        "DATE": [dt.date(2020, 1, 1), dt.date(1, 1, 1), dt.date(9999, 12, 31)],
+        "TIMESTAMP": [dt.datetime(2020, 1, 1, 0, 0, 0, i, tzinfo=dt.UTC) for i in (0, 1, 999_999)],
+        "DECIMAL(10,2)": [Decimal("1.50"), Decimal("-2.25"), Decimal("0.00")],
+        "BINARY": [b"", b"\x00\xff", b"abc"],
+        "BOOLEAN": [True, False],
+    }
+    values = {"f": float("nan"), "a": [1, None], "s": {"x": 1, "y": "z"}, "m": [("k", 1)], "t": None}
+    wh.sql(
+        f"CREATE TABLE t (k {key_type}, f DOUBLE, a ARRAY<INT>, s STRUCT<x: INT, y: STRING>, m MAP<STRING, INT>, "
+        "t TIMESTAMP_NTZ, PRIMARY KEY (k))"
+    )
+    ours = keys[key_type]
+    insert(wh, *({"k": k, **values} for k in ours))
+    run(wh)
+    checkpoint_module_share = checkpoint_module._MERGE_SHARE
+    checkpoint_module._MERGE_SHARE = 10.0
+    try:
+        upsert(wh, {"k": ours[0], **values, "f": -0.0, "t": dt.datetime(2021, 1, 1)})
+        with wh.transaction() as tx:
+            tx.delete("t", [{"k": ours[1]}])
+        before = contents(wh, "t")
+        assert run(wh).strategy == "merge"
+    finally:
+        checkpoint_module._MERGE_SHARE = checkpoint_module_share
+    assert contents(wh, "t") == before
+    assert sum(before.values()) == len(ours) - 1
+    insert(wh, {"k": ours[1], **values})  # files of delta-rs and of our own, read together
+    before = contents(wh, "t")
+    assert run(wh).strategy == "adopt"
+    assert contents(wh, "t") == before
+
+
+@pytest.mark.parametrize("key_type", ["INT", "DECIMAL(10,0)"])
+def test_rows_are_found_by_key_after_columns_were_added_and_renamed(wh: Warehouse, key_type: str) -> None:
+    """Law: a key lookup reads files of every age, by place, whatever their columns were called."""
+    wh.sql(f"CREATE TABLE t (k {key_type}, v STRING, PRIMARY KEY (k))")
+    insert(wh, *({"k": k, "v": "a"} for k in range(50)))
+    run(wh)
+    wh.sql("ALTER TABLE t ADD COLUMN n INT")
+    insert(wh, {"k": 100, "v": "b", "n": 1})
+    run(wh)
+    wh.sql("ALTER TABLE t RENAME COLUMN k TO key")
+    with as_files():
+        upsert(wh, {"key": 7, "v": "c", "n": 2})
+    relation = wh._catalog.relation("t")
+    state = wh._catalog.state(relation, wh._catalog.snapshot())
+    keys = pa.table({"key": pa.array([3, 7, 100, 999], relation.schema.arrow.field(0).type)})
+    for keys_only in (False, True):
+        found = wh._storage.reader.lookup(state, keys, keys_only=keys_only)
+        assert sorted(int(k) for k in found.column("key").to_pylist()) == [3, 7, 100]
+    found = wh._storage.reader.lookup(state, keys).sort_by("key")
+    assert found.column("n").to_pylist() == [None, 2, 1]
+
+
+# -- any sequence ------------------------------------------------------------------------------------------
+
+keyed_rows = st.lists(
+    st.tuples(st.integers(0, 12), st.sampled_from(["a", "b", None])), min_size=1, max_size=6, unique_by=lambda r: r[0]
+)
+bag_rows = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", None])), min_size=1, max_size=6)
+
+
+def as_dicts(rows: list[tuple[Any, ...]], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [dict(zip(names, r, strict=False)) for r in rows]
+
+
+class Model:
+    """What the table should hold at every CSN."""
+
+    def __init__(self, wh: Warehouse, keyed: bool) -> None:
+        self.wh = wh
+        self.keyed = keyed
+        self.rows: list[tuple[Any, ...]] = []
+        self.width = 2
+        self.at: dict[int, list[tuple[Any, ...]]] = {}
+
+    def note(self) -> None:
+        self.at[self.wh._catalog.snapshot()] = [r + (None,) * (self.width - len(r)) for r in self.rows]
+
+    def names(self) -> tuple[str, ...]:
+        return self.wh._catalog.relation("t").schema.names
+
+    def expected(self, csn: int) -> Bag:
+        return Counter(tuple(map(repr, row)) for row in self.at[csn])
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.booleans(), st.data())
+def test_checkpoints_change_no_answer_at_any_csn(keyed: bool, data: st.DataObject) -> None:
+    """Law: contents at every CSN are those of the model, whatever was folded in between, by whichever way."""
+    kinds = ["insert", "delete", "checkpoint", "add", "rename"] + (["upsert"] if keyed else [])
+    with (
+        tempfile.TemporaryDirectory() as place,
+        freshview.connect(Path(place) / "w") as wh,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(checkpoint_module, "_MERGE_SHARE", data.draw(st.sampled_from([0.0, 5.0]), label="merge share"))
+        wh.sql(f"CREATE TABLE t (k INT, v STRING{', PRIMARY KEY (k)' if keyed else ''})")
+        model = Model(wh, keyed)
+        model.note()
+        for step in range(data.draw(st.integers(2, 9), label="steps")):
+            kind = data.draw(st.sampled_from(kinds), label="kind")
+            patch.setattr(transaction_module, "INLINE_BYTES", data.draw(st.sampled_from([0, 1 << 20]), label="inline"))
+            match kind:
+                case "insert":
+                    rows = data.draw(keyed_rows if keyed else bag_rows)
+                    if keyed:
+                        taken = {r[0] for r in model.rows}
+                        rows = [r for r in rows if r[0] not in taken]
+                    with wh.transaction() as tx:
+                        tx.insert("t", as_dicts(rows, model.names()))
+                    model.rows += rows
+                case "upsert":
+                    rows = data.draw(keyed_rows)
+                    with wh.transaction() as tx:
+                        tx.upsert("t", as_dicts(rows, model.names()))
+                    new = {r[0] for r in rows}
+                    model.rows = [r for r in model.rows if r[0] not in new] + rows
+                case "delete" if keyed:
+                    keys = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=5))
+                    with wh.transaction() as tx:
+                        tx.delete("t", keys)
+                    model.rows = [r for r in model.rows if r[0] not in keys]
+                case "delete" if model.rows:
+                    gone = data.draw(st.lists(st.sampled_from(range(len(model.rows))), unique=True, max_size=4))
+                    schema = wh._catalog.relation("t").schema
+                    wide = [model.rows[i] + (None,) * (model.width - len(model.rows[i])) for i in gone]
+                    images = pa.Table.from_pylist([dict(zip(schema.names, r, strict=True)) for r in wide], schema.arrow)
+                    with wh.transaction() as tx:
+                        tx._core.apply(tx._core.writable("t"), images, None)
+                    model.rows = [r for i, r in enumerate(model.rows) if i not in gone]
+                case "add":
+                    wh.sql(f"ALTER TABLE t ADD COLUMN c{step} DOUBLE")
+                    model.width += 1
+                case "rename":
+                    wh.sql(f"ALTER TABLE t RENAME COLUMN {model.names()[1]} TO r{step}")
+                case "checkpoint":
+                    run(wh)
+            model.note()
+        run(wh)
+        for csn in model.at:
+            relation = wh._catalog.relation("t")
+            found = wh._storage.reader.contents(wh._catalog.state(relation, csn))
+            assert Counter(tuple(map(repr, r.values())) for r in found.to_pylist()) == model.expected(csn), csn
+        main = wh._catalog.latest_main(wh._catalog.relation("t").id)
+        if main is not None:
+            delta = DeltaTable(str(folder(wh)), version=main.delta_version)
+            told = pa.table(QueryBuilder().register("t", delta).execute("SELECT * FROM t"))
+            names = model.names()
+            shown = Counter(tuple(repr(r.get(n)) for n in names) for r in told.to_pylist())
+            assert shown == model.expected(max(model.at))
+
+
+# -- others can read it --------------------------------------------------------------------------------------
+
+
+def test_any_delta_reader_can_open_main(big: Warehouse, contents: Contents, bag_of: Callable[..., Bag]) -> None:
+    """Law: plain deltalake, and DuckDB and pyarrow through its file list, read the same rows."""
+    upsert(big, {"k": 1, "v": "b"}, {"k": 101, "v": None})
+    run(big)
+    ours = contents(big, "t")
+    delta = DeltaTable(str(folder(big)))
+    files = [p.removeprefix("file://") for p in delta.file_uris()]
+    assert bag_of(pa.table(QueryBuilder().register("t", delta).execute("SELECT k, v FROM t"))) == ours
+    assert bag_of(ds.dataset(files).to_table(columns=["k", "v"])) == ours
+    assert bag_of(duckdb.sql(f"SELECT k, v FROM read_parquet({files})").to_arrow_table()) == ours
+
+
+def test_a_version_carries_its_csn(big: Warehouse) -> None:
+    """Law: the app transaction of a version is the CSN up to which it is complete."""
+    for way in ("merge", "rewrite"):
+        n = 2 if way == "merge" else 60
+        upsert(big, *({"k": k, "v": way} for k in range(n)))
+        assert run(big).strategy == way
+        main = big._catalog.latest_main(big._catalog.relation("t").id)
+        assert main is not None
+        assert main.csn == big._catalog.snapshot()
+        delta = DeltaTable(str(folder(big)))
+        assert delta.version() == main.delta_version
+        assert delta.transaction_version("freshview") == main.csn
+
+
+# -- law 11.2: crashes ---------------------------------------------------------------------------------------
+
+EVENTS = ["checkpoint.begun", "files.written", "main.committed", "checkpoint.written"]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("way", ["adopt", "merge", "rewrite", "first"])
+def test_a_crash_before_the_catalog_commit_is_settled_by_the_next_checkpoint(
+    table: Warehouse, contents: Contents, way: str, event: str
+) -> None:
+    """Law 11.2: crash anywhere up to the catalog commit, then redo: no row is doubled or lost."""
+    if way != "first":
+        insert(table, *({"k": k, "v": "a"} for k in range(100)))
+        run(table)
+    match way:
+        case "adopt" | "first":
+            insert(table, *({"k": k, "v": "new"} for k in range(200, 205)))
+        case "merge":
+            upsert(table, {"k": 1, "v": "b"}, {"k": 300, "v": "c"})
+        case "rewrite":
+            upsert(table, *({"k": k, "v": "b"} for k in range(60)))
+    before = contents(table, "t")
+    if way == "merge" and event == "files.written":
+        pytest.skip("delta-rs writes the files of a merge")
+    with killed_at(table, event):
+        run(table)
+    assert contents(table, "t") == before
+    insert(table, {"k": 1000, "v": "after"})
+    expected = before + Counter({("1000", "'after'"): 1})
+    run(table)
+    assert contents(table, "t") == expected
+    run(table)
+    assert contents(table, "t") == expected
+    told = pa.table(QueryBuilder().register("t", DeltaTable(str(folder(table)))).execute("SELECT k, v FROM t"))
+    assert Counter(tuple(map(repr, r.values())) for r in told.to_pylist()) == expected
+
+
+@pytest.mark.parametrize("way", ["adopt", "merge"])
+def test_a_crash_between_widening_and_writing_is_settled(big: Warehouse, contents: Contents, way: str) -> None:
+    """Law 11.2: a version that only added columns is undone, then done again."""
+    big.sql("ALTER TABLE t ADD COLUMN n INT")
+    if way == "merge":
+        upsert(big, {"k": 1, "v": "b", "n": 1})
+    else:
+        insert(big, {"k": 1000, "v": "b", "n": 1})
+    before = contents(big, "t")
+    with killed_at(big, "main.widened"):
+        run(big)
+    assert contents(big, "t") == before
+    assert run(big).strategy == way
+    assert contents(big, "t") == before
+
+
+def test_an_adopted_version_keeps_the_names_it_was_written_under(big: Warehouse, contents: Contents) -> None:
+    """Law 11.2: a crashed rewrite after a rename holds the new names, though its last row is older."""
+    upsert(big, {"k": 1, "v": "b"})
+    big.sql("ALTER TABLE t RENAME COLUMN v TO value")
+    before = contents(big, "t")
+    with killed_at(big, "checkpoint.written"):
+        run(big)
+    run(big)
+    relation = big._catalog.relation("t")
+    state = big._catalog.state(relation, big._catalog.snapshot())
+    assert state.main_schema is not None
+    assert state.main is not None
+    files = big._storage.mains.files(relation.id, state.main.delta_version)
+    assert tuple(pa.parquet.read_schema(folder(big) / files[0].path).names) == state.main_schema.names
+    assert contents(big, "t") == before
+    found = big._storage.reader.lookup(state, pa.table({"k": pa.array([1], pa.int32())}))
+    assert found.column("value").to_pylist() == ["b"]
+
+
+def test_a_stray_version_of_others_is_undone(big: Warehouse, contents: Contents) -> None:
+    """Law 11.2: what somebody else commits to main is never folded in, and never lost rows with it."""
+    before = contents(big, "t")
+    write_deltalake(str(folder(big)), pa.table({"k": pa.array([7], pa.int32()), "v": ["stray"]}), mode="append")
+    assert contents(big, "t") == before
+    upsert(big, {"k": 1, "v": "b"})
+    before = contents(big, "t")
+    run(big)
+    assert contents(big, "t") == before
+    told = pa.table(QueryBuilder().register("t", DeltaTable(str(folder(big)))).execute("SELECT k, v FROM t"))
+    assert Counter(tuple(map(repr, r.values())) for r in told.to_pylist()) == before
+
+
+def test_a_stray_table_before_the_first_checkpoint_is_replaced(table: Warehouse, contents: Contents) -> None:
+    insert(table, {"k": 1, "v": "a"})
+    write_deltalake(str(folder(table)), pa.table({"other": [1]}))
+    before = contents(table, "t")
+    run(table)
+    assert contents(table, "t") == before
+    assert DeltaTable(str(folder(table))).schema().to_arrow().names == ["k", "v"]
+
+
+@pytest.mark.parametrize("torn", ["", '{"add": {"pa', "missing file"])
+def test_a_version_that_a_power_cut_tore_is_not_adopted(big: Warehouse, contents: Contents, torn: str) -> None:
+    """Law 11.2: a log entry or data file that did not reach the disk is undone, not adopted."""
+    upsert(big, *({"k": k, "v": "b"} for k in range(60)))
+    before = contents(big, "t")
+    files = set(folder(big).rglob("*.parquet"))
+    with killed_at(big, "main.committed"):
+        run(big)
+    if torn == "missing file":
+        for path in set(folder(big).rglob("*.parquet")) - files:
+            path.write_bytes(b"")
+    else:
+        max((folder(big) / "_delta_log").glob("*.json")).write_text(torn)
+    assert contents(big, "t") == before
+    assert run(big).strategy == "rewrite"
+    assert contents(big, "t") == before
+
+
+@pytest.mark.parametrize("torn", ["", '{"add": {"pa'])
+def test_a_first_version_that_a_power_cut_tore_is_replaced(table: Warehouse, contents: Contents, torn: str) -> None:
+    """Law 11.2: the same where no version is known yet."""
+    insert(table, {"k": 1, "v": "a"})
+    before = contents(table, "t")
+    with killed_at(table, "main.committed"):
+        run(table)
+    (folder(table) / "_delta_log" / f"{0:020d}.json").write_text(torn)
+    assert run(table).strategy == "adopt"
+    assert contents(table, "t") == before
+
+
+def test_a_checkpoint_ahead_of_a_restored_catalog_is_undone(big: Warehouse, contents: Contents) -> None:
+    """Law 11.2: a version that holds commits the catalog does not know is never adopted."""
+    entry = folder(big) / "_delta_log" / f"{1:020d}.json"
+    before = contents(big, "t")
+    write_deltalake(str(folder(big)), pa.table({"k": pa.array([7], pa.int32()), "v": ["x"]}), mode="append")
+    stamps = [{"txn": {"appId": a, "version": v}} for a, v in (("freshview", 999), ("freshview.schema", 1))]
+    entry.write_text(entry.read_text().rstrip() + "\n" + "\n".join(map(json.dumps, stamps)) + "\n")
+    run(big)
+    assert contents(big, "t") == before
+    assert DeltaTable(str(folder(big))).version() == 2
+
+
+# -- two at once ---------------------------------------------------------------------------------------------
+
+
+def test_of_two_checkpointers_one_is_busy(big: Warehouse, contents: Contents) -> None:
+    """Law: a checkpoint is exclusive per table; the second reports 'busy' and does nothing."""
+    upsert(big, {"k": 1, "v": "b"})
+    before = contents(big, "t")
+    with freshview.connect(big.path) as other:
+        inner: list[str] = []
+        big.events.listen(lambda e: inner.append(run(other).strategy) if e.name == "checkpoint.written" else None)
+        assert run(big).strategy == "merge"
+    assert inner == ["busy"]
+    assert contents(big, "t") == before
+
+
+@pytest.mark.parametrize("event", ["checkpoint.begun", "checkpoint.written"])
+@pytest.mark.parametrize("way", ["adopt", "merge", "rewrite"])
+def test_a_checkpointer_that_lost_its_lease_does_no_harm(
+    big: Warehouse, contents: Contents, way: str, event: str
+) -> None:
+    """Law 11.2: if another one takes over in the middle, no row is doubled or lost."""
+    match way:
+        case "adopt":
+            insert(big, {"k": 1000, "v": "new"})
+        case "merge":
+            upsert(big, {"k": 1, "v": "b"})
+        case "rewrite":
+            upsert(big, *({"k": k, "v": "b"} for k in range(60)))
+    before = contents(big, "t")
+    with freshview.connect(big.path) as other:
+        inner: list[str] = []
+
+        def takes_over(e: Event) -> None:
+            if e.name == event and not inner:
+                big._catalog.leave()  # as if the lease had expired
+                inner.append(run(other).strategy)
+
+        big.events.listen(takes_over)
+        report = run(big)
+        assert inner in ([way], ["nothing"])
+        assert report.strategy in ("busy", way)
+        assert contents(big, "t") == before
+        run(other)
+        assert contents(other, "t") == before
+
+
+def test_checkpoints_race_commits_without_harm(table: Warehouse, contents: Contents) -> None:
+    """Law: folding while others commit loses and doubles nothing."""
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def fold() -> None:
+        try:
+            with freshview.connect(table.path) as other:
+                while not done.is_set():
+                    run(other)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=fold) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(40):
+        upsert(table, {"k": i % 7, "v": str(i)}, {"k": 100 + i, "v": "n"})
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    run(table)
+    expected = {i % 7: str(i) for i in range(40)} | {100 + i: "n" for i in range(40)}
+    assert contents(table, "t") == Counter({(repr(k), repr(v)): 1 for k, v in expected.items()})
