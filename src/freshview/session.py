@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from freshview.errors import InvalidStatement
 from freshview.relation.ingest import Data
+from freshview.relation.schema import Schema
 from freshview.sql.parser import parse
 from freshview.sql.statements import Delete, Describe, Insert, Merge, Query, Show, Statement, Update
 from freshview.transactions.dml import Statements
@@ -60,6 +61,10 @@ class UserTransaction:
             "it cannot run inside a transaction",
             "Run it with wh.sql().",
         )
+
+    def create(self, table: str, schema: Schema, properties: Mapping[str, str]) -> None:
+        """A table that appears with this transaction's commit."""
+        self._core.create(table, schema, properties)
 
     def insert(self, table: str, data: Data) -> Outcome:
         """Add rows: an Arrow table, a pandas or Spark DataFrame, or a list of dicts."""

@@ -19,6 +19,7 @@ from freshview.catalog.writer import Catalog
 from freshview.errors import (
     AlreadyExists,
     CorruptWarehouse,
+    FreshviewError,
     InvalidStatement,
     StorageUnavailable,
     WriteConflict,
@@ -26,7 +27,7 @@ from freshview.errors import (
 from freshview.events import Events
 from freshview.maintenance.background import DUE_BYTES, DUE_SEGMENTS, Loop, heartbeat_loop
 from freshview.maintenance.checkpoint import Checkpointer, choose
-from freshview.maintenance.notice import notice
+from freshview.maintenance.notice import look
 from freshview.maintenance.vacuum import RETENTION, vacuum
 from freshview.maintenance.views import ViewKeeper
 from freshview.relation.schema import Schema
@@ -119,10 +120,11 @@ class Warehouse:
                     f"warehouse {self.path}", "the folder is read-only", "Choose a writable folder."
                 )
         database = Database(catalog if catalog is not None else sqlite_url(self.path / "catalog.db"))
-        self._storage = Storage(self.path)
+        self._storage = Storage(self.path, self.events)
         self._check_marker(migrate(database))
         self._catalog = Catalog(database)
         self._session = spark
+        self._lost: dict[int, FreshviewError] = {}  # external tables that could not be looked at last time
         self._engine: SparkEngine | None = None
         self._engine_lock = threading.Lock()
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
@@ -316,6 +318,8 @@ class Warehouse:
         frames = {}
         for placeholder, ref in bound.tables.items():
             state = reading.state(ref, engine.time_zone)
+            if state.relation.id in self._lost and not (ref.version or ref.timestamp):
+                raise self._lost[state.relation.id]
             if state.relation.kind == "view":
                 frames[placeholder] = self._view_frame(state, transaction, freshness)
             else:
@@ -343,10 +347,12 @@ class Warehouse:
         return relation
 
     def _notice(self) -> None:
-        """What others wrote to external tables becomes commits, before a snapshot is chosen."""
-        external = [r for r in self._catalog.relations() if r.is_external]
-        if external:
-            notice(self._catalog, self.events, external)
+        """What others wrote to external tables becomes commits, before a snapshot is chosen.
+
+        A table that cannot be looked at is an error for those who read it, not for all.
+        """
+        external = self._catalog.externals()
+        self._lost = look(self._catalog, self.events, external).failed if external else {}
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -366,9 +372,11 @@ class Warehouse:
     def _after_commit(self, transaction: Transaction) -> None:
         """Files of a bulk load become part of main at once where that costs next to nothing."""
         for relation in transaction.loaded:
-            csn = self._catalog.snapshot()
-            if choose(self._catalog.state(relation, csn)) == "adopt":
-                self._checkpointer.run(relation)
+            try:
+                if choose(self._catalog.state(relation, self._catalog.snapshot())) == "adopt":
+                    self._checkpointer.run(relation)
+            except FreshviewError as error:  # the commit stands; the next checkpoint tries again
+                self.events.emit("checkpoint.failed", relation=relation.name, error=str(error))
 
     # -- definitions -------------------------------------------------------------------------------
 
@@ -447,18 +455,12 @@ class Warehouse:
         """CREATE TABLE … AS SELECT: the table appears with its rows, or not at all."""
         assert statement.query is not None
         self._catalog.require_free(statement.name)
-        frame = self._query(statement.query, None, None)
-        schema = self.engine().schema_of(frame, ())
-        key = tuple(schema.column(k).name for k in statement.key)
-        self._catalog.create(
-            statement.name, "table", Schema(schema.columns, key), properties=dict(statement.properties)
-        )
-        try:
-            with self.transaction() as transaction:
-                rows = transaction.insert(statement.name, frame).rows
-        except BaseException:
-            self._catalog.drop(statement.name)
-            raise
+        with self.transaction() as transaction:
+            frame = transaction.sql(statement.query)
+            schema = self.engine().schema_of(frame, ())
+            key = tuple(schema.column(k).name for k in statement.key)
+            transaction.create(statement.name, Schema(schema.columns, key), dict(statement.properties))
+            rows = transaction.insert(statement.name, frame).rows
         return Outcome(rows, transaction.csn)
 
     def _require_own(self, name: str) -> Relation:

@@ -9,7 +9,7 @@ import pytest
 from tests.catalog.helpers import contents, seen_by
 
 from freshview import Warehouse
-from freshview.errors import AlreadyExists, InvalidStatement, NotFound, WriteConflict
+from freshview.errors import AlreadyExists, DuplicateKey, InvalidStatement, NotFound, WriteConflict
 
 Open = Callable[[], Warehouse]
 
@@ -187,3 +187,16 @@ def test_odd_names_stay_inside_the_warehouse(wh: Warehouse, name: str) -> None:
     wh.sql(f"DROP TABLE `{name}`")
     assert [t.name for t in wh.status().tables] == ["t"]
     assert sorted(wh.path.parent.iterdir()) == outside
+
+
+def test_a_renamed_key_is_found_in_large_segments_written_before(
+    wh: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments too large to fold on the driver are searched by the name that the key had when they were written."""
+    with wh.transaction() as tx:
+        tx.upsert("t", pa.table({"k": pa.array(range(200_000), pa.int32())}))
+    wh.sql("ALTER TABLE t RENAME COLUMN k TO id")
+    monkeypatch.setattr("freshview.storage.reader.OVERLAY_ROWS", 10)
+    assert wh.sql("UPDATE t SET v = 'x' WHERE id = 150000").rows == 1
+    with pytest.raises(DuplicateKey, match="id=7"), wh.transaction() as tx:
+        tx.insert("t", [{"id": 7}])

@@ -7,25 +7,35 @@ holds, and exactly which commits fail.
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.catalog.helpers import contents, seen_by
 
 from freshview import Warehouse
 from freshview.errors import DuplicateKey, TransactionClosed, WriteConflict
 
-KEYS = st.integers(0, 3)
+KEYS = st.integers(0, 2)
 VALUES = st.integers(0, 2)
-ROWS = st.dictionaries(KEYS, VALUES, max_size=3)
+ROWS = st.dictionaries(KEYS, VALUES, min_size=1, max_size=2)
 KEYED = st.sampled_from(["one", "two"])
+KINDS = st.sampled_from(["insert", "upsert", "delete", "move", "add", "take"])
 _numbers = itertools.count()
 
 
@@ -55,6 +65,7 @@ class Isolation(RuleBasedStateMachine):
     """Rules are what users do; each checks what the model says about it."""
 
     transactions = Bundle("transactions")
+    conflicts: ClassVar[list[int]] = []
 
     def __init__(self, wh: Warehouse) -> None:
         super().__init__()
@@ -71,13 +82,46 @@ class Isolation(RuleBasedStateMachine):
 
     # -- what transactions do ----------------------------------------------------------------------
 
+    @initialize(target=transactions)
+    def begin_first(self) -> ModelTransaction:
+        return self.begin_one()
+
+    @initialize(target=transactions)
+    def begin_second(self) -> ModelTransaction:
+        return self.begin_one()
+
+    @precondition(lambda self: len(self.open) < 3)
     @rule(target=transactions)
     def begin(self) -> ModelTransaction:
+        return self.begin_one()
+
+    def begin_one(self) -> ModelTransaction:
         tx = ModelTransaction(self.wh.transaction(), self.last, self.history[self.last].copy())
         self.open.append(tx)
         return tx
 
-    @rule(tx=transactions, table=KEYED, rows=ROWS)
+    @rule(tx=transactions, steps=st.lists(st.tuples(KEYED, ROWS, KINDS), min_size=1, max_size=3))
+    def write(self, tx: ModelTransaction, steps: list[tuple[str, dict[int, int], str]]) -> None:
+        """A few statements at once, so that transactions meet; each sees just what it should."""
+        for table, rows, kind in steps:
+            self.statement(tx, table, rows, kind)
+            self._check(tx.sees, lambda name: seen_by(self.wh, tx.real, name))
+
+    def statement(self, tx: ModelTransaction, table: str, rows: dict[int, int], kind: str) -> None:
+        match kind:
+            case "insert":
+                self.insert(tx, table, rows)
+            case "upsert":
+                self.upsert(tx, table, rows)
+            case "delete":
+                self.delete(tx, table, set(rows))
+            case "move":
+                self.move_keys(tx, table, 1 + sum(rows.values()))
+            case "add":
+                self.insert_into_bag(tx, [*rows, *rows.values()])
+            case "take":
+                self.delete_from_bag(tx, [*rows, *rows.values()])
+
     def insert(self, tx: ModelTransaction, table: str, rows: dict[int, int]) -> None:
         data = [{"k": k, "v": v} for k, v in rows.items()]
         if tx not in self.open:
@@ -90,24 +134,19 @@ class Isolation(RuleBasedStateMachine):
             tx.real.insert(self.names[table], data)
             self._wrote(tx, table, rows, rows)
 
-    @rule(tx=transactions, table=KEYED, rows=ROWS)
     def upsert(self, tx: ModelTransaction, table: str, rows: dict[int, int]) -> None:
-        if tx in self.open:
-            tx.real.upsert(self.names[table], [{"k": k, "v": v} for k, v in rows.items()])
-            self._wrote(tx, table, rows, rows)
+        tx.real.upsert(self.names[table], [{"k": k, "v": v} for k, v in rows.items()])
+        self._wrote(tx, table, rows, rows)
 
-    @rule(tx=transactions, table=KEYED, keys=st.sets(KEYS, max_size=2))
     def delete(self, tx: ModelTransaction, table: str, keys: set[int]) -> None:
-        if tx in self.open:
-            tx.real.delete(self.names[table], sorted(keys))
-            for k in keys:
-                tx.sees.keyed[table].pop(k, None)
-            self._wrote(tx, table, keys, {})
+        tx.real.delete(self.names[table], sorted(keys))
+        for k in keys:
+            tx.sees.keyed[table].pop(k, None)
+        self._wrote(tx, table, keys, {})
 
-    @rule(tx=transactions, table=KEYED, shift=st.integers(1, 3))
     def move_keys(self, tx: ModelTransaction, table: str, shift: int) -> None:
         """UPDATE t SET k = k + shift: old and new keys are written, also where they overlap."""
-        if tx not in self.open or not tx.sees.keyed[table]:
+        if not tx.sees.keyed[table]:
             return
         relation = tx.real._core.relation(self.names[table])
         old = tx.sees.keyed[table]
@@ -117,25 +156,19 @@ class Isolation(RuleBasedStateMachine):
         tx.sees.keyed[table] = {}
         self._wrote(tx, table, old.keys() | new.keys(), new)
 
-    @rule(tx=transactions, rows=st.lists(VALUES, max_size=3))
     def insert_into_bag(self, tx: ModelTransaction, rows: list[int]) -> None:
-        if tx in self.open:
-            tx.real.insert(self.names["bag"], [{"a": a} for a in rows])
-            tx.sees.bag.update(rows)
-            tx.wrote |= bool(rows)
+        tx.real.insert(self.names["bag"], [{"a": a} for a in rows])
+        tx.sees.bag.update(rows)
+        tx.wrote |= bool(rows)
 
-    @rule(tx=transactions, data=st.data())
-    def delete_from_bag(self, tx: ModelTransaction, data: st.DataObject) -> None:
-        """Some of the copies that are there."""
-        if tx not in self.open or not tx.sees.bag.total():
-            return
-        rows = data.draw(st.lists(st.sampled_from(sorted(tx.sees.bag.elements())), min_size=1, max_size=2))
+    def delete_from_bag(self, tx: ModelTransaction, rows: list[int]) -> None:
+        """Those of the rows that are there, copy by copy."""
         gone = Counter(rows) & tx.sees.bag
         relation = tx.real._core.relation(self.names["bag"])
         tx.real._core.apply(relation, pa.table({"a": list(gone.elements())}, schema=relation.schema.arrow), None)
         tx.sees.bag -= gone
         tx.written |= {("bag", a) for a in gone}
-        tx.wrote = True
+        tx.wrote |= bool(gone)
 
     def _wrote(self, tx: ModelTransaction, table: str, keys: Any, rows: dict[int, int]) -> None:
         tx.sees.keyed[table].update(rows)
@@ -144,15 +177,22 @@ class Isolation(RuleBasedStateMachine):
 
     # -- how they end ------------------------------------------------------------------------------
 
-    @rule(tx=consumes(transactions))
-    def commit(self, tx: ModelTransaction) -> None:
-        if tx not in self.open:
-            return
+    @rule(tx=consumes(transactions), keep=st.sampled_from([True, True, True, False]))
+    def end(self, tx: ModelTransaction, keep: bool) -> None:
         self.open.remove(tx)
+        if keep:
+            self.commit(tx)
+        else:
+            tx.real.rollback()
+            assert self.wh._catalog.snapshot() == self.last
+        self.insert(tx, "one", {0: 0})
+
+    def commit(self, tx: ModelTransaction) -> None:
         if any(csn > tx.snapshot and written & tx.written for csn, written in self.commits):
             with pytest.raises(WriteConflict):
                 tx.real.commit()
             assert self.wh._catalog.snapshot() == self.last
+            self.conflicts.append(tx.snapshot)
             return
         csn = tx.real.commit()
         if not tx.wrote:
@@ -172,13 +212,6 @@ class Isolation(RuleBasedStateMachine):
         self.last, self.history[csn] = csn, state
         self.commits.append((csn, tx.written))
 
-    @rule(tx=consumes(transactions))
-    def roll_back(self, tx: ModelTransaction) -> None:
-        if tx in self.open:
-            self.open.remove(tx)
-            tx.real.rollback()
-            assert self.wh._catalog.snapshot() == self.last
-
     @rule(table=st.sampled_from(["one", "two", "bag"]))
     def checkpoint(self, table: str) -> None:
         """Changes where rows lie, and nothing else."""
@@ -186,24 +219,15 @@ class Isolation(RuleBasedStateMachine):
 
     # -- what they see -----------------------------------------------------------------------------
 
-    @rule(tx=transactions)
-    def sees_its_snapshot_and_own_writes(self, tx: ModelTransaction) -> None:
-        if tx in self.open:
-            self._check(tx.sees, lambda name: seen_by(self.wh, tx.real, name))
-
-    @rule(data=st.data())
-    def any_committed_version_stays_as_it_was(self, data: st.DataObject) -> None:
-        csn = data.draw(st.sampled_from(sorted(self.history)))
-        self._check(self.history[csn], lambda name: contents(self.wh, name, csn))
-
     def _check(self, state: State, read: Callable[[str], list[dict[str, Any]]]) -> None:
         for table, rows in state.keyed.items():
             assert {r["k"]: r["v"] for r in read(self.names[table])} == rows
         assert Counter(r["a"] for r in read(self.names["bag"])) == state.bag
 
     def teardown(self) -> None:
+        """Whoever is left commits; then every version is what the model says."""
         for tx in self.open:
-            tx.real.rollback()
+            self.commit(tx)
         for csn, state in self.history.items():
             self._check(state, lambda name, csn=csn: contents(self.wh, name, csn))  # type: ignore[misc]
 
@@ -212,12 +236,36 @@ def test_interleaved_transactions_are_snapshot_isolated(
     open_warehouse: Callable[[], Warehouse], catalog_url: str | None
 ) -> None:
     wh = open_warehouse()
+    Isolation.conflicts.clear()
     run_state_machine_as_test(
         lambda: Isolation(wh),
         settings=settings(
-            max_examples=60 if catalog_url is None else 8,
+            max_examples=70 if catalog_url is None else 10,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
+    assert Isolation.conflicts or catalog_url  # the long run did try what it is about
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_histories_are_snapshot_isolated(open_warehouse: Callable[[], Warehouse], seed: int) -> None:
+    """The same machine driven by dice: denser and longer than what shrinks well."""
+    dice, machine = random.Random(seed), Isolation(open_warehouse())
+    Isolation.conflicts.clear()
+    kinds = ["insert", "upsert", "delete", "move", "add", "take"]
+    for _ in range(100):
+        if len(machine.open) < 4 and dice.random() < 0.5:
+            machine.begin_one()
+        tx = dice.choice(machine.open) if machine.open else machine.begin_one()
+        for _ in range(dice.randint(1, 2)):
+            rows = {dice.randint(0, 4): dice.randint(0, 2) for _ in range(dice.randint(1, 2))}
+            machine.statement(tx, dice.choice(["one", "two"]), rows, dice.choice(kinds))
+        if dice.random() < 0.4:
+            machine.end(tx, dice.random() < 0.9)
+        if dice.random() < 0.05:
+            machine.checkpoint(dice.choice(["one", "two", "bag"]))
+    machine.teardown()
+    assert Isolation.conflicts
+    assert len(machine.history) > 10

@@ -29,8 +29,10 @@ def write(location: Path, *keys: int, mode: str = "append", **columns: list[Any]
 
 
 def look(wh: Warehouse) -> None:
-    """What every query and transaction does first."""
+    """What every query and transaction does first; what a reader of a lost table would be told is raised."""
     wh.transaction().rollback()
+    for error in wh._lost.values():
+        raise error
 
 
 def relation(wh: Warehouse, name: str = "t") -> Relation:
@@ -139,7 +141,7 @@ def test_a_version_is_noticed_by_the_background_loop(ext: Warehouse, location: P
     noticed = threading.Event()
     failed = threading.Event()
     ext.events.listen(lambda e: noticed.set() if e.name == "external.noticed" else None)
-    ext.events.listen(lambda e: failed.set() if e.name == "background.failed" else None)
+    ext.events.listen(lambda e: failed.set() if e.name == "external.failed" else None)
     hidden = location.with_name("hidden")
     location.rename(hidden)
     loop = Loop("test", 0.01, ext._background_step, ext.events)

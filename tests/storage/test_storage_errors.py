@@ -118,11 +118,11 @@ def test_main_is_durable_before_the_catalog_tells_of_it(
     watch = Watch(monkeypatch)
     home = table._storage.layout.relation(1)
 
-    def record_main(relation: Any, seen: Any, new: Any) -> bool:
+    def record_main(relation: Any, seen: Any, new: Any, lease: Any = None) -> bool:
         files = table._storage.mains.unknown_files(1, new.delta_version)
         watch.require([home / f.path for f in files])
         watch.require([home / "_delta_log" / f"{new.delta_version:020d}.json"])
-        return real(relation, seen, new)
+        return real(relation, seen, new, lease)
 
     monkeypatch.setattr(table._catalog, "record_main", record_main)
     assert fold(table) == ("nothing" if way == "recovered" else way)

@@ -77,6 +77,12 @@ class CatalogReader:
             found = [self._relation(c, r, csn) for r in c.execute(self._visible(csn)).all()]
             return sorted(found, key=lambda r: fold(r.name))
 
+    def externals(self) -> list[Relation]:
+        """The external tables."""
+        with self.database.read() as c:
+            rows = c.execute(self._visible(None).where(t.relations.c.kind == "external")).all()
+            return [self._relation(c, r) for r in rows]
+
     def relation_by_id(self, relation_id: int) -> Relation | None:
         with self.database.read() as c:
             row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation_id)).one_or_none()

@@ -16,7 +16,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.records import Commit, Relation, Segment
 from freshview.catalog.writer import Catalog, _segment_values
 from freshview.errors import NotFound, WriteConflict
-from freshview.relation.schema import Schema, check_relation_name, fold
+from freshview.relation.schema import Schema, check_relation_name
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,12 @@ class ViewCatalog:
         catalog = self.catalog
         with catalog.database.write() as c:
             clock = catalog.database.lock_clock(c)
-            catalog._check_free(c, name)
             catalog._check_leases(c, leases)
             for source in sources:
                 catalog._check_unchanged(c, source)
             created = clock.csn + 1
-            insert = t.relations.insert().values(
-                id=view_id, name=name, folded=fold(name), kind="view", epoch=1, schema_version=1, created_csn=created,
-                location=None, properties=json.dumps(dict(properties)),
-            )  # fmt: skip
-            c.execute(insert)
-            catalog._insert_schema(c, view_id, 1, created, name, schema)
+            view = Relation(view_id, name, "view", 1, 1, schema, created, None, dict(properties))
+            catalog._insert_relation(c, view)
             catalog._ddl_commit(c, view_id, "create")
             c.execute(t.frontiers.insert().values(view_id=view_id, epoch=1, csn=csn, stmtsn=0))
             if bases:
@@ -77,19 +72,7 @@ class ViewCatalog:
                 c.execute(t.segments.insert().values(**_segment_values(segment, csn, seq)))
             if leases:
                 c.execute(t.leases.delete().where(t.leases.c.id.in_(list(leases))))
-            found = catalog._find(c, name, None)
-            assert found is not None
-            return found, created
-
-    def reserve_id(self) -> int:
-        """A relation id that nobody else will get: files can be written before the relation exists."""
-        with self.catalog.database.write() as c:
-            blank = t.relations.insert().values(
-                name="", folded="", kind="", epoch=0, schema_version=0, created_csn=0, dropped_csn=0, properties="{}"
-            )
-            reserved = int(c.execute(blank).inserted_primary_key[0])  # type: ignore[index]
-            c.execute(t.relations.delete().where(t.relations.c.id == reserved))
-            return reserved
+            return view, created
 
     def reserve_csn(self, view: Relation) -> int:
         """A commit of its own for a refresh that has no other to stand at."""

@@ -7,7 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -31,6 +31,7 @@ class CommitRequest:
     segments: tuple[Segment, ...]
     leases: tuple[str, ...] = ()
     checked_to: int = 0  # conflicts have been looked for up to this CSN
+    created: frozenset[int] = frozenset()  # ids of relations that appear with this commit
 
 
 ConflictCheck = Callable[[Sequence[Segment]], None]
@@ -97,8 +98,9 @@ class Catalog(CatalogReader):
     def drop_leases(self, ids: Sequence[str]) -> set[str]:
         """Give up leases; the ids that were still held. Files of the others are not ours to remove."""
         with self.database.write(durable=False) as c:
-            held = set(c.execute(sa.select(t.leases.c.id).where(t.leases.c.id.in_(list(ids)))).scalars())
-            c.execute(t.leases.delete().where(t.leases.c.id.in_(held)))
+            own = sa.and_(t.leases.c.id.in_(list(ids)), t.leases.c.owner == self._owner)
+            held = set(c.execute(sa.select(t.leases.c.id).where(own)).scalars())
+            c.execute(t.leases.delete().where(own))
             return held
 
     def heartbeat(self) -> None:
@@ -123,7 +125,10 @@ class Catalog(CatalogReader):
             self._check_pin(c, request.pin)
             self._check_leases(c, request.leases)
             for relation in request.relations:
-                self._check_unchanged(c, relation)
+                if relation.id in request.created:
+                    self._insert_relation(c, replace(relation, created_csn=clock.csn + 1))
+                else:
+                    self._check_unchanged(c, relation)
             if clock.csn > request.checked_to:
                 conflicts(self._segments(c, [r.id for r in request.relations], request.checked_to, None))
             csn, now = self._next(c, clock.csn, clock.committed_at)
@@ -142,13 +147,14 @@ class Catalog(CatalogReader):
                         "csn": csn,
                         "txsn": request.pin.txsn,
                         "committed_at": now,
-                        "kind": "data",
+                        "kind": "create" if i in request.created else "data",
                         "rows": n,
                     }
                     for i, n in rows.items()
                 ],
             )
-            c.execute(t.segments.insert(), values)
+            if values:
+                c.execute(t.segments.insert(), values)
             if request.leases:
                 c.execute(t.leases.delete().where(t.leases.c.id.in_(request.leases)))
             c.execute(t.snapshots.delete().where(t.snapshots.c.id == request.pin.id))
@@ -209,25 +215,37 @@ class Catalog(CatalogReader):
         check_relation_name(name)
         with self.database.write() as c:
             clock = self.database.lock_clock(c)
-            self._check_free(c, name)
             csn = clock.csn + 1
-            relation_id = c.execute(
-                t.relations.insert().values(
-                    name=name,
-                    folded=fold(name),
-                    kind=kind,
-                    epoch=1,
-                    schema_version=1,
-                    created_csn=csn,
-                    location=location,
-                    properties=json.dumps(dict(properties or {})),
-                )
-            ).inserted_primary_key[0]  # type: ignore[index]
-            self._insert_schema(c, relation_id, 1, csn, name, schema)
-            self._ddl_commit(c, relation_id, "create")
+            relation = Relation(self._reserved(c), name, kind, 1, 1, schema, csn, location, dict(properties or {}))
+            self._insert_relation(c, relation)
+            self._ddl_commit(c, relation.id, "create")
             if main is not None:
-                c.execute(t.mains.insert().values(**_main_values(relation_id, csn, main, self.database.now(c))))
-            return Relation(relation_id, name, kind, 1, 1, schema, csn, location, dict(properties or {})), csn
+                c.execute(t.mains.insert().values(**_main_values(relation.id, csn, main, self.database.now(c))))
+            return relation, csn
+
+    def reserve_id(self) -> int:
+        """A relation id that nobody else will get: files can be written before the relation exists."""
+        with self.database.write() as c:
+            return self._reserved(c)
+
+    def _reserved(self, c: Connection) -> int:
+        blank = t.relations.insert().values(
+            name="", folded="", kind="", epoch=0, schema_version=0, created_csn=0, dropped_csn=0, properties="{}"
+        )
+        reserved = int(c.execute(blank).inserted_primary_key[0])  # type: ignore[index]
+        c.execute(t.relations.delete().where(t.relations.c.id == reserved))
+        return reserved
+
+    def _insert_relation(self, c: Connection, relation: Relation) -> None:
+        self._check_free(c, relation.name)
+        c.execute(
+            t.relations.insert().values(
+                id=relation.id, name=relation.name, folded=fold(relation.name), kind=relation.kind,
+                epoch=relation.epoch, schema_version=relation.schema_version, created_csn=relation.created_csn,
+                location=relation.location, properties=json.dumps(dict(relation.properties)),
+            )
+        )  # fmt: skip
+        self._insert_schema(c, relation.id, 1, relation.created_csn, relation.name, relation.schema)
 
     def drop(self, name: str) -> int:
         with self.database.write() as c:
@@ -305,10 +323,17 @@ class Catalog(CatalogReader):
 
     # -- main versions -------------------------------------------------------------------------
 
-    def record_main(self, relation: Relation, seen: Main | None, new: Main) -> bool:
-        """Make a checkpoint visible if main is still what it was computed from; False if not."""
+    def record_main(self, relation: Relation, seen: Main | None, new: Main, lease: Lease | None = None) -> bool:
+        """Make a checkpoint visible if main is still what it was computed from; False if not.
+
+        With a lease, it must still be ours: else vacuum may have taken the files for orphans.
+        """
         with self.database.write() as c:
             self.database.lock_clock(c)
+            if lease is not None:
+                held = sa.select(t.leases.c.id).where(t.leases.c.id == lease.id, t.leases.c.owner == self._owner)
+                if c.execute(held).first() is None:
+                    return False
             row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
             if row is None or row.dropped_csn is not None or row.epoch != relation.epoch:
                 return False

@@ -42,7 +42,8 @@ def changes(catalog: Catalog, storage: Storage, relation: Relation, c0: int, c1:
     bag = Schema(relation.schema.columns)
     segments = catalog.segments([relation.id], c0, c1)
     if relation.is_external:
-        parts = [external_changes(relation, *s.versions) for s in segments if s.versions is not None]
+        seen = {m.delta_version: m for m in catalog.mains(relation.id)}
+        parts = [external_changes(relation, *s.versions, seen.get(s.versions[1])) for s in segments if s.versions]
         return _signed(overlay(parts, bag).rows, bag)
     if sum(s.rows for s in segments) > OVERLAY_ROWS:
         raise TooLarge(sum(s.rows for s in segments))

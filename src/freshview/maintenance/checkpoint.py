@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from freshview.catalog.records import DataFile, Main, Relation, RelationState, Segment
+from freshview.catalog.records import DataFile, Lease, Main, Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog
 from freshview.errors import CorruptWarehouse, InvalidStatement, WriteConflict
 from freshview.events import Events
@@ -60,13 +60,13 @@ class Checkpointer:
         try:
             pin = self.catalog.begin("checkpoint")
             try:
-                return self._fold(relation, pin.csn)
+                return self._fold(relation, pin.csn, lease)
             finally:
                 self.catalog.release(pin)
         finally:
             self.catalog.drop_leases([lease.id])
 
-    def _fold(self, relation: Relation, csn: int) -> CheckpointReport:
+    def _fold(self, relation: Relation, csn: int, lease: Lease) -> CheckpointReport:
         self._settle(relation)
         state = self.catalog.state(relation, csn)
         strategy = choose(state)
@@ -79,7 +79,7 @@ class Checkpointer:
         except WriteConflict:  # another one was faster; this one's files are left to vacuum
             return CheckpointReport(relation.name, "busy", complete_to)
         self.events.emit("checkpoint.written", relation=relation.name, csn=complete_to)
-        done = self.catalog.record_main(relation, state.main, new)
+        done = self.catalog.record_main(relation, state.main, new, lease)
         self.events.emit("checkpoint.done", relation=relation.name, csn=complete_to, strategy=strategy)
         return CheckpointReport(relation.name, strategy if done else "busy", complete_to, new.rows)
 

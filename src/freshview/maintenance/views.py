@@ -23,7 +23,7 @@ from freshview.catalog.records import PENDING, Lease, Relation, RelationState, S
 from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.delta.forms import STORED, delta_plan
-from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, QueryFailed
+from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, QueryFailed, SnapshotExpired
 from freshview.events import Events
 from freshview.maintenance.changes import TooLarge, changes, with_weight
 from freshview.maintenance.definition import (
@@ -116,7 +116,7 @@ class ViewKeeper:
         sources: dict[str, Relation], table: pa.Table, csn: int,
     ) -> tuple[int, int]:  # fmt: skip
         bases = {b for r in sources.values() for b in (self._views.bases(r) if r.kind == "view" else [r.id])}
-        view_id = self._views.reserve_id()
+        view_id = self._catalog.reserve_id()
         segments, leases = self._segments(view_id, tag(table, schema, INSERT, 1))
         if existing is not None:
             self.drop(existing.name)
@@ -251,8 +251,8 @@ class ViewKeeper:
                     return _Work("nothing", view.schema.segment_arrow.empty_table(), 0)
                 if self._is_small(definition, deltas, c1):
                     return self._incremental(view, definition, deltas, c0, c1)
-            except TooLarge:
-                pass
+            except (TooLarge, SnapshotExpired):
+                pass  # the change cannot be had; the result still can
         return self._full(view, definition, c0, c1)
 
     def _deltas(self, definition: Definition, c0: int, c1: int) -> dict[str, pa.Table]:

@@ -8,6 +8,7 @@ Delta rows are kept in the order in which they apply, so "last" is the highest p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from freshview.errors import CorruptWarehouse
 from freshview.relation.schema import ACTION, STMTSN, Schema
-from freshview.relation.types import DataType
+from freshview.relation.types import INEXACT, DataType
 
 # The order of the values is the order of application: deletes before inserts.
 DELETE = 0  # full old image
@@ -95,10 +96,10 @@ def _identity(column: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
     """-0.0 and 0.0 differ, NaN equals itself: identity, not SQL equality (law 11.4)."""
     if type_.is_nested:
         return pa.chunked_array([pa.array([repr(v) for v in column.to_pylist()], pa.string())])
-    if type_.kind == "float":
-        return pa.chunked_array([c.view(pa.int32()) for c in column.chunks], pa.int32())
-    if type_.kind == "double":
-        return pa.chunked_array([c.view(pa.int64()) for c in column.chunks], pa.int64())
+    if type_.kind in INEXACT:
+        bits = pa.int32() if type_.kind == "float" else pa.int64()
+        one_nan = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), column)  # of all its encodings
+        return pa.chunked_array([c.view(bits) for c in one_nan.chunks], bits)
     return column
 
 

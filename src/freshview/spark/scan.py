@@ -24,7 +24,7 @@ from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.delta import INSERT, Overlay, key_table, untag
 from freshview.relation.schema import ACTION, STMTSN, Schema
 from freshview.spark.types import identity_sql, metadata, quoted, spark_schema, to_spark
-from freshview.storage.external import partition_groups
+from freshview.storage.external import open_seen, partition_groups
 from freshview.storage.files import check_present
 from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
 from freshview.storage.store import Storage
@@ -49,7 +49,7 @@ class Scanner:
 
     def scan(self, state: RelationState) -> DataFrame:
         """The relation as a DataFrame with its own column names and types."""
-        if any(s.is_pending for s in state.segments):
+        if state.relation.is_external or any(s.is_pending for s in state.segments):
             return self._scan(state)
         last = state.segments[-1].csn if state.segments else -1
         base = state.main.delta_version if state.main else -1
@@ -215,7 +215,7 @@ class Scanner:
         relation, schema = state.relation, state.schema
         assert state.main is not None
         assert relation.location is not None
-        table = self._storage.mains.open(relation.location, state.main.delta_version)
+        table = open_seen(relation, state.main)
         parts = []
         for values, paths in partition_groups(table, schema):
             stored = [c for c in schema.columns if c.name not in values]

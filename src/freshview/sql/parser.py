@@ -110,6 +110,8 @@ def _create_table(cursor: Cursor) -> CreateTable:
         raise cursor.error(f"USING {file_format} is not supported; tables are Delta tables")
     query = _query_text(cursor) if tree.expression is not None else None
     if location is not None:
+        if not location.strip():
+            raise cursor.error("LOCATION is empty, or a quote inside it is not written as \\'")
         if columns or query:
             raise cursor.error("a table with LOCATION is an existing Delta table; its columns come from there")
         if file_format != "DELTA":

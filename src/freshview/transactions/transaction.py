@@ -27,7 +27,7 @@ from freshview.relation.delta import (
     untag,
 )
 from freshview.relation.ingest import Data, check_required, to_table
-from freshview.relation.schema import fold
+from freshview.relation.schema import Schema, fold
 from freshview.storage.store import Storage
 from freshview.transactions.conflicts import check_conflicts
 from freshview.transactions.constraints import check_statement, check_unique
@@ -54,6 +54,7 @@ class Transaction:
         self._relations: dict[int, Relation] = {}
         self._pending: dict[int, list[Segment]] = {}
         self._leases: list[Lease] = []
+        self._created: dict[str, Relation] = {}
         self._stmtsn = 0
         self._open = True
         self.csn: int | None = None
@@ -87,13 +88,29 @@ class Transaction:
     def relation(self, name: str) -> Relation:
         """The relation of that name in this transaction's snapshot."""
         self._require_open()
-        return self._catalog.relation(name, self._pin.csn)
+        return self._created.get(fold(name)) or self._catalog.relation(name, self._pin.csn)
 
     def state(self, relation: Relation) -> RelationState:
         """The relation as this transaction sees it: its snapshot ⊕ own earlier statements."""
         self._require_open()
-        state = self._catalog.state(relation, self._pin.csn)
+        if fold(relation.name) in self._created:
+            state = RelationState(relation, self._pin.csn, None, None, ())
+        else:
+            state = self._catalog.state(relation, self._pin.csn)
         return replace(state, segments=state.segments + tuple(self._pending.get(relation.id, ())))
+
+    def create(self, name: str, schema: Schema, properties: Mapping[str, str]) -> Relation:
+        """A table that appears with this transaction's commit, with what was put into it."""
+        self._require_open()
+        self._catalog.require_free(name)
+        relation = Relation(
+            self._catalog.reserve_id(), name, "table", 1, 1, schema, self._pin.csn, None, dict(properties)
+        )
+        self._created[fold(name)] = relation
+        self._relations[relation.id] = relation
+        self._pending[relation.id] = []
+        self.lease_folder(relation, "new")
+        return relation
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -194,7 +211,7 @@ class Transaction:
         """Make all statements visible at once; the CSN."""
         self._require_open()
         segments = [s for parts in self._pending.values() for s in parts]
-        if not segments:
+        if not segments and not self._created:
             self.rollback()
             self.csn = self._pin.csn
             return self.csn
@@ -202,7 +219,9 @@ class Transaction:
             relations = tuple(self._relations.values())
             final = tuple(s for r in relations for s in self._packed(r))
             checked_to = self._check_conflicts(relations, final)
-            request = CommitRequest(self._pin, relations, final, tuple(lease.id for lease in self._leases), checked_to)
+            leases = tuple(lease.id for lease in self._leases)
+            created = frozenset(r.id for r in self._created.values())
+            request = CommitRequest(self._pin, relations, final, leases, checked_to, created)
             self._events.emit("commit.prepared", txsn=self.txsn)
             self.csn = self._commit(request)
         except BaseException:
