@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from dataclasses import dataclass
@@ -12,13 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.engine import Database, sqlite_url
-from freshview.catalog.migrations import migrate
 from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.views import Job
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
     AlreadyExists,
-    CorruptWarehouse,
     FreshviewError,
     InvalidStatement,
     StorageUnavailable,
@@ -30,6 +27,7 @@ from freshview.maintenance.checkpoint import Checkpointer, choose
 from freshview.maintenance.notice import look
 from freshview.maintenance.vacuum import RETENTION, vacuum
 from freshview.maintenance.views import ViewKeeper
+from freshview.pairing import pair
 from freshview.relation.schema import Schema
 from freshview.session import UserTransaction
 from freshview.sql.binding import bind
@@ -68,7 +66,6 @@ if TYPE_CHECKING:
 
     from freshview.spark.engine import SparkEngine
 
-_MARKER = "freshview.json"
 _BACKGROUND_SECONDS = 2.0
 _RETRIES = 5  # of a statement that commits by itself and lost a race
 
@@ -121,7 +118,7 @@ class Warehouse:
                 )
         database = Database(catalog if catalog is not None else sqlite_url(self.path / "catalog.db"))
         self._storage = Storage(self.path, self.events)
-        self._check_marker(migrate(database))
+        pair(self.path, database)
         self._catalog = Catalog(database)
         self._session = spark
         self._lost: dict[int, FreshviewError] = {}  # external tables that could not be looked at last time
@@ -480,26 +477,6 @@ class Warehouse:
                 relation = self._catalog.relation_by_id(relation_id)
                 if relation is not None:
                     self._checkpointer.run(relation)
-
-    def _check_marker(self, warehouse_id: str) -> None:
-        """A folder belongs to one catalog; say so before two of them mix their files."""
-        marker = self.path / _MARKER
-        with storage_errors(f"warehouse {self.path}"):
-            if not marker.exists():
-                marker.write_text(json.dumps({"warehouse_id": warehouse_id}))
-                return
-            try:
-                found = json.loads(marker.read_text()).get("warehouse_id")
-            except (ValueError, AttributeError) as error:
-                raise CorruptWarehouse(
-                    f"warehouse {self.path}", f"{_MARKER} is damaged", "Restore it from a backup."
-                ) from error
-        if found != warehouse_id:
-            raise CorruptWarehouse(
-                f"warehouse {self.path}",
-                "it belongs to another catalog",
-                "Open it with the catalog it was made with, or choose another folder.",
-            )
 
 
 def connect(

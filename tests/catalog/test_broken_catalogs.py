@@ -228,7 +228,6 @@ def test_a_copied_warehouse_opens(tmp_path: Path) -> None:
         assert len(contents(wh, "t")) == 2000
 
 
-@pytest.mark.xfail(strict=True, reason="warehouse.py: a catalog is made before the folder's marker is read")
 def test_a_refused_pairing_leaves_the_other_database_empty(tmp_path: Path) -> None:
     _make(tmp_path / "one")
     other = Database(sqlite_url(tmp_path / "other.db"))
@@ -240,7 +239,6 @@ def test_a_refused_pairing_leaves_the_other_database_empty(tmp_path: Path) -> No
     assert names == []
 
 
-@pytest.mark.xfail(strict=True, reason="warehouse.py: a catalog that has a folder takes any empty folder, too")
 def test_a_catalog_does_not_take_another_folder(tmp_path: Path) -> None:
     """Its data files lie in the first one; opening it with an empty one would lose them from sight."""
     _make(tmp_path / "one", f"sqlite:///{tmp_path / 'c.db'}")
@@ -248,7 +246,6 @@ def test_a_catalog_does_not_take_another_folder(tmp_path: Path) -> None:
         freshview.connect(tmp_path / "two", catalog=f"sqlite:///{tmp_path / 'c.db'}").close()
 
 
-@pytest.mark.xfail(strict=True, reason="warehouse.py: the marker is not written in one piece")
 def test_a_kill_while_the_marker_is_written_needs_no_repair(tmp_path: Path) -> None:
     _make(tmp_path)
     (tmp_path / "freshview.json").write_text("")  # as a kill between open and write leaves it

@@ -115,9 +115,6 @@ def test_no_update_is_lost_between_processes(
     check_counters(wh, 20)
 
 
-@pytest.mark.xfail(
-    strict=False, reason="warehouse.py: the marker is not written in one piece, so a racing opener reads half"
-)
 def test_first_openings_at_once_make_one_warehouse(tmp_path: Path, catalog_url: str | None) -> None:
     """All of them work, on the same catalog; none is told that the warehouse is damaged."""
     opened: list[Warehouse] = []

@@ -14,6 +14,11 @@ from sqlglot import exp
 
 from freshview.errors import NotMaintainable
 
+
+class IllegalTree(NotMaintainable):
+    """An expression uses a column that its input does not give."""
+
+
 WEIGHT = "__w"  # the signed multiplicity of a row in a delta
 
 
@@ -115,6 +120,7 @@ class Join(Node):
     right: Node
     kind: str
     condition: exp.Expr | None = None
+    small: str = ""  # "left" or "right": that side is known to be small, send it to the other
 
     def __post_init__(self) -> None:
         assert self.kind in ("inner", "left", "semi", "anti")
@@ -274,7 +280,7 @@ def names_in(expression: exp.Expr) -> set[str]:
 def require(expression: exp.Expr, available: tuple[str, ...]) -> None:
     missing = names_in(expression) - set(available)
     if missing:
-        raise NotMaintainable(
+        raise IllegalTree(
             f"expression {expression.sql(dialect='spark')}",
             f"uses {', '.join(sorted(missing))}, not given by its input",
             "",

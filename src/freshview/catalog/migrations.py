@@ -69,3 +69,27 @@ def _warehouse_id(connection: Connection, database: Database) -> str:
     if value is None:
         raise CorruptWarehouse(f"catalog {database}", "it has no warehouse id", "Restore the catalog from a backup.")
     return str(value)
+
+
+_FOLDER = "folder_marked"
+
+
+def is_empty(database: Database) -> bool:
+    """Has nobody made a catalog in this database yet?"""
+    with database.read() as connection:
+        return _version(connection) == 0
+
+
+def has_folder(database: Database) -> bool:
+    """Has a folder been marked as this catalog's?"""
+    with database.read() as connection:
+        if _version(connection) == 0:
+            return False
+        return connection.execute(sa.select(t.meta.c.value).where(t.meta.c.key == _FOLDER)).first() is not None
+
+
+def set_folder(database: Database) -> None:
+    """Remember that a folder has been marked as this catalog's."""
+    with database.write() as connection:
+        if connection.execute(sa.select(t.meta.c.key).where(t.meta.c.key == _FOLDER)).first() is None:
+            connection.execute(t.meta.insert().values(key=_FOLDER, value="yes"))

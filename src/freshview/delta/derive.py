@@ -4,7 +4,8 @@ For a view E and a job from an old state to a new one:   new(E) = old(E) + Δ(E)
 `old` and `new` are the same tree over explicit versions, so the state bug (DEFER §1) cannot be written.
 
     σ, π, generators, ⊎     Δ(op E)       = op Δ(E)                                    linear
-    inner join              Δ(L ⋈ R)      = Δ(L) ⋈ old(R)  ⊎  new(L) ⋈ Δ(R)            bilinear (LAZY §3.3)
+    inner joins             Δ(R1 ⋈ … ⋈ Rn) = Σi new(R1) ⋈ … ⋈ Δ(Ri) ⋈ … ⋈ old(Rn)      multilinear (LAZY §3.3);
+                                            each term starts at its Δ and joins outward
     left, semi, anti join   Δ(L op R)     = Δ(L) op old(R) ⊎ A op new(R) − A op old(R)  linear in L;
                                             A = rows of new(L) that match a row of Δ(R)
     per key K               Δ(op E)       = op(new(E) ⋉ K) − op(old(E) ⋉ K),  K = keys in Δ(E)   affected keys
@@ -36,8 +37,9 @@ from freshview.algebra.nodes import (
     Values,
     Window,
     column,
+    names_in,
 )
-from freshview.algebra.traversal import bottom_up, rewrite
+from freshview.algebra.traversal import relations, rewrite
 
 
 def at_version(root: Node, version: str) -> Node:
@@ -45,38 +47,45 @@ def at_version(root: Node, version: str) -> Node:
     return rewrite(root, lambda n: replace(n, version=version) if isinstance(n, Scan) else n)
 
 
-def derive(root: Node, changed: set[str]) -> Node | None:
+def derive(root: Node, changed: set[str], *, small: bool = True) -> Node | None:
     """The delta of a tree whose relations `changed` have changed; None if nothing it reads has.
 
-    The result has the tree's columns and a weight.
+    The result has the tree's columns and a weight. If the changes are small, whatever comes from them is
+    marked so, and large inputs are reduced by it before they are joined.
     """
-    return _Deriving(changed).delta(root)
+    return _Deriving(changed, small).delta(root)
 
 
 class _Deriving:
-    def __init__(self, changed: set[str]) -> None:
+    def __init__(self, changed: set[str], small: bool) -> None:
         self._changed = changed
+        self._small = small
         self._numbers = itertools.count(1)
         self._old: dict[int, Node] = {}
         self._new: dict[int, Node] = {}
+        self._done: dict[int, Node | None] = {}
+        self._kept: list[Node] = []  # keeps nodes alive, so that their ids stay theirs
 
-    def delta(self, root: Node) -> Node | None:
-        done: dict[int, Node | None] = {}
-        for node in bottom_up(root):
-            done[id(node)] = self._delta(node, [done[id(i)] for i in node.inputs])
-        return done[id(root)]
+    def delta(self, node: Node) -> Node | None:
+        if id(node) not in self._done:
+            self._kept.append(node)
+            self._done[id(node)] = self._delta(node) if relations(node) & self._changed else None
+        return self._done[id(node)]
 
     def old(self, node: Node) -> Node:
+        self._kept.append(node)
         return self._old.setdefault(id(node), at_version(node, "old"))
 
     def new(self, node: Node) -> Node:
+        self._kept.append(node)
         return self._new.setdefault(id(node), at_version(node, "new"))
 
-    def _delta(self, node: Node, deltas: list[Node | None]) -> Node | None:
+    def _delta(self, node: Node) -> Node | None:
         if isinstance(node, Scan):
-            return replace(node, version="delta") if node.relation in self._changed else None
-        if all(d is None for d in deltas):
-            return None
+            return replace(node, version="delta")
+        if _is_inner_join(node):
+            return self._multilinear(node)
+        deltas = [self.delta(i) for i in node.inputs]
         match node:
             case Filter() | Generate():
                 assert deltas[0] is not None
@@ -86,8 +95,6 @@ class _Deriving:
                 return Project(deltas[0], (*node.items, (WEIGHT, column(WEIGHT))))
             case Union():
                 return self._united(node, [_named(d, node) for d in deltas if d is not None])
-            case Join(kind="inner"):
-                return self._inner(node, deltas[0], deltas[1])
             case Join():
                 return self._linear_in_left(node, deltas[0], deltas[1])
             case Aggregate():
@@ -102,25 +109,50 @@ class _Deriving:
                 return None
         raise TypeError(type(node).__name__)
 
-    def _inner(self, node: Join, left: Node | None, right: Node | None) -> Node:
+    def _multilinear(self, node: Node) -> Node:
+        leaves, conjuncts = _flattened(node)
         terms = []
-        if left is not None:
-            terms.append(_ordered(Join(left, self.old(node.right), "inner", node.condition), node))
-        if right is not None:
-            terms.append(_ordered(Join(self.new(node.left), right, "inner", node.condition), node))
+        for i, leaf in enumerate(leaves):
+            change = self.delta(leaf)
+            if change is not None:
+                others = [self.new(r) for r in leaves[:i]] + [self.old(r) for r in leaves[i + 1 :]]
+                terms.append(_ordered(self._outward(change, others, conjuncts), node))
         return self._united(node, terms)
+
+    def _outward(self, start: Node, others: list[Node], conjuncts: list[exp.Expr]) -> Node:
+        """Join a small start with the others, next always one that a condition connects."""
+        waiting = list(conjuncts)
+        current, waiting = _filtered(start, waiting)
+        rest = []
+        for other in others:
+            reduced, waiting = _filtered(other, waiting)
+            rest.append(reduced)
+        while rest:
+            chosen = next((r for r in rest if _connecting(current, r, waiting)), rest[0])
+            rest.remove(chosen)
+            condition = _connecting(current, chosen, waiting)
+            waiting = [c for c in waiting if c not in condition]
+            current = Join(current, chosen, "inner", conjunction(condition), "left" if self._small else "")
+        return current
 
     def _linear_in_left(self, node: Join, left: Node | None, right: Node | None) -> Node:
         terms = []
         if left is not None:
-            terms.append(_ordered(Join(left, self.old(node.right), node.kind, node.condition), node))
+            terms.append(_ordered(self._near_join(left, self.old(node.right), node), node))
         if right is not None:
             touched = Project(right, tuple((c, column(c)) for c in node.right.columns))
-            affected = Join(self.new(node.left), touched, "semi", node.condition)
+            affected = Join(self.new(node.left), touched, "semi", node.condition, "right" if self._small else "")
             for side, weight in ((self.new(node.right), 1), (self.old(node.right), -1)):
-                near = Join(side, affected, "semi", node.condition)
-                terms.append(weighted(Join(affected, near, node.kind, node.condition), weight))
+                terms.append(weighted(self._near_join(affected, side, node), weight))
         return self._united(node, terms)
+
+    def _near_join(self, left: Node, right: Node, node: Join) -> Node:
+        """left op right, with the right side first reduced to what can match."""
+        if not self._small or not _has_equality(node):
+            return Join(left, right, node.kind, node.condition)
+        keys = Project(left, tuple((c, column(c)) for c in node.left.columns))
+        near = Join(right, keys, "semi", node.condition, "right")
+        return Join(left, near, node.kind, node.condition, "right")
 
     def _per_key(self, node: Node, deltas: list[Node | None], keys: tuple[tuple[str, ...], ...]) -> Node:
         """Affected keys. `keys` names the key columns of each input, matched by place."""
@@ -147,6 +179,59 @@ class _Deriving:
 
     def _united(self, node: Node, terms: list[Node]) -> Node:
         return terms[0] if len(terms) == 1 else Union(tuple(terms), (*node.columns, WEIGHT))
+
+
+def _is_inner_join(node: Node) -> bool:
+    """An inner join, perhaps under filters."""
+    while isinstance(node, Filter):
+        node = node.input
+    return isinstance(node, Join) and node.kind == "inner"
+
+
+def _flattened(node: Node) -> tuple[list[Node], list[exp.Expr]]:
+    """The inputs of nested inner joins and all their conditions, filters above and between included."""
+    if not _is_inner_join(node):
+        return [node], []
+    if isinstance(node, Filter):
+        leaves, conjuncts = _flattened(node.input)
+        return leaves, [*conjuncts, *_conjuncts(node.predicate)]
+    assert isinstance(node, Join)
+    left, right = _flattened(node.left), _flattened(node.right)
+    own = _conjuncts(node.condition) if node.condition is not None else []
+    return [*left[0], *right[0]], [*left[1], *right[1], *own]
+
+
+def _conjuncts(tree: exp.Expr) -> list[exp.Expr]:
+    tree = tree.unnest()
+    return [c for side in tree.flatten() for c in _conjuncts(side)] if isinstance(tree, exp.And) else [tree]
+
+
+def _filtered(node: Node, waiting: list[exp.Expr]) -> tuple[Node, list[exp.Expr]]:
+    """A node under the conditions that concern it alone, and the other conditions."""
+    own = [c for c in waiting if names_in(c) and names_in(c) <= set(node.columns)]
+    condition = conjunction(own)
+    return (Filter(node, condition) if condition is not None else node), [c for c in waiting if c not in own]
+
+
+def _connecting(left: Node, right: Node, waiting: list[exp.Expr]) -> list[exp.Expr]:
+    """Conditions that can be checked once two nodes are joined."""
+    available = set(left.columns) | set(right.columns)
+    return [c for c in waiting if names_in(c) <= available]
+
+
+def _has_equality(node: Join) -> bool:
+    """Is there a condition `left = right` that a hash join can use?"""
+    left, right = set(node.left.columns), set(node.right.columns)
+    for c in _conjuncts(node.condition) if node.condition is not None else []:
+        if isinstance(c, exp.EQ | exp.NullSafeEQ):
+            a, b = names_in(c.this), names_in(c.expression)
+            if a and b and ((a <= left and b <= right) or (a <= right and b <= left)):
+                return True
+    return False
+
+
+def conjunction(conditions: list[exp.Expr]) -> exp.Expr | None:
+    return exp.and_(*conditions, copy=True) if conditions else None
 
 
 def _over(node: Node, inputs: tuple[Node, ...]) -> Node:

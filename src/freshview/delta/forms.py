@@ -147,32 +147,34 @@ def _from_state(
     )
 
 
-def delta_plan(form: Form, lowered: Lowered, changed: set[str], types: Mapping[str, str]) -> Node | None:
+def delta_plan(
+    form: Form, lowered: Lowered, changed: set[str], types: Mapping[str, str], *, small: bool = True
+) -> Node | None:
     """The change of the stored rows, with a weight; None if the view reads nothing that changed.
 
     `types` gives Spark's type of each stored column.
     """
     if form.rule == "rows":
-        return derive(form.tree, changed)
+        return derive(form.tree, changed, small=small)
     assert form.root is not None
-    delta = derive(form.root.input, changed)
+    delta = derive(form.root.input, changed, small=small)
     if delta is None:
         return None
     if form.rule == "sums":
         return _sums_delta(form, lowered, delta, types)
-    return _groups_delta(form, delta)
+    return _groups_delta(form, delta, "right" if small else "")
 
 
 def _stored_scan(form: Form) -> Scan:
     return Scan(STORED, tuple((c, f"{c}__old") for c in form.stored), "old")
 
 
-def _groups_delta(form: Form, delta: Node) -> Node:
+def _groups_delta(form: Form, delta: Node, small: str) -> Node:
     assert form.root is not None
     affected = _touched_keys(form, delta)
     new_input = at_version(form.root.input, "new")
     if form.keys:
-        new_input = Join(new_input, affected, "semi", null_safe(form.root.keys, affected.columns))
+        new_input = Join(new_input, affected, "semi", null_safe(form.root.keys, affected.columns), small)
     fresh = _replaced(form, Aggregate(new_input, form.root.keys, form.root.items))
     return _difference(form, fresh, _stored_near(form, affected))
 

@@ -278,9 +278,11 @@ class ViewKeeper:
     ) -> _Work:
         assert definition.form is not None
         assert definition.lowered is not None
-        plan = delta_plan(definition.form, definition.lowered, set(deltas), definition.types)
+        total = sum(d.num_rows for d in deltas.values())
+        small = total <= _SMALL_DELTA
+        plan = delta_plan(definition.form, definition.lowered, set(deltas), definition.types, small=small)
         assert plan is not None
-        runner = self._runner_of(view, small=True)
+        runner = self._runner_of(view, small=small)
         versions = {"old": c0, "new": c1}
 
         def frame(scan: Scan) -> Any:
@@ -292,8 +294,7 @@ class ViewKeeper:
             return runner.frame(relation, versions[scan.version])
 
         rows = runner.run(plan, frame)
-        total = sum(d.num_rows for d in deltas.values())
-        signed = runner.fetch(rows, with_weight(view.schema), small=total <= _SMALL_DELTA)
+        signed = runner.fetch(rows, with_weight(view.schema), small=small)
         return _Work("incremental", _net(signed, view.schema), total)
 
     def _full(self, view: Relation, definition: Definition, c0: int, c1: int) -> _Work:

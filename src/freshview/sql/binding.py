@@ -66,9 +66,11 @@ def bind(text: str, is_ours: Callable[[str], bool]) -> BoundQuery:
         if not isinstance(ident, exp.Identifier) or node.args.get("db") or _is_cte(node):
             continue
         at = by_start.get(ident.meta.get("start", -1))
-        if at is None or not is_ours(ident.name):
+        if at is None:
             continue
         ref, after = _version_clause(ident.name, tokens, at + 1)
+        if not (ref.version or ref.timestamp or is_ours(ident.name)):  # only our tables have versions
+            continue
         placeholder = placeholders.setdefault(ref, f"fv{len(placeholders)}")
         tables[placeholder] = ref
         stop = tokens[after - 1].end + 1

@@ -20,6 +20,7 @@ from freshview.algebra.nodes import (
     Aggregate,
     Filter,
     Generate,
+    IllegalTree,
     Join,
     Lowered,
     Node,
@@ -42,15 +43,19 @@ class Unsupported(Exception):
 
 
 def lower(text: str, schemas: Mapping[str, Sequence[str]]) -> Lowered:
-    """The algebra of a SELECT over relations with these columns."""
+    """The algebra of a SELECT over relations with these columns.
+
+    Whether the text is right is for Spark to say. What cannot be understood here is Unsupported.
+    """
     known: dict[str, object] = {fold(n): {fold(c): "string" for c in columns} for n, columns in schemas.items()}
     try:
         tree = qualify(sqlglot.parse_one(text, read="spark"), schema=known, dialect="spark", quote_identifiers=False)
     except sqlglot.errors.SqlglotError as error:
-        raise InvalidStatement(
-            f"query {' '.join(text.split()):.80}", str(error).splitlines()[0], "Check it."
-        ) from error
-    relation = _Lowering(schemas).query(tree, {}, None)
+        raise Unsupported(f"a query that cannot be resolved ({str(error).splitlines()[0]})") from error
+    try:
+        relation = _Lowering(schemas).query(tree, {}, None)
+    except IllegalTree as error:
+        raise Unsupported(f"a column of an outer query in this place ({error.cause})") from error
     return Lowered(relation.node, tuple((i, n) for n, i in relation.outputs))
 
 
@@ -107,6 +112,7 @@ class _Lowering:
                 ctes = {**ctes, fold(cte.alias): _Cte(cte.this, ctes)}
         match tree:
             case exp.Subquery():
+                _refuse_limit(tree)
                 return self.query(tree.this, ctes, outer)
             case exp.Select():
                 return _Select(self, ctes, outer).lower(tree)
@@ -117,8 +123,9 @@ class _Lowering:
         raise Unsupported(f"{type(tree).__name__.upper()} as a query")
 
     def _set_operation(self, tree: exp.SetOperation, ctes: _Ctes, outer: _Scope | None) -> _Relation:
-        if tree.args.get("by_name") or tree.args.get("limit"):
-            raise Unsupported("a set operation BY NAME or with LIMIT")
+        _refuse_limit(tree)
+        if tree.args.get("by_name"):
+            raise Unsupported("a set operation BY NAME")
         left, right = (self.query(side, ctes, outer) for side in (tree.left, tree.right))
         if len(left.outputs) != len(right.outputs):
             raise InvalidStatement("set operation", "its sides have different numbers of columns", "Select as many.")
@@ -192,9 +199,11 @@ class _Select:
         having, order = tree.args.get("having"), tree.args.get("order")
         limited = tree.args.get("limit") is not None or tree.args.get("offset") is not None
         ordered = [_unaliased(o.this, items) for o in order.expressions] if order is not None and limited else []
-        rest = [e for _, e in items] + ([having.this] if having is not None else []) + ordered
+        qualified = tree.args.get("qualify")
+        conditions = [part.this for part in (having, qualified) if part is not None]
+        rest = [e for _, e in items] + conditions + ordered
         group = tree.args.get("group")
-        if group is not None or any(_aggregates(e) for e in rest):
+        if group is not None or having is not None or any(_aggregates(e) for e in rest):
             self._aggregate(group, items, rest)
         if having is not None:
             for conjunct in _conjuncts(having.this):
@@ -205,6 +214,8 @@ class _Select:
             column_name = self._lowering.fresh(name)
             projected.append((column_name, self._value(expression)))
             outputs.append((name, column_name))
+        if qualified is not None:  # windows of the items are over all rows, so they come first
+            self._where(self._value(qualified.this))
         limit, offset = tree.args.get("limit"), tree.args.get("offset")
         distinct = tree.args.get("distinct")
         if distinct is not None and distinct.args.get("on"):
@@ -225,12 +236,7 @@ class _Select:
     ) -> _Relation:
         if tree.args.get("distinct") is not None:
             raise Unsupported("DISTINCT with LIMIT")
-        if not ordered:
-            raise InvalidStatement(
-                "LIMIT without ORDER BY",
-                "which rows it keeps is not determined",
-                "Add an ORDER BY, or leave LIMIT out.",
-            )
+        _require_order(tree)
         keys = [(self._lowering.fresh("order"), self._value(e)) for e in ordered]
         self._node = Project(self._node, (*projected, *keys))
         terms = []
@@ -281,7 +287,7 @@ class _Select:
 
     def _join(self, join: exp.Join) -> None:
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
-        if join.args.get("using") or (join.method or "").upper() not in ("", "NATURAL"):
+        if join.args.get("using") or join.method:
             raise Unsupported(f"join {join.sql(dialect='spark'):.60}")
         if isinstance(join.this, exp.Lateral | exp.Unnest):
             raise Unsupported("a LATERAL join")
@@ -365,16 +371,13 @@ class _Select:
         return self._windows(tree)
 
     def _without_subqueries(self, tree: exp.Expr) -> exp.Expr:
-        tree = tree.copy()
-        holder = exp.Paren(this=tree)
-        for subquery in list(holder.find_all(exp.Subquery)):
-            if subquery.find_ancestor(exp.Subquery, exp.Exists, exp.In) is not None and _inside(subquery, holder):
-                continue
-            if isinstance(subquery.parent, exp.In | exp.Exists):
-                continue
-            subquery.replace(self._scalar(subquery))
-        if holder.find(exp.Exists) or any(i.args.get("query") for i in holder.find_all(exp.In)):
+        holder = exp.Paren(this=tree.copy())
+        if _marks(holder):
             raise Unsupported("EXISTS or IN (query) inside an expression")
+        for subquery in _outermost(holder, lambda n: isinstance(n, exp.Query)):
+            if not isinstance(subquery, exp.Subquery) or isinstance(subquery.parent, exp.Any | exp.All):
+                raise Unsupported(f"a subquery in {subquery.parent.sql(dialect='spark'):.60}")
+            subquery.replace(self._scalar(subquery))
         return _only(holder)
 
     def _windows(self, tree: exp.Expr) -> exp.Expr:
@@ -406,11 +409,9 @@ class _Select:
         conjunct = conjunct.unnest()
         negated = isinstance(conjunct, exp.Not)
         inner = conjunct.this.unnest() if negated else conjunct
-        if isinstance(inner, exp.Exists):
-            self._exists(inner.this, "anti" if negated else "semi")
-        elif isinstance(inner, exp.In) and inner.args.get("query") is not None:
-            self._in(inner, negated)
-        elif _has_marks(conjunct):
+        if _is_mark(inner):
+            self._mark(inner, negated, "anti" if negated else "semi")
+        elif _marks(conjunct):
             self._where(self._marked(conjunct))
         else:
             self._where(self._value(conjunct))
@@ -421,47 +422,48 @@ class _Select:
         else:
             self.correlated.append(predicate)
 
-    def _marked(self, tree: exp.Expr) -> exp.Expr:
-        """EXISTS and IN under OR: a column that is TRUE for rows with a match.
+    def _mark(self, tree: exp.Expr, negated: bool, kind: str) -> None:
+        """Keep the rows for which [NOT] EXISTS or IN is true, or, by the other kind of join, those for which it is not."""
+        if isinstance(tree, exp.In):
+            self._in(tree, negated, kind)
+        else:
+            self._exists(tree.this, kind)
 
-        Unknown counts as FALSE, which is right where no NOT stands above.
+    def _marked(self, tree: exp.Expr) -> exp.Expr:
+        """EXISTS and IN inside a condition: a column that is TRUE for rows where they hold.
+
+        EXISTS is never unknown. For IN, unknown counts as FALSE, which is right where no NOT stands above.
         """
         holder = exp.Paren(this=tree.copy())
-        for mark in list(holder.find_all(exp.Exists, exp.In)):
-            if isinstance(mark, exp.In) and mark.args.get("query") is None:
-                continue
-            above = mark.parent
-            while above is not None and above is not holder:
-                negated = isinstance(above, exp.Not) and isinstance(mark, exp.Exists) and above is mark.parent
-                if not negated and not isinstance(above, exp.And | exp.Or | exp.Paren):
-                    raise Unsupported("EXISTS or IN (query) inside an expression")
-                above = above.parent
+        placed: list[exp.Column] = []
+        for mark in _marks(holder):
+            whole = _negation(mark)
+            if isinstance(mark, exp.In) and not _only_and_or(whole, holder):
+                raise Unsupported("IN (query) inside an expression")
+            negated = whole is not mark
+            kinds = ("anti", "semi") if negated else ("semi", "anti")
             name = self._lowering.fresh("mark")
             base = self._node
             sides = []
-            for kind, value in (("semi", True), ("anti", False)):
+            for kind, value in zip(kinds, (True, False), strict=True):
                 self._node = base
-                if isinstance(mark, exp.Exists):
-                    self._exists(mark.this, kind)
-                elif isinstance(mark, exp.In):
-                    self._in(mark, negated=False, kind=kind)
-                sides.append(
-                    Project(self._node, (*((c, column(c)) for c in base.columns), (name, exp.Boolean(this=value))))
-                )
+                self._mark(mark, negated, kind)
+                items = tuple((c, column(c)) for c in base.columns)
+                sides.append(Project(self._node, (*items, (name, exp.Boolean(this=value)))))
             names = self._renamed_union(tuple(sides))
-            mark.replace(column(names[name]))
-        return self._windows(self._resolved_marks(holder.this))
+            placed.append(column(name))
+            whole.replace(placed[-1])
+            for earlier in placed:
+                earlier.set("this", exp.to_identifier(names[earlier.name], quoted=True))
+        return self._windows(self._resolved(self._without_subqueries(holder.this)))
 
-    def _resolved_marks(self, tree: exp.Expr) -> exp.Expr:
-        return self._resolved(self._without_subqueries(tree))
-
-    def _subselect(self, query: exp.Expr) -> tuple[_Select, exp.Select]:
-        query = query.this if isinstance(query, exp.Subquery) else query
-        if not isinstance(query, exp.Select) or query.args.get("with_"):
-            raise Unsupported("a set operation or WITH in a subquery")
+    def _subselect(self, query: exp.Select) -> _Select:
+        """FROM and WHERE of a subquery of this SELECT."""
+        if query.args.get("with_"):
+            raise Unsupported("WITH in a correlated subquery")
         inner = _Select(self._lowering, self._ctes, self._scope)
         inner.prepare(query)
-        return inner, query
+        return inner
 
     def _uncorrelated(self, query: exp.Expr) -> _Relation | None:
         """A subquery that uses nothing of this query, if it is one."""
@@ -473,54 +475,43 @@ class _Select:
             raise
 
     def _exists(self, query: exp.Expr, kind: str) -> None:
-        inner, tree = self._subselect(query)
-        if (
-            tree.args.get("group")
-            or tree.args.get("having")
-            or tree.args.get("limit")
-            or any(map(_aggregates, tree.expressions))
-        ):
+        if not isinstance(query, exp.Select) or not _is_plain(query):
             relation = self._uncorrelated(query)
             if relation is None:
-                raise Unsupported("EXISTS over a correlated aggregate")
+                raise Unsupported("EXISTS over a correlated subquery with more than SELECT … FROM … WHERE")
             self._node = Join(self._node, relation.node, kind)
             return
+        inner = self._subselect(query)
         self._node = Join(self._node, inner._node, kind, _conjunction(inner.correlated))
 
-    def _in(self, tree: exp.In, negated: bool, kind: str | None = None) -> None:
+    def _in(self, tree: exp.In, negated: bool, kind: str) -> None:
         query = tree.args["query"]
         relation = self._uncorrelated(query)
         conditions: list[exp.Expr] = []
         if relation is not None:
-            node, columns = relation.node, [column(c) for _, c in relation.outputs]
+            node, values = relation.node, [column(c) for _, c in relation.outputs]
         else:
-            inner, select = self._subselect(query)
-            if select.args.get("group") or any(map(_aggregates, select.expressions)) or select.args.get("distinct"):
-                raise Unsupported("IN over a correlated aggregate")
+            select = query.this if isinstance(query, exp.Subquery) else query
+            if not isinstance(select, exp.Select) or not _is_plain(select):
+                raise Unsupported("IN over a correlated subquery with more than SELECT … FROM … WHERE")
+            inner = self._subselect(select)
             values = [inner._value(e.unalias()) for e in select.expressions]
-            names = [self._lowering.fresh("in") for _ in values]
-            node = _extended(inner._node, tuple(zip(names, values, strict=True)))
-            columns, conditions = [column(n) for n in names], list(inner.correlated)
+            node, conditions = inner._node, list(inner.correlated)
         needles = tree.this.expressions if isinstance(tree.this, exp.Tuple) else [tree.this]
-        for needle, found in zip(needles, columns, strict=True):
-            equal: exp.Expr = exp.EQ(this=self._value(needle), expression=found)
-            conditions.append(equal)
-        if negated and len(needles) == 1:
-            conditions[-1] = exp.Coalesce(this=conditions[-1], expressions=[exp.true()])
-        elif negated:
+        if negated and len(needles) > 1:
             raise Unsupported("NOT IN over several columns")
-        self._node = Join(self._node, node, kind or ("anti" if negated else "semi"), _conjunction(conditions))
+        for needle, value in zip(needles, values, strict=True):
+            equal: exp.Expr = exp.EQ(this=_wrapped(self._value(needle)), expression=_wrapped(value))
+            conditions.append(exp.Coalesce(this=equal, expressions=[exp.true()]) if negated else equal)
+        self._node = Join(self._node, node, kind, _conjunction(conditions))
 
     def _scalar(self, subquery: exp.Subquery) -> exp.Expr:
         """A scalar subquery as a left join: no row gives NULL, a COUNT gives 0 (law 11.10)."""
         query = subquery.this
-        if (
-            not isinstance(query, exp.Select) or query.args.get("group") or query.args.get("having")
-            or query.args.get("limit") or query.args.get("with_") or not _aggregates(query.expressions[0])
-        ):  # fmt: skip
+        if not isinstance(query, exp.Select) or not _is_plain(query, aggregate=True):
             return self._single_row(query)
-        inner, tree = self._subselect(subquery)
-        items = [e.unalias() for e in tree.expressions]
+        inner = self._subselect(query)
+        items = [e.unalias() for e in query.expressions]
         if len(items) != 1:
             raise Unsupported("a scalar subquery of several columns")
         keys, conditions = [], []
@@ -575,7 +566,8 @@ class _Select:
         if sets is None:
             self._group(columns, rest)
             return
-        columns, meaning = self._grouping_sets(columns, sets)
+        calls = [c for e in rest for c in _outermost(e, lambda n: isinstance(n, exp.Grouping | exp.GroupingId))]
+        columns, meaning = self._grouping_sets(columns, sets, [self._resolved(c) for c in calls])
         self._group(columns, rest)
         self._known += meaning  # outside aggregates, a key means its nulled copy
 
@@ -594,32 +586,31 @@ class _Select:
         self._node = Aggregate(self._node, tuple(dict.fromkeys(keys)), tuple(items))
 
     def _grouping_sets(
-        self, columns: list[str], sets: list[tuple[int, ...]]
+        self, columns: list[str], sets: list[tuple[int, ...]], calls: list[exp.Expr]
     ) -> tuple[list[str], list[tuple[exp.Expr, str]]]:
         """One copy of the input per set, keys outside the set NULL; the set's place is part of the key (law 11.9).
 
-        Gives the grouping columns, and what keys and grouping() mean after grouping.
+        Gives the grouping columns, and what keys and calls of grouping() and grouping_id() mean after grouping.
         """
         if all(not s for s in sets):
             raise Unsupported("GROUPING SETS (())")
         base = self._node
         distinct = list(dict.fromkeys(columns))
         nulled = {c: self._lowering.fresh(c) for c in distinct}
-        flags = {c: self._lowering.fresh("grouping") for c in distinct}
+        flags = [self._lowering.fresh("grouping") for _ in calls]
         place = self._lowering.fresh("set")
         parts: list[Node] = []
         for number, chosen in enumerate(sets):
             inside = {columns[i] for i in chosen}
             items: list[tuple[str, exp.Expr]] = [(c, column(c)) for c in base.columns]
             items += [(nulled[c], column(c) if c in inside else exp.Null()) for c in distinct]
-            items += [(flags[c], exp.Literal.number(int(c not in inside))) for c in distinct]
+            items += [(f, _grouping_value(c, inside, distinct)) for f, c in zip(flags, calls, strict=True)]
             items.append((place, exp.Literal.number(number)))
             parts.append(Project(base, tuple(items)))
         names = self._renamed_union(tuple(parts))
-        meaning: list[tuple[exp.Expr, str]] = []
+        meaning = [(c.transform(_renamer(names)), names[f]) for f, c in zip(flags, calls, strict=True)]
         meaning += [(column(names[c]), names[nulled[c]]) for c in distinct]
-        meaning += [(exp.Grouping(expressions=[column(names[c])]), names[flags[c]]) for c in distinct]
-        keys = [*(names[nulled[c]] for c in distinct), *(names[flags[c]] for c in distinct), names[place]]
+        keys = [*(names[nulled[c]] for c in distinct), *(names[f] for f in flags), names[place]]
         return keys, meaning
 
     def _renamed_union(self, parts: tuple[Node, ...]) -> dict[str, str]:
@@ -631,6 +622,7 @@ class _Select:
                 source[key] = names.get(old, old)
         rename = _renamer(names)
         self._known = [(e.transform(rename), names.get(n, n)) for e, n in self._known]
+        self.correlated = [e.transform(rename) for e in self.correlated]
         return names
 
 
@@ -696,15 +688,16 @@ def _aggregates(tree: exp.Expr) -> list[exp.Expr]:
             found.append(node)
             return
         for key, child in node.args.items():
-            inside = isinstance(node, exp.Window | exp.IgnoreNulls | exp.RespectNulls) and key == "this"
+            around = isinstance(node, exp.Window) or (windowed and isinstance(node, _AROUND))
             for part in child if isinstance(child, list) else [child]:
                 if isinstance(part, exp.Expr):
-                    walk(part, inside or (windowed and isinstance(node, exp.IgnoreNulls | exp.RespectNulls)))
+                    walk(part, around and key == "this")
 
     walk(tree, False)
     return found
 
 
+_AROUND = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # a call: f(x) FILTER (…) OVER (…)
 _MORE_AGGREGATES = {
     "BOOL_AND",
     "BOOL_OR",
@@ -726,7 +719,8 @@ def _grouping(group: exp.Group, items: list[exp.Expr]) -> tuple[list[exp.Expr], 
         return [e for e in items if not _aggregates(e)], None
     parts = [*group.expressions]
     for kind in ("rollup", "cube", "grouping_sets"):
-        parts += group.args.get(kind) or ()
+        for part in group.args.get(kind) or ():  # GROUP BY a, b WITH ROLLUP is GROUP BY ROLLUP (a, b)
+            parts = [*parts, part] if part.expressions else [type(part)(expressions=parts)]
     keys = [p for p in parts if not isinstance(p, _SETS)]
     sets: list[tuple[int, ...]] = [tuple(range(len(keys)))]
     for part in parts:
@@ -758,6 +752,15 @@ def _sets(part: exp.Expr) -> list[list[exp.Expr]]:
     for member, e in zip(members, part.expressions, strict=True):
         result += _sets(e) if isinstance(e, _SETS) else [member]
     return result
+
+
+def _grouping_value(call: exp.Expr, inside: set[str], keys: list[str]) -> exp.Expr:
+    """grouping(k) and grouping_id(k, …) in one set: a bit per key, 1 if it is outside."""
+    asked = [c.name for c in call.expressions] or keys
+    if not set(asked) <= set(keys):
+        raise Unsupported(f"{call.sql(dialect='spark')} of what is no key")
+    bits = sum(1 << i for i, k in enumerate(reversed(asked)) if k not in inside)
+    return exp.cast(exp.Literal.number(bits), "tinyint" if isinstance(call, exp.Grouping) else "bigint")
 
 
 def _equality(conjunct: exp.Expr, own: set[str]) -> tuple[exp.Expr, exp.Expr]:
@@ -794,23 +797,60 @@ def _above(item: exp.Expr, calls: list[exp.Expr]) -> list[exp.Expr]:
     return [n for n in item.walk() if id(n) not in inside]
 
 
+def _is_plain(query: exp.Select, *, aggregate: bool = False) -> bool:
+    """SELECT … FROM … WHERE only, without or with aggregates in the items."""
+    parts = ("with_", "group", "having", "qualify", "limit", "offset")
+    return (
+        not any(query.args.get(p) for p in parts)
+        and not any(e.find(exp.Window) for e in query.expressions)
+        and any(map(_aggregates, query.expressions)) == aggregate
+    )
+
+
+def _wrapped(tree: exp.Expr) -> exp.Expr:
+    """An expression that can stand below an operator."""
+    return exp.Paren(this=tree) if isinstance(tree, exp.Binary | exp.Unary | exp.Predicate) else tree
+
+
 def _is_count(call: exp.Expr) -> bool:
     call = call.this if isinstance(call, exp.Filter) else call
     return isinstance(call, exp.Count | exp.CountIf | exp.ApproxDistinct)
 
 
-def _has_marks(tree: exp.Expr) -> bool:
-    return bool(tree.find(exp.Exists)) or any(i.args.get("query") for i in tree.find_all(exp.In))
+def _is_mark(node: exp.Expr) -> bool:
+    """EXISTS or IN over a query. (`exists(array, function)` is a function like others.)"""
+    if isinstance(node, exp.Exists):
+        return isinstance(node.this, exp.Query)
+    return isinstance(node, exp.In) and node.args.get("query") is not None
 
 
-def _inside(node: exp.Expr, holder: exp.Expr) -> bool:
-    """Is there a query between a node and the top?"""
+def _marks(tree: exp.Expr) -> list[exp.Expr]:
+    """The EXISTS and IN of a condition, not those of its subqueries."""
+    return _outermost(tree, _is_mark)
+
+
+def _outermost(tree: exp.Expr, wanted: Callable[[exp.Expr], bool]) -> list[exp.Expr]:
+    """Parts of an expression that are wanted, none inside another or inside a subquery."""
+    walk = tree.walk(bfs=False, prune=lambda n: wanted(n) or isinstance(n, exp.Query))
+    return [n for n in walk if wanted(n)]
+
+
+def _negation(mark: exp.Expr) -> exp.Expr:
+    """The NOT around a mark, if there is one."""
+    above = mark.parent
+    while isinstance(above, exp.Paren) and above.parent is not None:
+        above = above.parent
+    return above if isinstance(above, exp.Not) else mark
+
+
+def _only_and_or(node: exp.Expr, holder: exp.Expr) -> bool:
+    """Does nothing but AND and OR stand above a node?"""
     above = node.parent
     while above is not None and above is not holder:
-        if isinstance(above, exp.Query) or (isinstance(above, exp.In) and above.args.get("query") is node):
-            return True
+        if not isinstance(above, exp.And | exp.Or | exp.Paren):
+            return False
         above = above.parent
-    return False
+    return True
 
 
 def _only(holder: exp.Expr) -> exp.Expr:
@@ -826,6 +866,23 @@ def _renamer(names: Mapping[str, str]) -> Callable[[exp.Expr], exp.Expr]:
         return node
 
     return rename
+
+
+def _refuse_limit(tree: exp.Expr) -> None:
+    """LIMIT on a set operation or on a query in parentheses."""
+    if tree.args.get("limit") is None and tree.args.get("offset") is None:
+        return
+    _require_order(tree)
+    raise Unsupported("LIMIT on a set operation or on a query in parentheses")
+
+
+def _require_order(tree: exp.Expr) -> None:
+    if tree.args.get("order") is None:
+        raise InvalidStatement(
+            "LIMIT without ORDER BY",
+            "which rows it keeps is not determined",
+            "Add an ORDER BY, or leave LIMIT out.",
+        )
 
 
 def _count(node: exp.Expr | None) -> int:

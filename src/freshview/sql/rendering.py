@@ -104,4 +104,6 @@ def _under(names: tuple[str, ...], part: Node, source: str) -> str:
 def _join(node: Join, inputs: list[str]) -> str:
     kind = {"inner": "INNER", "left": "LEFT OUTER", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}[node.kind]
     condition = text(node.condition) if node.condition is not None else "TRUE"
-    return f"SELECT * FROM {inputs[0]} {kind} JOIN {inputs[1]} ON {condition}"
+    small = {"left": inputs[0], "right": inputs[1]}.get(node.small)
+    hint = f"/*+ BROADCAST({small}) */ " if small else ""
+    return f"SELECT {hint}* FROM {inputs[0]} {kind} JOIN {inputs[1]} ON {condition}"

@@ -1,0 +1,76 @@
+"""A folder belongs to one catalog, and a catalog to one folder: said before two of them mix their files."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from pathlib import Path
+
+from freshview.catalog.engine import Database
+from freshview.catalog.migrations import has_folder, is_empty, migrate, set_folder
+from freshview.errors import CorruptWarehouse
+from freshview.storage.files import fsync_path, storage_errors
+
+_MARKER = "freshview.json"
+
+
+def pair(folder: Path, database: Database) -> None:
+    """Open or make the catalog, and see that it and the folder belong together; closes the database if not."""
+    try:
+        _pair(folder, database)
+    except BaseException:
+        database.close()
+        raise
+
+
+def _pair(folder: Path, database: Database) -> None:
+    known = has_folder(database)  # asked first: a racing opener writes the marker before it sets this
+    marked = _read(folder)
+    if marked is None and known:
+        raise CorruptWarehouse(
+            f"warehouse {folder}", "the catalog belongs to another folder", "Open it with the folder it was made with."
+        )
+    if marked and is_empty(database):
+        raise _foreign(folder)
+    warehouse_id = migrate(database)
+    if not marked:
+        _write(folder, warehouse_id)
+        set_folder(database)
+    elif marked != warehouse_id:
+        raise _foreign(folder)
+    elif not known:
+        set_folder(database)
+
+
+def _foreign(folder: Path) -> CorruptWarehouse:
+    return CorruptWarehouse(
+        f"warehouse {folder}",
+        "it belongs to another catalog",
+        "Open it with the catalog it was made with, or choose another folder.",
+    )
+
+
+def _read(folder: Path) -> str | None:
+    """The id in the folder's marker; None if there is none, '' if it is empty, as a power cut may leave it."""
+    marker = folder / _MARKER
+    with storage_errors(f"warehouse {folder}"):
+        if not marker.exists():
+            return None
+        text = marker.read_text()
+    if not text:
+        return ""
+    try:
+        return str(json.loads(text)["warehouse_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptWarehouse(f"warehouse {folder}", f"{_MARKER} is damaged", "Restore it from a backup.") from error
+
+
+def _write(folder: Path, warehouse_id: str) -> None:
+    """In one piece: a reader sees all of it or nothing."""
+    draft = folder / f"{_MARKER}.{uuid.uuid4().hex}"
+    with storage_errors(f"warehouse {folder}"):
+        draft.write_text(json.dumps({"warehouse_id": warehouse_id}))
+        fsync_path(draft)
+        os.replace(draft, folder / _MARKER)
+        fsync_path(folder)
