@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench soak clean
+.PHONY: setup demo test lint bench conformance soak clean
 
 setup: $(STAMP)
 
@@ -29,6 +29,9 @@ test: lint
 
 bench: setup
 	$(BIN)/python -m freshview.bench
+
+conformance: setup
+	$(BIN)/python -m freshview.bench.conformance
 
 soak: setup
 	$(BIN)/python -m pytest tests/soak -s

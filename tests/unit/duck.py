@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -17,29 +17,35 @@ Tables = Mapping[str, tuple[tuple[str, ...], Bag]]
 
 
 class Duck:
-    """One database in memory; tables are made anew for each question."""
+    """One database in memory; its tables are filled anew for each question."""
 
-    def __init__(self, types: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:")
-        self._types = types  # of columns by name; BIGINT if not named
-        self._made: dict[str, tuple[str, ...]] = {}
+        self._made: dict[str, str] = {}
 
-    def answer(self, query: str, tables: Tables) -> Bag:
+    def answer(self, query: str, tables: Tables, texts: Collection[str] = ("c",)) -> Bag:
+        """The rows of a query; `texts` names the columns that hold text."""
         for name, (columns, bag) in tables.items():
-            self._fill(name, columns, bag)
+            self._fill(name, columns, bag, texts)
         rows = self._connection.execute(translated(query)).fetchall()
         return Counter(tuple(map(comparable, row)) for row in rows)
 
-    def _fill(self, name: str, columns: tuple[str, ...], bag: Bag) -> None:
-        if self._made.get(name) != columns:
-            typed = ", ".join(f'"{c}" {self._types.get(c, "BIGINT")}' for c in columns)
+    def _fill(self, name: str, columns: tuple[str, ...], bag: Bag, texts: Collection[str]) -> None:
+        rows = [tuple(float(v) if isinstance(v, Fraction) else v for v in r) for r in bag.elements()]
+        typed = ", ".join(f'"{c}" {"VARCHAR" if c in texts else _type([r[i] for r in rows])}' for i, c in enumerate(columns))
+        if self._made.get(name) != typed:
             self._connection.execute(f'CREATE OR REPLACE TABLE "{name}" ({typed})')
-            self._made[name] = columns
+            self._made[name] = typed
         else:
             self._connection.execute(f'DELETE FROM "{name}"')
-        rows = list(bag.elements())
         if rows:
             self._connection.executemany(f'INSERT INTO "{name}" VALUES ({", ".join("?" for _ in columns)})', rows)
+
+
+def _type(values: list[Any]) -> str:
+    if any(isinstance(v, bool) for v in values):
+        return "BOOLEAN"
+    return "DOUBLE" if any(isinstance(v, float) for v in values) else "BIGINT"
 
 
 def translated(query: str) -> str:

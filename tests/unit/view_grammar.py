@@ -181,9 +181,9 @@ class _Writer:
         listed = ", ".join(names)
         ways = [f"GROUPING SETS (({listed}), ({names[0]}))"]
         if not self._portable:  # the set () of no rows: one row in DuckDB, none in Spark
-            ways += [f"ROLLUP ({listed})", f"CUBE ({listed})", f"GROUPING SETS (({names[0]}), ({names[0]}), ())"]
-            ways += [f"{names[0]}, ROLLUP ({names[-1]})"]
-        items = [*keys, (self.pick(f"GROUPING({names[0]})", self.aggregate(columns)), "int")]
+            ways += [f"ROLLUP ({listed})", f"CUBE ({listed})", f"{listed} WITH ROLLUP"]
+            ways += [f"GROUPING SETS (({listed}), ({listed}), ())", f"{names[0]}, ROLLUP ({names[-1]})"]
+        items = [*keys, (self.pick(f"GROUPING({names[0]})", f"GROUPING_ID({listed})", self.aggregate(columns)), "int")]
         items.append((self.aggregate(columns), "int"))
         selected = ", ".join(f"{e} AS o{i + 1}" for i, (e, _) in enumerate(items))
         return f"SELECT {selected} FROM {text} GROUP BY {self.pick(*ways)}", [

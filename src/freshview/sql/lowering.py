@@ -376,7 +376,7 @@ class _Select:
             raise Unsupported("EXISTS or IN (query) inside an expression")
         for subquery in _outermost(holder, lambda n: isinstance(n, exp.Query)):
             if not isinstance(subquery, exp.Subquery) or isinstance(subquery.parent, exp.Any | exp.All):
-                raise Unsupported(f"a subquery in {subquery.parent.sql(dialect='spark'):.60}")
+                raise Unsupported(f"a subquery in {tree.sql(dialect='spark'):.60}")
             subquery.replace(self._scalar(subquery))
         return _only(holder)
 
@@ -423,7 +423,7 @@ class _Select:
             self.correlated.append(predicate)
 
     def _mark(self, tree: exp.Expr, negated: bool, kind: str) -> None:
-        """Keep the rows for which [NOT] EXISTS or IN is true, or, by the other kind of join, those for which it is not."""
+        """Keep the rows for which [NOT] EXISTS or IN holds; by the other kind of join, those for which not."""
         if isinstance(tree, exp.In):
             self._in(tree, negated, kind)
         else:
@@ -489,7 +489,8 @@ class _Select:
         relation = self._uncorrelated(query)
         conditions: list[exp.Expr] = []
         if relation is not None:
-            node, values = relation.node, [column(c) for _, c in relation.outputs]
+            node = relation.node
+            values: list[exp.Expr] = [column(c) for _, c in relation.outputs]
         else:
             select = query.this if isinstance(query, exp.Subquery) else query
             if not isinstance(select, exp.Select) or not _is_plain(select):
@@ -501,7 +502,7 @@ class _Select:
         if negated and len(needles) > 1:
             raise Unsupported("NOT IN over several columns")
         for needle, value in zip(needles, values, strict=True):
-            equal: exp.Expr = exp.EQ(this=_wrapped(self._value(needle)), expression=_wrapped(value))
+            equal: exp.Expr = exp.EQ(this=self._value(needle), expression=value)
             conditions.append(exp.Coalesce(this=equal, expressions=[exp.true()]) if negated else equal)
         self._node = Join(self._node, node, kind, _conjunction(conditions))
 
@@ -805,11 +806,6 @@ def _is_plain(query: exp.Select, *, aggregate: bool = False) -> bool:
         and not any(e.find(exp.Window) for e in query.expressions)
         and any(map(_aggregates, query.expressions)) == aggregate
     )
-
-
-def _wrapped(tree: exp.Expr) -> exp.Expr:
-    """An expression that can stand below an operator."""
-    return exp.Paren(this=tree) if isinstance(tree, exp.Binary | exp.Unary | exp.Predicate) else tree
 
 
 def _is_count(call: exp.Expr) -> bool:

@@ -51,7 +51,48 @@ def q(name: str) -> str:
 
 
 def text(expression: exp.Expr) -> str:
-    return expression.sql(dialect="spark")
+    """The text of an expression; parsed again, it is the same tree. (sqlglot writes no parentheses of its own.)"""
+    tree = expression.copy()
+    for node in [n for n in tree.walk() if _strength(n) is not None]:
+        for place in ("this", "expression", "low", "high"):
+            operand = node.args.get(place)
+            if isinstance(operand, exp.Expr) and _needs_parentheses(node, operand, place):
+                node.set(place, exp.Paren(this=operand))
+    return tree.sql(dialect="spark")
+
+
+def _needs_parentheses(operator: exp.Expr, operand: exp.Expr, place: str) -> bool:
+    outer, inner = _strength(operator), _strength(operand)
+    if outer is None or inner is None or isinstance(operator, exp.Escape):
+        return False
+    chained = place == "this" and type(operand) is type(operator) and isinstance(operator, _CHAINED)
+    return inner <= outer and not chained
+
+
+def _strength(node: exp.Expr) -> int | None:
+    """How strongly an operator binds; None for what needs no parentheses. Unknown operators bind least and most."""
+    for strength, kinds in enumerate(_OPERATORS):
+        if isinstance(node, kinds):
+            return strength
+    if isinstance(node, exp.Binary | exp.Unary) and not isinstance(node, exp.Func | exp.Dot | exp.Paren):
+        return 0
+    return None
+
+
+_CHAINED = (exp.And, exp.Or, exp.Add, exp.Sub, exp.Mul)
+_OPERATORS: tuple[tuple[type[exp.Expr], ...], ...] = (  # weakest first
+    (),
+    (exp.Or,),
+    (exp.And,),
+    (exp.Not,),
+    (
+        exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.Is, exp.In, exp.Between,
+        exp.Like, exp.ILike, exp.RegexpLike, exp.Escape,
+    ),
+    (exp.Add, exp.Sub),
+    (exp.Mul, exp.Div, exp.Mod, exp.IntDiv),
+    (exp.Neg,),
+)  # fmt: skip
 
 
 def _items(items: tuple[tuple[str, exp.Expr], ...]) -> list[str]:
