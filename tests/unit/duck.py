@@ -32,7 +32,9 @@ class Duck:
 
     def _fill(self, name: str, columns: tuple[str, ...], bag: Bag, texts: Collection[str]) -> None:
         rows = [tuple(float(v) if isinstance(v, Fraction) else v for v in r) for r in bag.elements()]
-        typed = ", ".join(f'"{c}" {"VARCHAR" if c in texts else _type([r[i] for r in rows])}' for i, c in enumerate(columns))
+        typed = ", ".join(
+            f'"{c}" {"VARCHAR" if c in texts else _type([r[i] for r in rows])}' for i, c in enumerate(columns)
+        )
         if self._made.get(name) != typed:
             self._connection.execute(f'CREATE OR REPLACE TABLE "{name}" ({typed})')
             self._made[name] = typed

@@ -88,7 +88,7 @@ def _columns(scan: Scan) -> tuple[str, ...]:
 
 def _check_texts(duck: Duck, text: str, run: list[State]) -> None:
     lowered = lower(text, SCHEMAS)
-    change = Change(run[0], run[1], {})
+    change = Change(run[0], run[1])
     for form in forms(lowered).values():
         plan = delta_plan(form, lowered, change.changed, dict.fromkeys(form.stored, "bigint"))
         if plan is not None:

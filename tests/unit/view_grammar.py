@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
@@ -44,22 +44,26 @@ def states(draw: st.DrawFn, count: int) -> list[dict[str, Bag]]:
 
 @dataclass(frozen=True)
 class Change:
-    """Two states and what lies between them; `noise` adds rows that come and go within the change."""
+    """Two states and what lies between them; `noise` adds rows that come and go within the change.
+
+    `stored` are a view's own columns and rows in the old state.
+    """
 
     old: State
     new: State
-    noise: Mapping[str, Iterable[Row]]
-    stored: tuple[tuple[str, ...], Bag] = ((), Counter())  # a view's own columns and rows, in the old state
+    noise: Mapping[str, Iterable[Row]] = field(default_factory=dict)
+    schemas: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: SCHEMAS)
+    stored: tuple[tuple[str, ...], Bag] = ((), Counter())
 
     @property
     def changed(self) -> set[str]:
-        return {t for t in SCHEMAS if self.old[t] != self.new[t] or self.noise.get(t)}
+        return {t for t in self.schemas if self.old[t] != self.new[t] or self.noise.get(t)}
 
     def read(self, scan: Scan) -> Bag:
         """The rows of a scan, whatever its version."""
-        if scan.relation not in SCHEMAS:
+        if scan.relation not in self.schemas:
             return _picked(scan, *self.stored)
-        columns = SCHEMAS[scan.relation]
+        columns = self.schemas[scan.relation]
         if scan.version == "delta":
             return _picked(scan, columns, self._delta(scan.relation))
         return _picked(scan, columns, (self.new if scan.version == "new" else self.old)[scan.relation])
@@ -82,7 +86,7 @@ def _picked(scan: Scan, columns: tuple[str, ...], bag: Bag) -> Bag:
 
 def reading(state: State) -> Any:
     """How a definition reads one state."""
-    return Change(state, state, {}).read
+    return Change(state, state).read
 
 
 @st.composite

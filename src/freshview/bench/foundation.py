@@ -45,6 +45,7 @@ def load(folder: Path, scale: float, repeat: int) -> list[Figure]:
                 tx.insert("lineitem", frame)
 
         times = alternated({"plain": plain, "ours": ours}, repeat, warmup=1)
+        peak = peak_memory() / 1e9
         wh.sql(CUSTOMER)
         with wh.transaction() as tx:
             tx.insert("customer", pq.read_table(data / "customer.parquet"))
@@ -55,7 +56,7 @@ def load(folder: Path, scale: float, repeat: int) -> list[Figure]:
         details = {"Freshview": str(times["ours"]), "write.parquet": str(times["plain"])}
         return [
             Figure("load lineitem / write.parquet", ratio, 2.5, "×", details),
-            Figure("peak memory of Python while loading", peak_memory() / 2**30, 1.0, "GiB", {}),
+            Figure("peak memory of Python while loading lineitem", peak, 1.0, "GB", {}),
         ]
 
 
@@ -124,7 +125,7 @@ def lookup(folder: Path, _scale: float, repeat: int) -> list[Figure]:
             for t, k in (("customer", "c_custkey"), ("lineitem", "l_orderkey"))
         }
         keys = [sorted(draw.sample(range(1, most["customer"] + 1), 100)) for _ in range(1000)]
-        fresh = [[most["lineitem"] + 1000 * i + j for j in range(100)] for i in range(1000)]
+        fresh = [[most["lineitem"] + 1 + 1000 * i + j for j in range(100)] for i in range(1000)]
         template = _sample(wh, "lineitem", 100, seed=4)
 
         def bare_rows(i: int) -> None:

@@ -228,16 +228,11 @@ class CatalogReader:
         return sa.select(t.relations).where(r.created_csn <= csn, sa.or_(r.dropped_csn.is_(None), r.dropped_csn > csn))
 
     def _find(self, c: Connection, name: str, csn: int | None) -> Relation | None:
-        query = self._visible(csn).order_by(t.relations.c.id.desc())
         if csn is None:
-            query = query.where(t.relations.c.folded == fold(name))
-        else:  # names change too: by the one it had then
-            named = sa.select(t.schemas.c.folded).where(
-                t.schemas.c.relation_id == t.relations.c.id, t.schemas.c.version == _version_at(csn)
-            )
-            query = query.where(named.correlate(t.relations).scalar_subquery() == fold(name))
-        row = c.execute(query).first()
-        return self._relation(c, row, csn) if row is not None else None
+            row = c.execute(_FOUND_NOW, {"folded": fold(name)}).first()
+            return self._relation(c, row) if row is not None else None
+        row = c.execute(_FOUND_AT, {"folded": fold(name), "csn": csn}).first()
+        return self._record(c, row, row.then_version, row.then_name) if row is not None else None
 
     def _relation(self, c: Connection, row: Row[Any], csn: int | None = None) -> Relation:
         version, name = row.schema_version, row.name
@@ -246,17 +241,14 @@ class CatalogReader:
             query = sa.select(s.version, s.name).where(s.relation_id == row.id, s.csn <= csn).order_by(s.version.desc())
             then = c.execute(query.limit(1)).one_or_none()
             version, name = (then.version, then.name) if then is not None else (version, name)
+        return self._record(c, row, version, name)
+
+    def _record(self, c: Connection, row: Row[Any], version: int, name: str) -> Relation:
+        schema = self._schema(c, row.id, version)
+        properties = json.loads(row.properties)
         return Relation(
-            row.id,
-            name,
-            row.kind,
-            row.epoch,
-            version,
-            self._schema(c, row.id, version),
-            row.created_csn,
-            row.location,
-            json.loads(row.properties),
-        )
+            row.id, name, row.kind, row.epoch, version, schema, row.created_csn, row.location, properties
+        )  # fmt: skip
 
     def _schema(self, c: Connection, relation_id: int, version: int) -> Schema:
         known = self._schemas.get((relation_id, version))
@@ -289,13 +281,26 @@ class CatalogReader:
         return [_segment(r) for r in c.execute(query.order_by(s.csn, s.relation_id, s.seq))]
 
 
-def _version_at(csn: int) -> sa.ScalarSelect[int]:
-    """The schema version that a relation of the enclosing query had at a CSN."""
-    versions = t.schemas.alias()
-    query = sa.select(sa.func.max(versions.c.version)).where(
-        versions.c.relation_id == t.relations.c.id, versions.c.csn <= csn
+def _found_at() -> sa.Select[Any]:
+    """The relation that had a name at a CSN: names change too."""
+    r, s, versions = t.relations.c, t.schemas.c, t.schemas.alias()
+    csn = sa.bindparam("csn", type_=sa.BigInteger)
+    newest = sa.select(sa.func.max(versions.c.version)).where(versions.c.relation_id == r.id, versions.c.csn <= csn)
+    then = sa.and_(s.relation_id == r.id, s.version == newest.correlate(t.relations).scalar_subquery())
+    return (
+        sa.select(t.relations, s.version.label("then_version"), s.name.label("then_name"))
+        .join_from(t.relations, t.schemas, then)
+        .where(r.created_csn <= csn, sa.or_(r.dropped_csn.is_(None), r.dropped_csn > csn))
+        .where(s.folded == sa.bindparam("folded"))
+        .order_by(r.id.desc())
     )
-    return query.correlate(t.relations).scalar_subquery()
+
+
+# Built once: every transaction looks names up.
+_FOUND_AT = _found_at()
+_FOUND_NOW = sa.select(t.relations).where(
+    t.relations.c.folded == sa.bindparam("folded"), t.relations.c.dropped_csn.is_(None)
+)
 
 
 def _main(row: Row[Any]) -> Main:

@@ -22,7 +22,6 @@ from freshview.algebra.traversal import rewrite
 from freshview.delta.derive import at_version, derive, null_safe, weighted
 
 STORED = "\0stored"  # the relation name under which a delta plan reads the view's own rows
-_COUNT = "__rows"
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,16 @@ def _is_sum(expression: exp.Expr) -> bool:
     return isinstance(expression, exp.Sum) and not isinstance(expression.this, exp.Distinct)
 
 
+def _hidden(name: str, visible: tuple[str, ...]) -> str:
+    """The name of a hidden column, one that no visible column has."""
+    name = f"__{name}"
+    while any(name == v.casefold() for v in visible):
+        name += "_"
+    return name
+
+
 def _key_columns(root: Aggregate, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((k, f"__key{i}") for i, k in enumerate(root.keys) if f"__key{i}" not in names)
+    return tuple((k, _hidden(f"key{i}", names)) for i, k in enumerate(root.keys))
 
 
 def _outputs(lowered: Lowered, names: tuple[str, ...]) -> list[tuple[str, exp.Expr]]:
@@ -101,16 +108,25 @@ def _groups_form(lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ..
 
 def _sums_form(lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ...], root: Aggregate) -> Form:
     keys = _key_columns(root, names)
-    state = _state(root)
-    base = Aggregate(root.input, root.keys, tuple((n, e) for n, e, _ in state))
-    tree = _from_state(base, lowered, names, chain, root, keys, tuple(n for n, _, _ in state))
+    state = _state(root, names)
+    base = Aggregate(root.input, root.keys, tuple((s.name, s.over_rows) for s in state))
+    tree = _from_state(base, lowered, names, chain, root, keys)
     return Form("sums", tree, names, root, chain, keys)
 
 
-def _state(root: Aggregate) -> list[tuple[str, exp.Expr, exp.Expr]]:
-    """Hidden columns: (name, what it is over rows, what it adds up to over a delta)."""
+@dataclass(frozen=True)
+class _State:
+    """A hidden column: what it is over rows, what it adds up to over a delta, and for a sum what counts its values."""
+
+    name: str
+    over_rows: exp.Expr
+    over_delta: exp.Expr
+    known: str | None = None
+
+
+def _state(root: Aggregate, names: tuple[str, ...]) -> list[_State]:
     weight = column(WEIGHT)
-    state: list[tuple[str, exp.Expr, exp.Expr]] = [(_COUNT, exp.Count(this=exp.Star()), exp.Sum(this=weight.copy()))]
+    state = [_State(_hidden("rows", names), exp.Count(this=exp.Star()), exp.Sum(this=weight.copy()))]
     for i, (_, call) in enumerate(root.items):
         argument = call.this
         if isinstance(argument, exp.Star):
@@ -119,27 +135,26 @@ def _state(root: Aggregate) -> list[tuple[str, exp.Expr, exp.Expr]]:
             ifs=[exp.If(this=exp.Is(this=argument.copy(), expression=exp.Null()), true=exp.Literal.number(0))],
             default=weight.copy(),
         )
-        state.append((f"__known{i}", exp.Count(this=argument.copy()), exp.Sum(this=known)))
+        count = _hidden(f"known{i}", names)
+        state.append(_State(count, exp.Count(this=argument.copy()), exp.Sum(this=known)))
         if isinstance(call, exp.Sum):
             positive = exp.GT(this=weight.copy(), expression=exp.Literal.number(0))
-            signed = exp.Case(
-                ifs=[exp.If(this=positive, true=argument.copy())], default=exp.Neg(this=exp.Paren(this=argument.copy()))
-            )
-            state.append((f"__sum{i}", exp.Sum(this=argument.copy()), exp.Sum(this=signed)))
+            signed = exp.Case(ifs=[exp.If(this=positive, true=argument.copy())], default=exp.Neg(this=argument.copy()))
+            total = _hidden(f"sum{i}", names)
+            state.append(_State(total, exp.Sum(this=argument.copy()), exp.Sum(this=signed), count))
     return state
 
 
 def _from_state(
     base: Node, lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ...], root: Aggregate,
-    keys: tuple[tuple[str, str], ...], state: tuple[str, ...],
+    keys: tuple[tuple[str, str], ...],
 ) -> Node:  # fmt: skip
     """The view's columns from its state: an aggregate that was asked for is a state column."""
+    state = tuple(s.name for s in _state(root, names))
     items: list[tuple[str, exp.Expr]] = [(k, column(k)) for k in root.keys]
     for i, (name, call) in enumerate(root.items):
-        if isinstance(call, exp.Sum):
-            items.append((name, column(f"__sum{i}")))
-        else:
-            items.append((name, column(_COUNT if isinstance(call.this, exp.Star) else f"__known{i}")))
+        kind = f"sum{i}" if isinstance(call, exp.Sum) else "rows" if isinstance(call.this, exp.Star) else f"known{i}"
+        items.append((name, column(_hidden(kind, names))))
     results = Project(base, (*items, *((s, column(s)) for s in state)))
     top = _carried(chain, results, (*root.keys, *state))
     return Project(
@@ -191,7 +206,7 @@ def _stored_near(form: Form, affected: Node) -> Node:
     stored: Node = _stored_scan(form)
     if form.keys:
         own = tuple(f"{s}__old" for _, s in form.keys)
-        stored = Join(stored, affected, "semi", null_safe(own, affected.columns[: len(own)]))
+        stored = Join(stored, affected, "semi", null_safe(own, affected.columns))
     return Project(stored, tuple((c, column(f"{c}__old")) for c in form.stored))
 
 
@@ -212,29 +227,31 @@ def _difference(form: Form, new: Node, old: Node) -> Node:
 def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, str]) -> Node:
     root = form.root
     assert root is not None
-    state = _state(root)
-    groups = Aggregate(delta, root.keys, tuple((f"{n}__add", e) for n, _, e in state))
+    names = form.visible
+    state = _state(root, names)
+    groups = Aggregate(delta, root.keys, tuple((f"{s.name}__add", s.over_delta) for s in state))
     own = tuple(f"{s}__old" for _, s in form.keys)
     condition = null_safe(root.keys, own) if form.keys else None
     joined = Join(groups, _stored_scan(form), "left", condition)
     items: list[tuple[str, exp.Expr]] = [(k, column(k)) for k in root.keys]
-    for name, _, _ in state:
-        total = exp.Add(this=_or_zero(f"{name}__old"), expression=_or_zero(f"{name}__add"))
-        value: exp.Expr = exp.cast(total, types[name], dialect="spark")
-        if name.startswith("__sum"):
-            known = f"__known{name.removeprefix('__sum')}"
-            count = exp.Add(this=_or_zero(f"{known}__old"), expression=_or_zero(f"{known}__add"))
-            empty = exp.EQ(this=exp.Paren(this=count), expression=exp.Literal.number(0))
+    for part in state:
+        value: exp.Expr = exp.cast(_added(part.name), types[part.name], dialect="spark")
+        if part.known is not None:
+            empty = exp.EQ(this=_added(part.known), expression=exp.Literal.number(0))
             value = exp.Case(ifs=[exp.If(this=empty, true=exp.Null())], default=value)
-        items.append((name, value))
+        items.append((part.name, value))
     updated: Node = Project(joined, tuple(items))
     if root.keys:
-        updated = Filter(updated, exp.GT(this=column(_COUNT), expression=exp.Literal.number(0)))
-    names = form.visible
-    fresh = _from_state(updated, lowered, names, form.chain, root, form.keys, tuple(n for n, _, _ in state))
+        updated = Filter(updated, exp.GT(this=column(state[0].name), expression=exp.Literal.number(0)))
+    fresh = _from_state(updated, lowered, names, form.chain, root, form.keys)
     touched = tuple(f"{k}__touched" for k in root.keys)
     affected = Project(groups, tuple((n, column(k)) for n, k in zip(touched, root.keys, strict=True)))
     return _difference(form, fresh, _stored_near(form, affected))
+
+
+def _added(name: str) -> exp.Expr:
+    """A state column: what is stored and what the delta adds."""
+    return exp.Add(this=_or_zero(f"{name}__old"), expression=_or_zero(f"{name}__add"))
 
 
 def _or_zero(name: str) -> exp.Expr:

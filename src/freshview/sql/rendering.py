@@ -100,6 +100,7 @@ def _items(items: tuple[tuple[str, exp.Expr], ...]) -> list[str]:
 
 
 def _body(node: Node, inputs: list[str], source: Source) -> str:
+    """The query of one node. A relation without columns has rows all the same: it shows one that nothing reads."""
     match node:
         case Scan():
             fields = [f"{q(c)} AS {q(n)}" for c, n in node.fields]
@@ -107,8 +108,8 @@ def _body(node: Node, inputs: list[str], source: Source) -> str:
                 fields.append(q(WEIGHT))
             return f"SELECT {', '.join(fields) or '1'} FROM {source(node)}"
         case Values():
-            rows = ", ".join("(" + ", ".join(text(v) for v in row) + ")" for row in node.rows)
-            return f"SELECT * FROM VALUES {rows} AS v({', '.join(map(q, node.names))})"
+            rows = ", ".join("(" + (", ".join(text(v) for v in row) or "1") + ")" for row in node.rows)
+            return f"SELECT * FROM VALUES {rows} AS v({', '.join(map(q, node.names)) or 'one'})"
         case Filter():
             return f"SELECT * FROM {inputs[0]} WHERE {text(node.predicate)}"
         case Project():
@@ -118,7 +119,7 @@ def _body(node: Node, inputs: list[str], source: Source) -> str:
         case Aggregate():
             columns = [*map(q, node.keys), *_items(node.items)]
             grouping = f" GROUP BY {', '.join(map(q, node.keys))}" if node.keys else ""
-            return f"SELECT {', '.join(columns)} FROM {inputs[0]}{grouping}"
+            return f"SELECT {', '.join(columns) or 'COUNT(*)'} FROM {inputs[0]}{grouping}"
         case Union():
             return "\n  UNION ALL ".join(_under(node.names, p, n) for p, n in zip(node.parts, inputs, strict=True))
         case SetOperation():
@@ -139,7 +140,7 @@ def _body(node: Node, inputs: list[str], source: Source) -> str:
 def _under(names: tuple[str, ...], part: Node, source: str) -> str:
     """A part's columns under other names, by place."""
     columns = ", ".join(f"{q(c)} AS {q(n)}" for c, n in zip(part.columns, names, strict=True))
-    return f"SELECT {columns} FROM {source}"
+    return f"SELECT {columns or '1'} FROM {source}"
 
 
 def _join(node: Join, inputs: list[str]) -> str:

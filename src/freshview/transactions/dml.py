@@ -19,6 +19,7 @@ from freshview.errors import DuplicateKey, InvalidStatement, NotNullViolation
 from freshview.relation.delta import DELETE, INSERT, UPSERT, first_duplicate, tag
 from freshview.relation.ingest import check_required
 from freshview.relation.schema import Column, Schema
+from freshview.relation.types import INTEGERS
 from freshview.sql import dml
 from freshview.sql.binding import BoundQuery, TableRef, bind
 from freshview.sql.literals import KeyPins, NotLiteral, key_pins, literal_rows, parse_expression, value
@@ -30,6 +31,7 @@ from freshview.transactions.reading import ReadContext
 from freshview.transactions.transaction import INLINE_BYTES, Transaction
 
 IN_MEMORY_ROWS = 500_000  # a statement's result up to this size is handled in one piece
+_KEYS_AT_ONCE = 1_000_000  # of integer keys, when they are checked on the driver
 _KEYS_IN_MEMORY = 10_000_000  # keys up to this many are checked on the driver
 
 Frame = Any  # a Spark DataFrame; this module does not look inside
@@ -149,11 +151,7 @@ class Statements:
         state = self.transaction.state(relation)
         existing = against_existing and state.rows_at_most > 0
         if sum(f.rows for f in files) <= _KEYS_IN_MEMORY and not existing:
-            keys = pa.concat_tables([pq.read_table(home / f.path, columns=list(schema.key)) for f in files])
-            at = first_duplicate(
-                keys.select(list(schema.key)).rename_columns([f"k{i}" for i in range(len(schema.key))])
-            )
-            repeated = {k: keys.column(k)[at].as_py() for k in schema.key} if at is not None else None
+            repeated = _repeated_key([home / f.path for f in files], schema)
         else:
             frames = [self.engine().read_files(relation.id, files, schema)]
             repeated = self.engine().repeated_key(frames + ([self.engine().scan(state)] if existing else []), schema)
@@ -373,6 +371,22 @@ def _named(names: Iterable[str], schema: Schema, table: str) -> tuple[Column, ..
     if len(set(columns)) < len(columns):
         raise InvalidStatement(f"table {table}", "a column is named twice", "Name each once.")
     return columns
+
+
+def _repeated_key(paths: Sequence[Any], schema: Schema) -> dict[str, Any] | None:
+    """A key that occurs twice in files, if there is one; large integer keys are looked at in shares."""
+    keys = pa.concat_tables([pq.read_table(p, columns=list(schema.key)).select(list(schema.key)) for p in paths])
+    keys = keys.rename_columns([f"k{i}" for i in range(len(schema.key))])
+    shares = 1 + keys.num_rows // _KEYS_AT_ONCE if schema.column(schema.key[0]).type.kind in INTEGERS else 1
+    for share in range(shares):
+        part = keys
+        if shares > 1:
+            lead = keys.column(0).to_numpy()
+            part = keys.filter(pa.array(lead % shares == share))
+        at = first_duplicate(part)
+        if at is not None:
+            return {k: part.column(i)[at].as_py() for i, k in enumerate(schema.key)}
+    return None
 
 
 def _full_width(rows: pa.Table, schema: Schema) -> pa.Table:

@@ -6,6 +6,7 @@ under a lease; SQL is turned into those elsewhere.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from freshview.storage.store import Storage
 from freshview.transactions.conflicts import check_conflicts
 from freshview.transactions.constraints import check_statement, check_unique
 
+_YOUNG_SECONDS = 0.05
 INLINE_BYTES = 1 << 20  # larger statements go to Parquet
 
 
@@ -51,6 +53,7 @@ class Transaction:
         self._storage = storage
         self._events = events
         self._pin = catalog.begin()
+        self._begun = time.monotonic()
         self._relations: dict[int, Relation] = {}
         self._pending: dict[int, list[Segment]] = {}
         self._leases: list[Lease] = []
@@ -251,7 +254,12 @@ class Transaction:
                 self._storage.discard(lease.relation_id, lease.path)
 
     def _check_conflicts(self, relations: tuple[Relation, ...], own: tuple[Segment, ...]) -> int:
-        """Most of the check runs here, before the lock; gives the CSN up to which it holds."""
+        """Most of the check runs here, before the lock; gives the CSN up to which it holds.
+
+        A young transaction has little to check: it does so under the lock, and saves the question.
+        """
+        if time.monotonic() - self._begun < _YOUNG_SECONDS:
+            return self._pin.csn
         newest = self._catalog.snapshot()
         if newest > self._pin.csn:
             others = self._catalog.segments([r.id for r in relations], self._pin.csn, newest)

@@ -1,0 +1,69 @@
+"""What has no algebra: the reason names the construct, and nothing is taken for something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from freshview.errors import InvalidStatement
+from freshview.sql.lowering import Unsupported, lower
+from tests.unit.view_grammar import SCHEMAS
+
+REASONS = {
+    "WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM r) SELECT x FROM r": "recursive",
+    "SELECT a FROM (SELECT a, b, c FROM t) PIVOT (SUM(b) FOR c IN ('x', 'y'))": "PIVOT",
+    "SELECT a FROM t TABLESAMPLE (10 PERCENT)": "SAMPLE",
+    "SELECT a, SUM(b) OVER w AS s FROM t WINDOW w AS (PARTITION BY a)": "WINDOW",
+    "SELECT a FROM t DISTRIBUTE BY a": "DISTRIBUTE",
+    "SELECT a FROM t SORT BY a": "SORT",
+    "SELECT a FROM other.t": "other.t",
+    "SELECT id FROM range(3)": "range",
+    "SELECT t.a FROM t, LATERAL (SELECT d FROM u WHERE u.a = t.a)": "LATERAL",
+    "SELECT x.a FROM t x NATURAL JOIN (SELECT a FROM u) y": "NATURAL",
+    "SELECT t.a FROM t JOIN u ON t.a = u.a AND EXISTS (SELECT 1 FROM v)": "subquery in a join condition",
+    "SELECT a FROM t WHERE NOT (a IN (SELECT d FROM u) OR b = 1)": "IN (query)",
+    "SELECT a IN (SELECT d FROM u) AS x FROM t": "IN (query)",
+    "SELECT EXISTS (SELECT d FROM u) AS x FROM t": "EXISTS",
+    "SELECT a FROM t WHERE (a, b) NOT IN (SELECT a, d FROM u)": "NOT IN over several columns",
+    "SELECT a FROM t WHERE a IN (SELECT d FROM u WHERE u.a = t.a ORDER BY d LIMIT 1)": "IN over a correlated",
+    "SELECT a FROM t WHERE a IN (SELECT SUM(d) FROM u WHERE u.a = t.a)": "IN over a correlated",
+    "SELECT a FROM t WHERE a IN (SELECT RANK() OVER (ORDER BY d) FROM u WHERE u.a = t.a)": "IN over a correlated",
+    "SELECT a FROM t WHERE EXISTS (SELECT COUNT(*) FROM u WHERE u.a = t.a)": "EXISTS over a correlated",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a OFFSET 1)": "EXISTS over a correlated",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a UNION SELECT 1 FROM v)": "EXISTS over a correlated",
+    "SELECT (SELECT d FROM u WHERE u.a = t.a) AS x FROM t": "scalar subquery that is not a single aggregate",
+    "SELECT (SELECT COUNT(*) FROM u WHERE u.d > t.b) AS x FROM t": "more than equality",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE EXISTS (SELECT 1 FROM v WHERE v.b = t.b))": "outer query",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u JOIN v ON v.b = t.b)": "outer query",
+    "SELECT a FROM t UNION ALL SELECT a FROM u ORDER BY 1 LIMIT 3": "LIMIT on a set operation",
+    "SELECT a FROM (SELECT DISTINCT a FROM t ORDER BY a LIMIT 1)": "DISTINCT with LIMIT",
+    "SELECT a FROM t ORDER BY a LIMIT 1 + 1": "LIMIT",
+    "SELECT COUNT(*) AS n FROM t GROUP BY GROUPING SETS (())": "GROUPING SETS (())",
+    "SELECT SUM((SELECT MAX(d) FROM u)) AS s FROM t": "subquery inside an aggregate",
+    "SELECT col FROM t LATERAL VIEW explode(array(a, b)) e": "cannot be resolved",
+}
+
+
+@pytest.mark.parametrize("text", REASONS)
+def test_what_has_no_algebra_is_named(text: str) -> None:
+    """Unsupported, with a reason that names the construct; such a view is recomputed."""
+    with pytest.raises(Unsupported) as caught:
+        lower(text, SCHEMAS)
+    assert REASONS[text].casefold() in str(caught.value).casefold()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a FROM t LIMIT 3",
+        "SELECT a FROM t OFFSET 3",
+        "SELECT a FROM (SELECT a FROM t LIMIT 3)",
+        "(SELECT a FROM t) LIMIT 3",
+        "SELECT a FROM t UNION ALL SELECT a FROM u LIMIT 3",
+        "SELECT DISTINCT a FROM t LIMIT 3",
+        "SELECT a FROM t WHERE a IN (SELECT d FROM u LIMIT 1)",
+    ],
+)
+def test_limit_without_order_is_refused(text: str) -> None:
+    """Which rows it keeps is not determined, wherever it stands; the error says what to do."""
+    with pytest.raises(InvalidStatement, match="LIMIT without ORDER BY.*ORDER BY"):
+        lower(text, SCHEMAS)
