@@ -60,5 +60,6 @@ def translated(query: str) -> str:
 
 
 def comparable(value: Any) -> Any:
-    """Numbers of all kinds as one: averages are doubles in both systems."""
-    return float(value) if isinstance(value, Decimal | Fraction | int) and not isinstance(value, bool) else value
+    """Numbers of all kinds as one. Averages are doubles in DuckDB, so the last places do not count."""
+    is_number = isinstance(value, Decimal | Fraction | int | float) and not isinstance(value, bool)
+    return round(float(value), 9) if is_number else value

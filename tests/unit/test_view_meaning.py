@@ -27,8 +27,11 @@ from freshview.sql.rendering import render
 
 slow = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 
-# DuckDB counts the grouping set () of no rows as one row, Spark as none; it has no posexplode.
-PORTABLE = sorted(set(VIEWS) - {"rollup", "with rollup", "cube", "grouping sets", "posexplode"})
+# DuckDB counts the grouping set () of no rows as one row, Spark as none; it has no posexplode; in a star it leaves
+# the columns of USING in their place, Spark puts them first.
+PORTABLE = sorted(
+    set(VIEWS) - {"rollup", "with rollup", "cube", "grouping sets", "posexplode", "star of a natural join"}
+)
 
 
 @pytest.fixture(scope="module")

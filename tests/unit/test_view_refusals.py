@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.view_grammar import SCHEMAS
 
 from freshview.errors import InvalidStatement
 from freshview.sql.lowering import Unsupported, lower
-from tests.unit.view_grammar import SCHEMAS
 
 REASONS = {
     "WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM r) SELECT x FROM r": "recursive",
@@ -34,8 +34,8 @@ REASONS = {
     "SELECT (SELECT COUNT(*) FROM u WHERE u.d > t.b) AS x FROM t": "more than equality",
     "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE EXISTS (SELECT 1 FROM v WHERE v.b = t.b))": "outer query",
     "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u JOIN v ON v.b = t.b)": "outer query",
-    "SELECT a FROM t UNION ALL SELECT a FROM u ORDER BY 1 LIMIT 3": "LIMIT on a set operation",
-    "SELECT a FROM (SELECT DISTINCT a FROM t ORDER BY a LIMIT 1)": "DISTINCT with LIMIT",
+    "SELECT a FROM t UNION ALL SELECT a FROM u ORDER BY a + 1 LIMIT 3": "LIMIT of a set operation",
+    "SELECT DISTINCT a FROM t ORDER BY b LIMIT 1": "DISTINCT in the order",
     "SELECT a FROM t ORDER BY a LIMIT 1 + 1": "LIMIT",
     "SELECT COUNT(*) AS n FROM t GROUP BY GROUPING SETS (())": "GROUPING SETS (())",
     "SELECT SUM((SELECT MAX(d) FROM u)) AS s FROM t": "subquery inside an aggregate",
@@ -61,9 +61,10 @@ def test_what_has_no_algebra_is_named(text: str) -> None:
         "SELECT a FROM t UNION ALL SELECT a FROM u LIMIT 3",
         "SELECT DISTINCT a FROM t LIMIT 3",
         "SELECT a FROM t WHERE a IN (SELECT d FROM u LIMIT 1)",
+        "SELECT a FROM t TABLESAMPLE (10 PERCENT) LIMIT 1",
     ],
 )
 def test_limit_without_order_is_refused(text: str) -> None:
     """Which rows it keeps is not determined, wherever it stands; the error says what to do."""
-    with pytest.raises(InvalidStatement, match="LIMIT without ORDER BY.*ORDER BY"):
+    with pytest.raises(InvalidStatement, match=r"LIMIT without ORDER BY: .* Add an ORDER BY"):
         lower(text, SCHEMAS)

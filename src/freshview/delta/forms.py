@@ -124,7 +124,8 @@ class _State:
     known: str | None = None
 
 
-def _state(root: Aggregate, names: tuple[str, ...]) -> list[_State]:
+def _state(root: Aggregate, names: tuple[str, ...], types: Mapping[str, str] | None = None) -> list[_State]:
+    """The state of a view. With types, integers add up as decimals: −1 × the smallest is no integer (law 11.8)."""
     weight = column(WEIGHT)
     state = [_State(_hidden("rows", names), exp.Count(this=exp.Star()), exp.Sum(this=weight.copy()))]
     for i, (_, call) in enumerate(root.items):
@@ -138,9 +139,11 @@ def _state(root: Aggregate, names: tuple[str, ...]) -> list[_State]:
         count = _hidden(f"known{i}", names)
         state.append(_State(count, exp.Count(this=argument.copy()), exp.Sum(this=known)))
         if isinstance(call, exp.Sum):
-            positive = exp.GT(this=weight.copy(), expression=exp.Literal.number(0))
-            signed = exp.Case(ifs=[exp.If(this=positive, true=argument.copy())], default=exp.Neg(this=argument.copy()))
             total = _hidden(f"sum{i}", names)
+            whole = types is not None and types[total] == "bigint"
+            positive = exp.GT(this=weight.copy(), expression=exp.Literal.number(0))
+            wide = exp.cast(argument.copy(), "decimal(20, 0)") if whole else argument
+            signed = exp.Case(ifs=[exp.If(this=positive, true=wide.copy())], default=exp.Neg(this=wide.copy()))
             state.append(_State(total, exp.Sum(this=argument.copy()), exp.Sum(this=signed), count))
     return state
 
@@ -228,7 +231,7 @@ def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, s
     root = form.root
     assert root is not None
     names = form.visible
-    state = _state(root, names)
+    state = _state(root, names, types)
     groups = Aggregate(delta, root.keys, tuple((f"{s.name}__add", s.over_delta) for s in state))
     own = tuple(f"{s}__old" for _, s in form.keys)
     condition = null_safe(root.keys, own) if form.keys else None

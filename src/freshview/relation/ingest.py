@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from freshview.errors import InvalidStatement, NotFound, NotNullViolation, TypeMismatch
 from freshview.relation.exact import Unfit, from_arrays, from_cells
 from freshview.relation.schema import Column, Schema, fold
+from freshview.relation.types import INTEGERS
 
 Data = Any  # pa.Table | pa.RecordBatch | pandas.DataFrame | Iterable[Mapping]; checked in to_table()
 
@@ -151,3 +152,26 @@ def check_required(rows: pa.Table, schema: Schema, name: str, columns: Sequence[
             raise NotNullViolation(
                 f"column {required} of {name}", f"row {at} has NULL", "The column is NOT NULL; give a value."
             )
+
+
+def is_number_store(given: pa.DataType, column: Column) -> bool:
+    """Can Spark's store assignment be done here to the letter: the same type, or exact numbers?"""
+    if given == column.type.arrow:
+        return column.type.kind not in ("char", "varchar")
+    to_exact = column.type.kind == "decimal" or column.type.kind in INTEGERS
+    return to_exact and (pa.types.is_integer(given) or (pa.types.is_decimal(given) and column.type.kind == "decimal"))
+
+
+def store_number(source: pa.ChunkedArray, column: Column, name: str) -> pa.ChunkedArray:
+    """Exact numbers as Spark stores them: decimals rounded half up, overflow an error."""
+    target = column.type
+    if source.type == target.arrow:
+        return source
+    try:
+        if pa.types.is_decimal(source.type) and source.type.scale > target.params[1]:
+            source = pc.round(source, ndigits=target.params[1], round_mode="half_towards_infinity")
+        return source.cast(target.arrow)
+    except pa.ArrowInvalid as error:
+        raise TypeMismatch(
+            f"column {column.name} of {name}", f"a value does not fit {target}", "Convert the value first."
+        ) from error

@@ -21,6 +21,7 @@ from freshview.relation.schema import Column, Schema
 from freshview.spark.errors import spark_errors
 from freshview.spark.scan import Scanner
 from freshview.spark.types import as_schema, assign, cast_type, from_spark, identity_sql, quoted, spark_schema
+from freshview.sql.dml import NearQuery
 from freshview.storage.store import Storage
 
 _OFFSET = re.compile(r"(?:Z|(?:UTC|GMT|UT)?(?:([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?)?)")
@@ -77,6 +78,13 @@ class SparkEngine:
         """Rows at hand as a frame."""
         with spark_errors("rows"):
             return self._scanner.frame(rows, schema)
+
+    def evaluated(self, frame: DataFrame, query: NearQuery, what: str) -> DataFrame:
+        """A query over one frame, without a name for it in the session: much cheaper."""
+        with spark_errors(what):
+            named = frame.alias(query.qualifier) if query.is_qualified else frame
+            chosen = named.where(query.where) if query.where else named
+            return chosen.selectExpr(*query.items)
 
     def query(self, text: str, frames: Mapping[str, DataFrame], what: str) -> DataFrame:
         """A query whose {placeholders} stand for these frames; errors name `what`."""

@@ -9,10 +9,12 @@ table is not mistaken for it. Names begin with __fv_: an expression may refer to
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from freshview.errors import InvalidStatement
-from freshview.relation.schema import Schema
+from freshview.relation.schema import Schema, fold
 from freshview.sql.statements import Assignment, Delete, Merge, MergeClause, Update
+from freshview.sql.tokens import tokenize
 
 TARGET = "__fv_target"
 CLAUSE = "__fv_clause"
@@ -54,25 +56,35 @@ def delete_query(statement: Delete, schema: Schema) -> str:
     return _select(old_columns(schema, qualifier), qualifier, statement.where)
 
 
-def near_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: str, where: str) -> str | None:
-    """The same over rows at hand: which of them meet the condition, and their new values.
+@dataclass(frozen=True)
+class NearQuery:
+    """A statement over rows at hand: which of them meet a condition, and expressions of them."""
 
-    A text with {fv0} for the rows, or None if a subquery needs other tables.
-    """
+    qualifier: str
+    where: str
+    items: tuple[str, ...]
+
+    @property
+    def is_qualified(self) -> bool:
+        """May its texts name the table? They do with a dot."""
+        return any("." in text for text in (self.where, *self.items))
+
+    def mentioned(self, schema: Schema) -> list[int]:
+        """Places of the columns that its texts may mean: those whose name stands in them (one at the least)."""
+        words = {fold(token.text) for text in (self.where, *self.items) if text for token in tokenize(text)}
+        return [i for i, name in enumerate(schema.names) if fold(name) in words] or [0]
+
+
+def near_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: str, where: str) -> NearQuery | None:
+    """The same over rows at hand; None if a subquery needs other tables."""
     new_values = set_positions(assignments, schema)
     if any(_has_subquery(text) for text in (where, *new_values.values())):
         return None
-    columns = [ROW_ID, *(f"({_braced(e)}) AS {new_name(i)}" for i, e in new_values.items())]
-    return f"SELECT {', '.join(columns)} FROM {{fv0}} AS {_braced(quoted(qualifier))} WHERE {_braced(where) or 'TRUE'}"
+    return NearQuery(qualifier, where, (ROW_ID, *(f"({e}) AS {new_name(i)}" for i, e in new_values.items())))
 
 
 def _has_subquery(text: str) -> bool:
     return bool(re.search(r"\b(SELECT|FROM|TABLE)\b", text, re.IGNORECASE))
-
-
-def _braced(text: str) -> str:
-    """Braces doubled, since Spark's formatter reads them."""
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _select(columns: list[str], qualifier: str, where: str) -> str:

@@ -138,6 +138,15 @@ def only(holder: exp.Expr) -> exp.Expr:
     return inner
 
 
+def substituted(tree: exp.Expr, known: Sequence[tuple[exp.Expr, str]]) -> exp.Expr:
+    """An expression whose largest known parts are columns."""
+
+    def replace(node: exp.Expr) -> exp.Expr:
+        return next((column(name) for expression, name in known if node == expression), node)
+
+    return tree.transform(replace) if known else tree
+
+
 def renamer(names: Mapping[str, str]) -> Callable[[exp.Expr], exp.Expr]:
     def rename(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and node.name in names:
@@ -147,21 +156,21 @@ def renamer(names: Mapping[str, str]) -> Callable[[exp.Expr], exp.Expr]:
     return rename
 
 
-def refuse_limit(tree: exp.Expr) -> None:
-    """LIMIT on a set operation or on a query in parentheses."""
-    if tree.args.get("limit") is None and tree.args.get("offset") is None:
-        return
-    require_order(tree)
-    raise Unsupported("LIMIT on a set operation or on a query in parentheses")
-
-
-def require_order(tree: exp.Expr) -> None:
-    if tree.args.get("order") is None:
-        raise InvalidStatement(
-            "LIMIT without ORDER BY",
-            "which rows it keeps is not determined",
-            "Add an ORDER BY, or leave LIMIT out.",
-        )
+def require_orders(tree: exp.Expr) -> None:
+    """Every LIMIT has an ORDER BY. In EXISTS none is needed: a LIMIT of one row or more means nothing there."""
+    for query in tree.find_all(exp.Query):
+        if query.args.get("limit") is None and query.args.get("offset") is None:
+            continue
+        if isinstance(query.parent, exp.Exists):
+            if query.args.get("offset") is None and count(query.args.get("limit")) > 0:
+                query.set("limit", None)
+                query.set("order", None)
+        elif query.args.get("order") is None:
+            raise InvalidStatement(
+                "LIMIT without ORDER BY",
+                "which rows it keeps is not determined",
+                "Add an ORDER BY, or leave LIMIT out.",
+            )
 
 
 def count(node: exp.Expr | None) -> int:

@@ -26,14 +26,14 @@ def group_by(select: Select, group: exp.Group | None, items: list[tuple[str, exp
         name = select.column_of(resolved)
         columns.append(name)
         if not isinstance(resolved, exp.Column):
-            select.known.append((resolved, name))
+            select.computed.append((resolved, name))
     if sets is None:
         aggregated(select, columns, rest)
         return
     calls = [c for e in rest for c in outermost(e, lambda n: isinstance(n, exp.Grouping | exp.GroupingId))]
     columns, meaning = _grouping_sets(select, columns, sets, [select.resolved(c) for c in calls])
     aggregated(select, columns, rest)
-    select.known += meaning  # outside aggregates, a key means its nulled copy
+    select.grouped += meaning  # outside aggregates, a key means its nulled copy
 
 
 def aggregated(select: Select, keys: list[str], expressions: Iterable[exp.Expr]) -> None:
@@ -43,11 +43,11 @@ def aggregated(select: Select, keys: list[str], expressions: Iterable[exp.Expr])
         for call in aggregates(expression):
             if call.find(exp.Query):
                 raise Unsupported("a subquery inside an aggregate")
-            resolved = select.resolved(call)
-            if not isinstance(resolved, exp.Column):  # else it is known already
+            resolved = select.below_grouping(call)
+            if not any(resolved == known for known, _ in select.grouped):
                 name = select.lowering.fresh(call.key)
                 items.append((name, resolved))
-                select.known.append((resolved, name))
+                select.grouped.append((resolved, name))
     select.node = Aggregate(select.node, tuple(dict.fromkeys(keys)), tuple(items))
 
 

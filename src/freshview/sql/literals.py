@@ -120,6 +120,8 @@ def key_pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> KeyPins |
     """The keys to which `key = literal` and `key IN (literals)` conjuncts confine a condition."""
     if not where or not schema.key:
         return None
+    if (plain := _plain_list(where, schema)) is not None:
+        return plain
     try:
         tree = parse_expression(where)
     except NotLiteral:
@@ -140,6 +142,26 @@ def key_pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> KeyPins |
         return None
     arrays = [pa.array([c[i] for c in combinations], schema.column(n).type.arrow) for i, n in enumerate(names)]
     return KeyPins(pa.table(arrays, names=names), exact and len(names) == len(schema.key))
+
+
+_PLAIN_LIST = re.compile(r"\s*(\w+)\s+IN\s*\(([\s\d,-]+)\)\s*", re.IGNORECASE)
+
+
+def _plain_list(where: str, schema: Schema) -> KeyPins | None:
+    """`key IN (1, 2, …)` and nothing else, without the cost of parsing a long list."""
+    match = _PLAIN_LIST.fullmatch(where)
+    if match is None or len(schema.key) != 1 or fold(match[1]) != fold(schema.key[0]):
+        return None
+    column = schema.column(schema.key[0])
+    if column.type.kind not in INTEGERS:
+        return None
+    try:
+        numbers = list(dict.fromkeys(int(text) for text in match[2].split(",")))
+        if len(numbers) > _MAX_KEYS:
+            return None
+        return KeyPins(pa.table([pa.array(numbers, column.type.arrow)], names=[schema.key[0]]), exact=True)
+    except (ValueError, OverflowError, pa.ArrowInvalid):
+        return None
 
 
 def _pin(node: exp.Expr, schema: Schema, qualifiers: set[str]) -> tuple[str, list[Any]] | None:

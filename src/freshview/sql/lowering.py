@@ -41,9 +41,9 @@ from freshview.sql.fragments import (
     is_mark,
     marks,
     only,
-    refuse_limit,
     renamer,
-    require_order,
+    require_orders,
+    substituted,
     unaliased,
 )
 from freshview.sql.grouping import group_by
@@ -61,12 +61,13 @@ def lower(text: str, schemas: Mapping[str, Sequence[str]]) -> Lowered:
     known = {fold(n): {fold(c): "string" for c in columns} for n, columns in schemas.items()}
     try:
         tree = sqlglot.parse_one(text, read="spark")
+        require_orders(tree)
         natural_as_using(tree, known)
         tree = qualify(tree, schema=dict(known), dialect="spark", quote_identifiers=False)
     except sqlglot.errors.SqlglotError as error:
         raise Unsupported(f"a query that cannot be resolved ({str(error).splitlines()[0]})") from error
     try:
-        relation = Lowering(schemas).query(tree, {}, None)
+        relation = Lowering(schemas).query(tree, {})
     except IllegalTree as error:
         raise Unsupported(f"a column of an outer query in this place ({error.cause})") from error
     return Lowered(relation.node, tuple((i, n) for n, i in relation.outputs))
@@ -82,7 +83,7 @@ class Lowering:
 
     # -- queries -----------------------------------------------------------------------------------
 
-    def query(self, tree: exp.Expr, ctes: Ctes, outer: Scope | None) -> Relation:
+    def query(self, tree: exp.Expr, ctes: Ctes) -> Relation:
         with_ = tree.args.get("with_")
         if with_ is not None:
             if with_.args.get("recursive"):
@@ -91,21 +92,19 @@ class Lowering:
                 ctes = {**ctes, fold(cte.alias): Cte(cte.this, ctes)}
         match tree:
             case exp.Subquery():
-                refuse_limit(tree)
-                return self.query(tree.this, ctes, outer)
+                return _limited(self.query(tree.this, ctes), tree)
             case exp.Select():
-                return Select(self, ctes, outer).lower(tree)
+                return Select(self, ctes, None).lower(tree)
             case exp.SetOperation():
-                return self._set_operation(tree, ctes, outer)
+                return _limited(self._set_operation(tree, ctes), tree)
             case exp.Values():
                 return self._values(tree)
         raise Unsupported(f"{type(tree).__name__.upper()} as a query")
 
-    def _set_operation(self, tree: exp.SetOperation, ctes: Ctes, outer: Scope | None) -> Relation:
-        refuse_limit(tree)
+    def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> Relation:
         if tree.args.get("by_name"):
             raise Unsupported("a set operation BY NAME")
-        left, right = (self.query(side, ctes, outer) for side in (tree.left, tree.right))
+        left, right = (self.query(side, ctes) for side in (tree.left, tree.right))
         if len(left.outputs) != len(right.outputs):
             raise InvalidStatement("set operation", "its sides have different numbers of columns", "Select as many.")
         names = tuple(self.fresh(n) for n, _ in left.outputs)
@@ -147,12 +146,16 @@ class Select:
         self.ctes = ctes
         self.scope = Scope(outer)
         self.node: Node = Values((), ((),))
-        self.known: list[tuple[exp.Expr, str]] = []  # expressions that a column stands for
+        self.computed: list[tuple[exp.Expr, str]] = []  # expressions that a column holds, below GROUP BY
+        self.grouped: list[tuple[exp.Expr, str]] = []  # aggregates and keys, and their columns above GROUP BY
         self.correlated: list[exp.Expr] = []  # conjuncts that use columns of an outer query
 
     def lower(self, tree: exp.Select) -> Relation:
         self.prepare(tree)
-        return self.finish(tree)
+        relation = self.finish(tree)
+        if self.correlated:
+            raise Unsupported(f"{self.correlated[0].sql(dialect='spark'):.60} over columns of an outer query")
+        return relation
 
     def prepare(self, tree: exp.Select) -> None:
         """FROM and WHERE."""
@@ -194,39 +197,16 @@ class Select:
             outputs.append((name, column_name))
         if qualified is not None:  # windows of the items are over all rows, so they come first
             self.where(self.value(qualified.this))
-        limit, offset = tree.args.get("limit"), tree.args.get("offset")
         distinct = tree.args.get("distinct")
         if distinct is not None and distinct.args.get("on"):
             raise Unsupported("DISTINCT ON")
-        if limit is None and offset is None:
-            self.node = Project(self.node, tuple(projected))
-            if distinct is not None:
-                self.node = _distinct(self.node)
-            return Relation(self.node, outputs)
-        return self._top(tree, projected, outputs, ordered)
-
-    def _top(
-        self,
-        tree: exp.Select,
-        projected: list[tuple[str, exp.Expr]],
-        outputs: list[tuple[str, str]],
-        ordered: list[exp.Expr],
-    ) -> Relation:
-        if tree.args.get("distinct") is not None:
-            raise Unsupported("DISTINCT with LIMIT")
-        require_order(tree)
-        keys = [(self.lowering.fresh("order"), self.value(e)) for e in ordered]
+        keys = [(self.lowering.fresh("order"), self.value(e)) for e in ordered if distinct is None]
         self.node = Project(self.node, (*projected, *keys))
-        terms = []
-        for term, (name, _) in zip(tree.args["order"].expressions, keys, strict=True):
-            terms.append(
-                exp.Ordered(this=column(name), desc=term.args.get("desc"), nulls_first=term.args.get("nulls_first"))
-            )
-        terms += [exp.Ordered(this=column(c), desc=False) for _, c in outputs]  # ties: by the row itself
-        limit, offset = tree.args.get("limit"), tree.args.get("offset")
-        node = TopK(self.node, tuple(terms), count(limit), count(offset) if offset is not None else 0)
-        self.node = Project(node, tuple((c, column(c)) for _, c in outputs))
-        return Relation(self.node, outputs)
+        order_columns = [name for name, _ in keys]
+        if distinct is not None:
+            self.node = _distinct(self.node)
+            order_columns = [_place(e, items, outputs) for e in ordered]
+        return _top(Relation(self.node, outputs), tree, order_columns) if limited else Relation(self.node, outputs)
 
     # -- expressions -------------------------------------------------------------------------------
 
@@ -237,8 +217,11 @@ class Select:
         return self.resolved(tree)
 
     def resolved(self, tree: exp.Expr) -> exp.Expr:
-        """Known subexpressions become their column; names become columns of the tree."""
-        tree = tree.copy()
+        """An expression over columns of the tree."""
+        return substituted(self.below_grouping(tree), self.grouped)
+
+    def below_grouping(self, tree: exp.Expr) -> exp.Expr:
+        """The same inside an aggregate, or where nothing is grouped yet."""
 
         def rename(node: exp.Expr) -> exp.Expr:
             if isinstance(node, exp.Column) and node.table:
@@ -248,15 +231,10 @@ class Select:
                 return column(found)
             return node
 
-        renamed = tree.transform(rename)
-
-        def known(node: exp.Expr) -> exp.Expr:
-            for expression, name in self.known:
-                if node == expression:
-                    return known(column(name)) if node != column(name) else node
-            return node
-
-        return renamed.transform(known) if self.known else renamed
+        tree = tree.copy().transform(rename)
+        for known in self.computed:  # one by one: a later key may be over an earlier one
+            tree = substituted(tree, [known])
+        return tree
 
     def value(self, tree: exp.Expr) -> exp.Expr:
         """An expression; its scalar subqueries are joined to the node, its windows computed beside it."""
@@ -319,7 +297,7 @@ class Select:
     def uncorrelated(self, query: exp.Expr) -> Relation | None:
         """A subquery that uses nothing of this query, if it is one."""
         try:
-            return self.lowering.query(query, self.ctes, None)
+            return self.lowering.query(query, self.ctes)
         except UnknownColumn:
             return None
 
@@ -331,7 +309,8 @@ class Select:
             for key, old in source.items():
                 source[key] = names.get(old, old)
         rename = renamer(names)
-        self.known = [(e.transform(rename), names.get(n, n)) for e, n in self.known]
+        self.computed = [(e.transform(rename), names.get(n, n)) for e, n in self.computed]
+        self.grouped = [(e.transform(rename), names.get(n, n)) for e, n in self.grouped]
         self.correlated = [e.transform(rename) for e in self.correlated]
         return names
 
@@ -343,6 +322,37 @@ def _chosen(relation: Relation) -> Node:
     if len(set(wanted)) < len(wanted):
         raise Unsupported("a column that is selected twice in a set operation")
     return Project(relation.node, tuple((c, column(c)) for c in wanted))
+
+
+def _limited(relation: Relation, tree: exp.Expr) -> Relation:
+    """ORDER BY … LIMIT of a set operation or of a query in parentheses."""
+    if tree.args.get("limit") is None and tree.args.get("offset") is None:
+        return relation
+    places = {fold(n): c for n, c in relation.outputs} | {str(i + 1): c for i, (_, c) in enumerate(relation.outputs)}
+    terms = [term.this for term in tree.args["order"].expressions]
+    if not all(isinstance(t, exp.Column | exp.Literal) and fold(t.name) in places for t in terms):
+        raise Unsupported("LIMIT of a set operation in the order of an expression")
+    return _top(relation, tree, [places[fold(t.name)] for t in terms])
+
+
+def _top(relation: Relation, tree: exp.Expr, keys: list[str]) -> Relation:
+    """The first rows of a relation in the tree's order, of which `keys` hold the terms. Ties: by the row itself."""
+    terms = [
+        exp.Ordered(this=column(key), desc=term.args.get("desc"), nulls_first=term.args.get("nulls_first"))
+        for key, term in zip(keys, tree.args["order"].expressions, strict=True)
+    ]
+    terms += [exp.Ordered(this=column(c), desc=False) for _, c in relation.outputs]
+    limit, offset = tree.args.get("limit"), tree.args.get("offset")
+    node = TopK(relation.node, tuple(terms), count(limit), count(offset) if offset is not None else 0)
+    return Relation(Project(node, tuple((c, column(c)) for _, c in relation.outputs)), relation.outputs)
+
+
+def _place(term: exp.Expr, items: list[tuple[str, exp.Expr]], outputs: list[tuple[str, str]]) -> str:
+    """The output column that an ORDER BY of a SELECT DISTINCT means."""
+    for (_, item), (_, name) in zip(items, outputs, strict=True):
+        if term == item:
+            return name
+    raise Unsupported("DISTINCT in the order of what it does not select")
 
 
 def _distinct(node: Node) -> Node:

@@ -36,7 +36,7 @@ def render(root: Node, source: Source, outputs: tuple[tuple[str, str], ...] | No
         body = _body(node, [names[id(i)] for i in node.inputs], source)
         parts.append(f"{names[id(node)]} AS (\n  {body}\n)")
     chosen = outputs if outputs is not None else tuple((c, c) for c in root.columns)
-    select = ", ".join(f"{q(c)} AS {q(n)}" for c, n in chosen)
+    select = ", ".join(_as(q(c), n) for c, n in chosen)
     return f"WITH {', '.join(parts)}\nSELECT {select} FROM {names[id(root)]}"
 
 
@@ -96,14 +96,18 @@ _OPERATORS: tuple[tuple[type[exp.Expr], ...], ...] = (  # weakest first
 
 
 def _items(items: tuple[tuple[str, exp.Expr], ...]) -> list[str]:
-    return [f"{text(e)} AS {q(n)}" for n, e in items]
+    return [_as(text(e), n) for n, e in items]
+
+
+def _as(what: str, name: str) -> str:
+    return what if what == q(name) else f"{what} AS {q(name)}"
 
 
 def _body(node: Node, inputs: list[str], source: Source) -> str:
     """The query of one node. A relation without columns has rows all the same: it shows one that nothing reads."""
     match node:
         case Scan():
-            fields = [f"{q(c)} AS {q(n)}" for c, n in node.fields]
+            fields = [_as(q(c), n) for c, n in node.fields]
             if node.version == "delta":
                 fields.append(q(WEIGHT))
             return f"SELECT {', '.join(fields) or '1'} FROM {source(node)}"
@@ -139,7 +143,7 @@ def _body(node: Node, inputs: list[str], source: Source) -> str:
 
 def _under(names: tuple[str, ...], part: Node, source: str) -> str:
     """A part's columns under other names, by place."""
-    columns = ", ".join(f"{q(c)} AS {q(n)}" for c, n in zip(part.columns, names, strict=True))
+    columns = ", ".join(_as(q(c), n) for c, n in zip(part.columns, names, strict=True))
     return f"SELECT {columns or '1'} FROM {source}"
 
 

@@ -80,15 +80,15 @@ def _source(select: Select, tree: exp.Expr) -> tuple[str, Relation]:
         case exp.Table() if isinstance(tree.this, exp.Identifier):
             cte = select.ctes.get(fold(tree.name)) if not tree.args.get("db") else None
             if cte is not None:
-                relation = select.lowering.query(cte.query, cte.visible, None)
+                relation = select.lowering.query(cte.query, cte.visible)
             elif tree.args.get("db"):
                 raise Unsupported(f"table {tree.sql(dialect='spark')} of another catalog")
             else:
                 relation = select.lowering.scan(tree.name)
         case exp.Subquery():
-            relation = select.lowering.query(tree.this, select.ctes, None)
+            relation = select.lowering.query(tree.this, select.ctes)
         case exp.Values():
-            relation = select.lowering.query(tree, select.ctes, None)
+            relation = select.lowering.query(tree, select.ctes)
         case _:
             raise Unsupported(f"{tree.sql(dialect='spark'):.60} in FROM")
     alias = tree.args.get("alias")

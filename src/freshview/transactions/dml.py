@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from freshview.catalog.records import DataFile, Relation, RelationState
 from freshview.errors import DuplicateKey, InvalidStatement, NotNullViolation
 from freshview.relation.delta import DELETE, INSERT, UPSERT, first_duplicate, tag
-from freshview.relation.ingest import check_required
+from freshview.relation.ingest import check_required, is_number_store, store_number
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import INTEGERS
 from freshview.sql import dml
@@ -43,6 +43,7 @@ class Engine(Protocol):
 
     def scan(self, state: RelationState) -> Frame: ...
     def numbered(self, rows: pa.Table, schema: Schema, number: str) -> Frame: ...
+    def evaluated(self, frame: Frame, query: dml.NearQuery, what: str) -> Frame: ...
     def query(self, text: str, frames: dict[str, Frame], what: str) -> Frame: ...
     def stored(
         self, frame: Frame, targets: Sequence[tuple[str, Column]], table: str, keep: Sequence[str] = ...
@@ -176,9 +177,9 @@ class Statements:
                 pass
         if near is not None:
             rest = "" if near[0].exact else statement.where  # exact: the rows at hand are the ones meant
-            text = dml.near_query(statement.assignments, schema, statement.alias or statement.table, rest)
-            if text is not None:
-                return self._run_near(relation, near[1], text, list(new_values))
+            query = dml.near_query(statement.assignments, schema, statement.alias or statement.table, rest)
+            if query is not None:
+                return self._run_near(relation, near[1], query, list(new_values))
 
         def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
             old = _old_images(rows, schema)
@@ -198,9 +199,9 @@ class Statements:
         if near is not None and near[0].exact:
             return self.transaction.apply(relation, near[1], None)
         if near is not None:
-            text = dml.near_query((), schema, statement.alias or statement.table, statement.where)
-            if text is not None:
-                return self._run_near(relation, near[1], text, None)
+            query = dml.near_query((), schema, statement.alias or statement.table, statement.where)
+            if query is not None:
+                return self._run_near(relation, near[1], query, None)
 
         def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
             return _old_images(rows, schema), schema.arrow.empty_table()
@@ -215,19 +216,24 @@ class Statements:
         rows = self.storage.reader.lookup(self.transaction.state(relation), pins.keys)
         return (pins, rows) if rows.num_rows <= LOCAL_ROWS else None
 
-    def _run_near(self, relation: Relation, rows: pa.Table, text: str, assigned: list[int] | None) -> int:
+    def _run_near(self, relation: Relation, rows: pa.Table, query: dml.NearQuery, assigned: list[int] | None) -> int:
         """Evaluate over rows at hand, without a Spark job: which of them, and (for UPDATE) new values."""
         schema = relation.schema
-        frame = self.engine().numbered(rows, schema, dml.ROW_ID)
-        frame = self.engine().query(text, {"fv0": frame}, f"statement on {relation.name}")
+        used = query.mentioned(schema)
+        shown = Schema(tuple(schema.columns[i] for i in used))
+        frame = self.engine().numbered(rows.select(used), shown, dml.ROW_ID)
+        frame = self.engine().evaluated(frame, query, f"statement on {relation.name}")
         targets = [(dml.new_name(i), schema.columns[i]) for i in assigned or ()]
-        frame = self.engine().stored(frame, targets, relation.name, keep=[dml.ROW_ID])
-        fields = [pa.field(dml.ROW_ID, pa.int32()), *(pa.field(n, c.type.arrow) for n, c in targets)]
+        fields = self.engine().arrow_fields(frame)
+        if not all(is_number_store(f.type, c) for f, (_, c) in zip(fields[1:], targets, strict=True)):
+            frame = self.engine().stored(frame, targets, relation.name, keep=[dml.ROW_ID])
+            fields = [fields[0], *(pa.field(n, c.type.arrow) for n, c in targets)]
         found = self.engine().collect(frame, fields, f"statement on {relation.name}")
         old = rows.take(found.column(0))
         if assigned is None:
             return self.transaction.apply(relation, old, None)
-        new = [found.column(dml.new_name(i)) if i in assigned else old.column(i) for i in range(len(schema.columns))]
+        values = {i: store_number(found.column(dml.new_name(i)), schema.columns[i], relation.name) for i in assigned}
+        new = [values.get(i, old.column(i)) for i in range(len(schema.columns))]
         return self.transaction.apply(relation, old, pa.table(new, schema=schema.arrow))
 
     def _run_split(

@@ -1,0 +1,35 @@
+-- SELECT customer, MAX(amount) AS best FROM orders GROUP BY customer HAVING COUNT(*) > 1
+-- stored as groups; changed: orders
+WITH scan1 AS (
+  SELECT `id` AS `id_1`, `customer` AS `customer_2`, `amount` AS `amount_3` FROM orders_new
+), scan2 AS (
+  SELECT `id` AS `id_1`, `customer` AS `customer_2`, `amount` AS `amount_3`, `__w` FROM orders_delta
+), projected1 AS (
+  SELECT `customer_2` AS `customer_2__touched` FROM scan2
+), grouped1 AS (
+  SELECT `customer_2__touched` FROM projected1 GROUP BY `customer_2__touched`
+), joined1 AS (
+  SELECT /*+ BROADCAST(grouped1) */ * FROM scan1 LEFT SEMI JOIN grouped1 ON `customer_2` IS NOT DISTINCT FROM `customer_2__touched`
+), grouped2 AS (
+  SELECT `customer_2`, MAX(`amount_3`) AS `max_4`, COUNT(*) AS `count_5` FROM joined1 GROUP BY `customer_2`
+), filtered1 AS (
+  SELECT * FROM grouped2 WHERE `count_5` > 1
+), projected2 AS (
+  SELECT `customer_2` AS `customer_6`, `max_4` AS `best_7`, `customer_2` FROM filtered1
+), projected3 AS (
+  SELECT `customer_6` AS `customer`, `best_7` AS `best`, `customer_2` AS `__key0` FROM projected2
+), projected4 AS (
+  SELECT `customer`, `best`, `__key0`, 1 AS `__w` FROM projected3
+), scan3 AS (
+  SELECT `customer` AS `customer__old`, `best` AS `best__old`, `__key0` AS `__key0__old` FROM stored
+), joined2 AS (
+  SELECT * FROM scan3 LEFT SEMI JOIN grouped1 ON `__key0__old` IS NOT DISTINCT FROM `customer_2__touched`
+), projected5 AS (
+  SELECT `customer__old` AS `customer`, `best__old` AS `best`, `__key0__old` AS `__key0` FROM joined2
+), projected6 AS (
+  SELECT `customer`, `best`, `__key0`, -1 AS `__w` FROM projected5
+), united1 AS (
+  SELECT `customer`, `best`, `__key0`, `__w` FROM projected4
+  UNION ALL SELECT `customer`, `best`, `__key0`, `__w` FROM projected6
+)
+SELECT `customer`, `best`, `__key0`, `__w` FROM united1

@@ -1,0 +1,54 @@
+-- SELECT c.country, SUM(o.amount) AS amount, COUNT(*) AS n FROM orders o JOIN customers c ON o.customer = c.id GROUP BY c.country
+-- stored as sums; changed: customers, orders
+WITH scan1 AS (
+  SELECT `id` AS `id_1`, `customer` AS `customer_2`, `amount` AS `amount_3`, `__w` FROM orders_delta
+), scan2 AS (
+  SELECT `id` AS `id_4`, `name` AS `name_5`, `country` AS `country_6` FROM customers_old
+), joined1 AS (
+  SELECT /*+ BROADCAST(scan1) */ * FROM scan1 INNER JOIN scan2 ON `customer_2` = `id_4`
+), projected1 AS (
+  SELECT `id_1`, `customer_2`, `amount_3`, `id_4`, `name_5`, `country_6`, `__w` FROM joined1
+), scan3 AS (
+  SELECT `id` AS `id_4`, `name` AS `name_5`, `country` AS `country_6`, `__w` FROM customers_delta
+), scan4 AS (
+  SELECT `id` AS `id_1`, `customer` AS `customer_2`, `amount` AS `amount_3` FROM orders_new
+), joined2 AS (
+  SELECT /*+ BROADCAST(scan3) */ * FROM scan3 INNER JOIN scan4 ON `customer_2` = `id_4`
+), projected2 AS (
+  SELECT `id_1`, `customer_2`, `amount_3`, `id_4`, `name_5`, `country_6`, `__w` FROM joined2
+), united1 AS (
+  SELECT `id_1`, `customer_2`, `amount_3`, `id_4`, `name_5`, `country_6`, `__w` FROM projected1
+  UNION ALL SELECT `id_1`, `customer_2`, `amount_3`, `id_4`, `name_5`, `country_6`, `__w` FROM projected2
+), grouped1 AS (
+  SELECT `country_6`, SUM(`__w`) AS `__rows__add`, SUM(CASE WHEN `amount_3` IS NULL THEN 0 ELSE `__w` END) AS `__known0__add`, SUM(CASE WHEN `__w` > 0 THEN CAST(`amount_3` AS DECIMAL(20, 0)) ELSE -CAST(`amount_3` AS DECIMAL(20, 0)) END) AS `__sum0__add` FROM united1 GROUP BY `country_6`
+), scan5 AS (
+  SELECT `country` AS `country__old`, `amount` AS `amount__old`, `n` AS `n__old`, `__key0` AS `__key0__old`, `__rows` AS `__rows__old`, `__known0` AS `__known0__old`, `__sum0` AS `__sum0__old` FROM stored
+), joined3 AS (
+  SELECT * FROM grouped1 LEFT OUTER JOIN scan5 ON `country_6` IS NOT DISTINCT FROM `__key0__old`
+), projected3 AS (
+  SELECT `country_6`, CAST(COALESCE(`__rows__old`, 0) + COALESCE(`__rows__add`, 0) AS BIGINT) AS `__rows`, CAST(COALESCE(`__known0__old`, 0) + COALESCE(`__known0__add`, 0) AS BIGINT) AS `__known0`, CASE WHEN COALESCE(`__known0__old`, 0) + COALESCE(`__known0__add`, 0) = 0 THEN NULL ELSE CAST(COALESCE(`__sum0__old`, 0) + COALESCE(`__sum0__add`, 0) AS BIGINT) END AS `__sum0` FROM joined3
+), filtered1 AS (
+  SELECT * FROM projected3 WHERE `__rows` > 0
+), projected4 AS (
+  SELECT `country_6`, `__sum0` AS `sum_7`, `__rows` AS `count_8`, `__rows`, `__known0`, `__sum0` FROM filtered1
+), projected5 AS (
+  SELECT `country_6` AS `country_9`, `sum_7` AS `amount_10`, `count_8` AS `n_11`, `country_6`, `__rows`, `__known0`, `__sum0` FROM projected4
+), projected6 AS (
+  SELECT `country_9` AS `country`, `amount_10` AS `amount`, `n_11` AS `n`, `country_6` AS `__key0`, `__rows`, `__known0`, `__sum0` FROM projected5
+), projected7 AS (
+  SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, 1 AS `__w` FROM projected6
+), scan6 AS (
+  SELECT `country` AS `country__old`, `amount` AS `amount__old`, `n` AS `n__old`, `__key0` AS `__key0__old`, `__rows` AS `__rows__old`, `__known0` AS `__known0__old`, `__sum0` AS `__sum0__old` FROM stored
+), projected8 AS (
+  SELECT `country_6` AS `country_6__touched` FROM grouped1
+), joined4 AS (
+  SELECT * FROM scan6 LEFT SEMI JOIN projected8 ON `__key0__old` IS NOT DISTINCT FROM `country_6__touched`
+), projected9 AS (
+  SELECT `country__old` AS `country`, `amount__old` AS `amount`, `n__old` AS `n`, `__key0__old` AS `__key0`, `__rows__old` AS `__rows`, `__known0__old` AS `__known0`, `__sum0__old` AS `__sum0` FROM joined4
+), projected10 AS (
+  SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, -1 AS `__w` FROM projected9
+), united2 AS (
+  SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, `__w` FROM projected7
+  UNION ALL SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, `__w` FROM projected10
+)
+SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, `__w` FROM united2
