@@ -215,3 +215,16 @@ def test_unchanged_inputs_are_pruned_at_planning(name: str) -> None:
         plan = derive(lowered.node, {one})
         assert plan is not None
         assert {s.relation for s in scans(plan) if s.version == "delta"} <= {one}
+
+
+@settings(laws, max_examples=60)
+@given(run=states(2), order=st.permutations(["t x", "u y", "v z", "t w"]), small=st.booleans())
+def test_the_order_of_tables_does_not_matter(run: list[State], order: list[str], small: bool) -> None:
+    """However the tables of a join are listed, and so whichever is old or new in a term, the change is the same."""
+    condition = "x.a = y.a AND y.d <=> z.d AND z.b = w.b AND x.c = w.c"
+    change = Change(run[0], run[1])
+    found = []
+    for tables in (["t x", "u y", "v z", "t w"], order):
+        text = f"SELECT x.a, y.d, w.b FROM {', '.join(tables)} WHERE {condition}"
+        found.append(_delta(lower(text, SCHEMAS), change, small))
+    assert found[0] == found[1]

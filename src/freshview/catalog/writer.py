@@ -17,7 +17,7 @@ from freshview.catalog.engine import Database
 from freshview.catalog.reader import CatalogReader
 from freshview.catalog.records import Lease, Main, Pin, Relation, Segment, files_to_json
 from freshview.errors import AlreadyExists, NotFound, SnapshotExpired, StorageUnavailable, WriteConflict
-from freshview.relation.schema import Schema, check_relation_name, fold
+from freshview.relation.schema import Schema, check_relation_name, fold, refuse_weight
 
 LIFETIME = 120 * 1_000_000  # µs a pin or lease lives without a heartbeat
 
@@ -237,6 +237,7 @@ class Catalog(CatalogReader):
         return reserved
 
     def _insert_relation(self, c: Connection, relation: Relation) -> None:
+        refuse_weight(relation.schema)
         self._check_free(c, relation.name)
         c.execute(
             t.relations.insert().values(
@@ -275,6 +276,7 @@ class Catalog(CatalogReader):
             self.database.lock_clock(c)
             relation = self._require(c, name)
             schema = change(relation.schema)
+            refuse_weight(schema)
             csn = self._ddl_commit(c, relation.id, "alter")
             self._new_schema(c, relation.id, schema, csn)
             return csn

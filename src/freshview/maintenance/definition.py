@@ -109,6 +109,11 @@ def analyse(
             form = rows_form(lowered, names)
             types = dict(types_of(form.tree))
     except Unsupported as unsupported:
+        if sqlglot.parse_one(text, read="spark").find(exp.Limit):
+            raise NotMaintainable(
+                "LIMIT", f"which of equal rows it keeps is not determined, since {unsupported} has no algebra here",
+                "Leave LIMIT out, or use rank() in a subquery.",
+            ) from unsupported  # fmt: skip
         lowered = form = None
         reason = f"{unsupported} has no delta rule"
     if refresh == "incremental" and reason:

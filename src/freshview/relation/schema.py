@@ -153,3 +153,12 @@ def check_relation_name(name: str) -> None:
     """Folders are named by relation id, so any printable name will do."""
     if not name or len(name) > 255 or not name.isprintable():
         raise InvalidStatement(f"table name {name!r}", "must be 1 to 255 printable characters", "Choose another name.")
+
+
+def refuse_weight(schema: Schema) -> None:
+    """The name under which deltas carry their weight is not for a user's column."""
+    for column in schema.columns:
+        if fold(column.name) == "__w":
+            raise InvalidStatement(
+                f"column {column.name}", "is reserved for the weight of delta rows", "Choose another name."
+            )
