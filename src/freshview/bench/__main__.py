@@ -13,12 +13,12 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from freshview.bench import foundation
+from freshview.bench import foundation, views
 from freshview.bench.measure import Figure
 from freshview.errors import FreshviewError
 
 Step = Callable[[Path, float, int], list[Figure]]
-SUITES: dict[str, tuple[Step, ...]] = {"foundation": foundation.STEPS}
+SUITES: dict[str, tuple[Step, ...]] = {"foundation": foundation.STEPS, "views": views.STEPS}
 
 
 def main() -> int:
