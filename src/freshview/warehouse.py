@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,7 +31,7 @@ from freshview.maintenance.views import ViewKeeper
 from freshview.pairing import pair
 from freshview.relation.schema import Schema
 from freshview.session import UserTransaction
-from freshview.sql.binding import bind
+from freshview.sql.binding import TableRef, bind
 from freshview.sql.parser import parse
 from freshview.sql.statements import (
     AddColumns,
@@ -169,7 +170,10 @@ class Warehouse:
         self._notice()
         core = Transaction(self._catalog, self._storage, self.events)
         reading = ReadContext(self._catalog, core.snapshot, core)
-        statements = Statements(core, reading, self._storage, self.engine)
+        lost = dict(self._lost)
+        statements = Statements(
+            core, reading, self._storage, self.engine, lambda ref: self._frame(ref, reading, core, "fresh", lost)
+        )
         return UserTransaction(core, statements, lambda s, tx: self._read(s, transaction=tx), self._after_commit)
 
     def maintain(self, views: list[str] | None = None) -> list[Job]:
@@ -312,16 +316,30 @@ class Warehouse:
 
         bound = bind(text, is_ours)
         engine = self.engine()
-        frames = {}
-        for placeholder, ref in bound.tables.items():
-            state = reading.state(ref, engine.time_zone)
-            if state.relation.id in self._lost and not (ref.version or ref.timestamp):
-                raise self._lost[state.relation.id]
-            if state.relation.kind == "view":
-                frames[placeholder] = self._view_frame(state, transaction, freshness)
-            else:
-                frames[placeholder] = engine.scan(state)
+        lost = dict(self._lost)
+        frames = {
+            placeholder: self._frame(ref, reading, transaction, freshness, lost)
+            for placeholder, ref in bound.tables.items()
+        }
         return engine.query(bound.text, frames, f"query {text}")
+
+    def _frame(
+        self,
+        ref: TableRef,
+        reading: ReadContext,
+        transaction: Transaction | None,
+        freshness: str | timedelta,
+        lost: Mapping[int, FreshviewError],
+    ) -> DataFrame:
+        """What a table or view is to a query or statement; those that cannot be told of are an error."""
+        engine = self.engine()
+        state = reading.state(ref, engine.time_zone)
+        is_view = state.relation.kind == "view"
+        if lost and freshness != "any" and not (ref.version or ref.timestamp):
+            for relation_id in self._keeper.bases(state.relation) if is_view else [state.relation.id]:
+                if relation_id in lost:
+                    raise lost[relation_id]
+        return self._view_frame(state, transaction, freshness) if is_view else engine.scan(state)
 
     def _view_frame(
         self, state: RelationState, transaction: Transaction | None, freshness: str | timedelta

@@ -76,3 +76,13 @@ def test_literals_keys_and_the_api_need_no_spark(tmp_path: Path, monkeypatch: py
         wh.sql("DROP TABLE t")
         assert wh.vacuum().rows >= 0
         assert wh.status().tables == ()
+
+
+def test_a_star_in_an_expression_means_the_tables_columns(swh: Warehouse) -> None:
+    """Law: near a key and far from it, * takes in the table's columns and none of ours."""
+    swh.sql("CREATE TABLE t (id INT, a INT, s STRING, PRIMARY KEY (id))")
+    swh.sql("INSERT INTO t VALUES (1, 2, NULL), (2, 3, NULL)")
+    swh.sql("UPDATE t SET s = to_json(struct(*)) WHERE id = 1")
+    swh.sql("UPDATE t SET s = to_json(struct(*)) WHERE a = 3")
+    found = [r[0] for r in swh.sql("SELECT s FROM t ORDER BY id").collect()]
+    assert found == ['{"id":1,"a":2}', '{"id":2,"a":3}']

@@ -360,3 +360,43 @@ def test_checkpoint_and_vacuum_of_views(tables: Warehouse) -> None:
     tables.maintain()
     assert tables.check("v").ok
     assert tables.history("v")[-1].strategy in ("incremental", "nothing")
+
+
+def test_statements_that_read_a_view_see_it_fresh_and_with_own_writes(tables: Warehouse) -> None:
+    """Law: INSERT … SELECT and MERGE from a view read what a query would read, without hidden columns."""
+    tables.sql("CREATE MATERIALIZED VIEW v AS SELECT customer, count(*) n FROM s GROUP BY customer")
+    tables.sql("CREATE TABLE copy (customer INT, n BIGINT)")
+    tables.sql("INSERT INTO s VALUES (6, 1, 1, 1)")
+    tables.sql("INSERT INTO copy SELECT * FROM v")
+    assert rows(tables, "SELECT * FROM copy") == rows(tables, "SELECT * FROM v")
+    with tables.transaction() as tx:
+        tx.sql("DELETE FROM s WHERE customer = 1")
+        tx.sql("DELETE FROM copy")
+        tx.sql("INSERT INTO copy SELECT * FROM v")
+    assert rows(tables, "SELECT * FROM copy") == rows(tables, "SELECT * FROM v")
+    assert 1 not in {r[0] for r in rows(tables, "SELECT * FROM copy")}
+
+
+def test_a_replacement_that_fails_leaves_the_old_view(tables: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.sql("CREATE MATERIALIZED VIEW v AS SELECT id FROM c")
+    real = tables._keeper._views.catalog._insert_relation
+
+    def fail(*_: Any) -> None:
+        raise WriteConflict("view v", "a test", "")
+
+    monkeypatch.setattr(tables._catalog, "_insert_relation", fail)
+    with pytest.raises(WriteConflict):
+        tables.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id + 1 AS x FROM c")
+    monkeypatch.setattr(tables._catalog, "_insert_relation", real)
+    assert rows(tables, "SELECT id FROM v") == [(1,), (2,), (3,), (4,)]
+
+
+def test_a_view_over_a_table_that_is_gone_is_not_called_fresh(swh: Warehouse, tmp_path: Path) -> None:
+    place = tmp_path / "other"
+    write_deltalake(str(place), pa.table({"k": [1]}))
+    swh.sql(f"CREATE TABLE e USING DELTA LOCATION '{place}'")
+    swh.sql("CREATE MATERIALIZED VIEW v AS SELECT count(*) n FROM e")
+    place.rename(tmp_path / "hidden")
+    with pytest.raises(NotFound):
+        swh.sql("SELECT * FROM v")
+    assert rows(swh, "SELECT * FROM v", freshness="any") == [(1,)]

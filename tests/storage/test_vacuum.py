@@ -17,6 +17,8 @@ from freshview import Warehouse
 from freshview.catalog import tables as t
 from freshview.errors import CorruptWarehouse, FreshviewError, SnapshotExpired, StorageUnavailable
 from freshview.events import Event
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import parse_type
 from freshview.transactions import transaction as transaction_module
 
 Bag = Counter[tuple[Any, ...]]
@@ -352,3 +354,25 @@ def test_vacuum_races_bulk_loads_without_harm(table: Warehouse, contents: Conten
     thread.join()
     assert failures == []
     assert contents(table, "b") == Counter({(repr(i),): 2 for i in range(30)})
+
+
+def test_a_table_that_appears_while_vacuum_runs_is_kept(wh: Warehouse) -> None:
+    """Law: what was claimed when the folders were listed is not an orphan, even if its lease is gone since."""
+    done: list[int] = []
+
+    def create(event: Event) -> None:
+        if event.name == "vacuum.relation" and not done:
+            done.append(1)
+            assert pending.commit()
+
+    with wh.transaction() as first:  # a table whose folder comes before
+        first.create("early", Schema((Column("k", parse_type("int")),), ()), {})
+        first.insert("early", pa.table({"k": pa.array(range(400_000), pa.int32())}))
+    pending = wh.transaction()
+    pending.create("late", Schema((Column("k", parse_type("int")),), ()), {})
+    pending.insert("late", pa.table({"k": pa.array(range(400_000), pa.int32())}))
+    wh.events.listen(create)
+    wh.vacuum(timedelta(0))
+    assert done
+    state = wh._catalog.state(wh._catalog.relation("late"), wh._catalog.snapshot())
+    assert wh._storage.reader.contents(state).num_rows == 400_000

@@ -153,7 +153,9 @@ class CatalogReader:
     def committed(self, txsn: int, relation_ids: Sequence[int]) -> int | None:
         """The CSN of a transaction that wrote these relations; None if it never committed."""
         query = sa.select(t.commits.c.csn).where(
-            t.commits.c.txsn == txsn, t.commits.c.kind == "data", t.commits.c.relation_id.in_(list(relation_ids))
+            t.commits.c.txsn == txsn,
+            t.commits.c.kind.in_(("data", "create")),
+            t.commits.c.relation_id.in_(list(relation_ids)),
         )
         with self.database.read() as c:
             return c.execute(query.limit(1)).scalar()

@@ -52,8 +52,9 @@ class ViewCatalog:
         segments: Sequence[Segment],
         leases: Sequence[str],
         csn: int,
+        replaces: Relation | None = None,
     ) -> tuple[Relation, int]:
-        """A view with its first rows, computed at `csn`, in one transaction."""
+        """A view with its first rows, computed at `csn`, in one transaction, in place of another if there is one."""
         check_relation_name(name)
         catalog = self.catalog
         with catalog.database.write() as c:
@@ -61,6 +62,9 @@ class ViewCatalog:
             catalog._check_leases(c, leases)
             for source in sources:
                 catalog._check_unchanged(c, source)
+            if replaces is not None:
+                self._drop(c, replaces)
+                clock = catalog._clock(c)
             created = clock.csn + 1
             view = Relation(view_id, name, "view", 1, 1, schema, created, None, dict(properties))
             catalog._insert_relation(c, view)
@@ -165,16 +169,18 @@ class ViewCatalog:
 
     def drop(self, view: Relation) -> int:
         """Drop a view, with its frontier: it holds back nothing any more."""
-        catalog = self.catalog
-        with catalog.database.write() as c:
-            catalog.database.lock_clock(c)
-            csn = catalog._ddl_commit(c, view.id, "drop")
-            dropped = t.relations.update().where(t.relations.c.id == view.id, t.relations.c.dropped_csn.is_(None))
-            if c.execute(dropped.values(dropped_csn=csn)).rowcount != 1:
-                raise WriteConflict(f"view {view.name}", "was dropped meanwhile", "Nothing is left to do.")
-            c.execute(t.frontiers.delete().where(t.frontiers.c.view_id == view.id))
-            c.execute(t.inputs.delete().where(t.inputs.c.view_id == view.id))
-            return csn
+        with self.catalog.database.write() as c:
+            self.catalog.database.lock_clock(c)
+            return self._drop(c, view)
+
+    def _drop(self, c: sa.Connection, view: Relation) -> int:
+        csn = self.catalog._ddl_commit(c, view.id, "drop")
+        dropped = t.relations.update().where(t.relations.c.id == view.id, t.relations.c.dropped_csn.is_(None))
+        if c.execute(dropped.values(dropped_csn=csn)).rowcount != 1:
+            raise WriteConflict(f"view {view.name}", "was dropped meanwhile", "Nothing is left to do.")
+        c.execute(t.frontiers.delete().where(t.frontiers.c.view_id == view.id))
+        c.execute(t.inputs.delete().where(t.inputs.c.view_id == view.id))
+        return csn
 
     def set_properties(self, view: Relation, properties: Mapping[str, str]) -> int:
         catalog = self.catalog

@@ -127,12 +127,15 @@ class _Deriving:
         for other in others:
             reduced, waiting = _filtered(other, waiting)
             rest.append(reduced)
+        small = self._small
         while rest:
             chosen = next((r for r in rest if _connecting(current, r, waiting)), rest[0])
             rest.remove(chosen)
             condition = _connecting(current, chosen, waiting)
             waiting = [c for c in waiting if c not in condition]
-            current = Join(current, chosen, "inner", conjunction(condition), "left" if self._small else "")
+            joined = Join(current, chosen, "inner", conjunction(condition))
+            current = replace(joined, small="left") if small else joined
+            small = small and _has_equality(joined)  # what has no key to meet by is not small any more
         return current
 
     def _linear_in_left(self, node: Join, left: Node | None, right: Node | None) -> Node:

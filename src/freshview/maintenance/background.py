@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from freshview.errors import FreshviewError
 from freshview.events import Events
 
 DUE_SEGMENTS = 500  # unfolded segments of a relation that make a checkpoint worth while
@@ -28,7 +27,7 @@ class Loop:
         while not self._stop.wait(self._every):
             try:
                 self._step()
-            except FreshviewError as error:  # told, and tried again at the next turn
+            except Exception as error:  # whatever it is: told, and tried again at the next turn
                 self._events.emit("background.failed", error=str(error))
 
     def stop(self) -> None:

@@ -34,6 +34,7 @@ def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timede
     """Forget old versions, then remove files; a relation that cannot be read is told of after the others."""
     listed = {i: _data_files(storage.layout.relation(i)) for i in storage.layout.relation_ids()}
     events.emit("vacuum.listed", relations=len(listed))
+    claimed = {i for i in listed if catalog.leased_paths(i)}  # asked before what is known: a commit drops its leases
     horizon, gone = catalog.expire(int(retention.total_seconds() * 1_000_000))
     events.emit("vacuum.expired", horizon=horizon, gone=len(gone))
     known = {r.id for r in catalog.relations()} | {i for i, _ in catalog.dropped()}
@@ -42,8 +43,8 @@ def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timede
     for relation_id, paths in listed.items():
         folder = storage.layout.relation(relation_id)
         is_gone = relation_id in gone or relation_id not in known
-        if relation_id not in known and catalog.leased_paths(relation_id):
-            continue  # somebody is about to create it
+        if relation_id not in known and relation_id in claimed:
+            continue  # somebody is about to create it, or works in a folder that belongs to no relation
         try:
             doomed = paths if is_gone else _unneeded(catalog, storage, relation_id, paths)
         except FreshviewError as error:
@@ -52,7 +53,7 @@ def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timede
         for path in doomed:
             freed = _remove(path)
             files, size = files + (freed is not None), size + (freed or 0)
-        if is_gone:
+        if relation_id in gone:
             remove_tree(folder)
         else:
             _remove_empty_folders(catalog, folder, relation_id)
@@ -98,11 +99,11 @@ def _unneeded(catalog: Catalog, storage: Storage, relation_id: int, paths: list[
 
 
 def _remove_empty_folders(catalog: Catalog, folder: Path, relation_id: int) -> None:
-    """Folders without files; a writer claims its folder before it makes it, so ask for claims second."""
-    with storage_errors(f"folder {folder}"):
-        empty = [c for c in folder.iterdir() if c.is_dir() and c.name != "_delta_log" and not any(c.iterdir())]
-    leased = set(catalog.leased_paths(relation_id)) if empty else set()
-    for child in empty:
-        if child.name not in leased and "" not in leased:
-            with suppress(OSError):  # filled or removed meanwhile
-                child.rmdir()
+    """Folder trees without files; a writer claims its folder before it makes it, so ask for claims second."""
+    trees = [Path(d) for d, _, _ in os.walk(folder, topdown=False) if "_delta_log" not in Path(d).parts]
+    leased = set(catalog.leased_paths(relation_id))
+    for tree in trees:
+        inside = tree.relative_to(folder).parts
+        if inside and inside[0] not in leased and "" not in leased:
+            with suppress(OSError):  # not empty, filled or removed meanwhile
+                tree.rmdir()

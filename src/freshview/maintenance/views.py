@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 States = Callable[[Relation], RelationState]
 _INLINE_BYTES = 1 << 20
-_SMALL_DELTA = 10_000  # deltas up to this many rows: the result is fetched, not staged in files
+_SMALL_DELTA = 50_000  # deltas up to this many rows are sent to the other sides, and the result is fetched
 _RECOMPUTE_SHARE = 0.3  # a change of more than this share of a table is recomputed
 _ATTEMPTS = 20
 
@@ -116,13 +116,18 @@ class ViewKeeper:
         sources: dict[str, Relation], table: pa.Table, csn: int,
     ) -> tuple[int, int]:  # fmt: skip
         bases = {b for r in sources.values() for b in (self._views.bases(r) if r.kind == "view" else [r.id])}
+        if existing is not None:
+            self.require_unused(existing)
         view_id = self._catalog.reserve_id()
         segments, leases = self._segments(view_id, tag(table, schema, INSERT, 1))
-        if existing is not None:
-            self.drop(existing.name)
-        view, created = self._views.create(
-            view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments, leases, csn
-        )
+        try:
+            view, created = self._views.create(
+                view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments, leases,
+                csn, existing,
+            )  # fmt: skip
+        except BaseException:
+            self._give_up(view_id, segments, leases)
+            raise
         self._events.emit("view.created", view=view.name, rows=table.num_rows)
         return table.num_rows, created
 
@@ -230,7 +235,12 @@ class ViewKeeper:
                 c1 = self._views.reserve_csn(view)
             segments, leases = self._segments(view.id, work.rows)
             self._events.emit("job.computed", view=view.name, from_csn=c0, to_csn=c1)
-            done = self._views.apply(view, c0, c1, segments, leases, job)
+            done = False
+            try:
+                done = self._views.apply(view, c0, c1, segments, leases, job)
+            finally:
+                if not done:
+                    self._give_up(view.id, segments, leases)
             self._events.emit("job.done" if done else "job.lost", view=view.name, from_csn=c0, to_csn=c1)
             return job if done else None
         finally:
@@ -320,6 +330,12 @@ class ViewKeeper:
         files = self._storage.write_parquet(view_id, lease.path, rows)
         size = sum(f.size for f in files)
         return [Segment(view_id, PENDING, 0, rows.num_rows, size, 1, files=files)], [lease.id]
+
+    def _give_up(self, view_id: int, segments: list[Segment], leases: list[str]) -> None:
+        """Leave nothing of a result that was not shown; only files whose lease is still held are ours to remove."""
+        if leases and self._catalog.drop_leases(leases):
+            for folder in {f.path.split("/")[0] for s in segments for f in s.files}:
+                self._storage.discard(view_id, folder)
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -84,7 +84,12 @@ def near_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: s
 
 
 def _has_subquery(text: str) -> bool:
-    return bool(re.search(r"\b(SELECT|FROM|TABLE)\b", text, re.IGNORECASE))
+    return bool(re.search(r"\b(SELECT|FROM|TABLE)\b", text, re.IGNORECASE)) or has_star(text)
+
+
+def has_star(text: str) -> bool:
+    """Does `*` stand for columns somewhere (f(*), t.*), where it would take in ours?"""
+    return bool(re.search(r"[(,.]\s*\*", text))
 
 
 def _select(columns: list[str], qualifier: str, where: str) -> str:
@@ -118,6 +123,8 @@ def merge_query(statement: Merge, schema: Schema) -> str:
             case = f"{source}.{_FOUND} IS NULL"
         else:
             case = f"{target}.{ROW_ID} IS NULL"
+        if any(has_star(a.expression) for a in clause.assignments) or has_star(clause.condition):
+            raise InvalidStatement(f"MERGE INTO {statement.table}", "* stands in an expression", "Name the columns.")
         condition = f" AND ({clause.condition})" if clause.condition else ""
         choices.append(f"WHEN {case}{condition} THEN {k}")
         values += [

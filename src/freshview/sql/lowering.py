@@ -171,7 +171,8 @@ class Select:
             lateral_view(self, part)
         where = tree.args.get("where")
         if where is not None:
-            for conjunct in conjuncts(where.this):
+            # Plain conditions first: subqueries are joined to what they leave.
+            for conjunct in sorted(conjuncts(where.this), key=lambda c: c.find(exp.Query) is not None):
                 self._filter(conjunct)
 
     def finish(self, tree: exp.Select) -> Relation:

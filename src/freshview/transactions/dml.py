@@ -66,6 +66,7 @@ class Statements:
     reading: ReadContext
     storage: Storage
     engine: Callable[[], Engine]  # starts Spark when first called
+    frame: Callable[[TableRef], Frame]  # what a table or view is to this transaction
 
     def run(self, statement: Dml) -> int:
         """Run one statement; rows affected."""
@@ -168,7 +169,7 @@ class Statements:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
         new_values = dml.set_positions(statement.assignments, schema)
-        near = self._near(relation, statement.where, (statement.alias, statement.table))
+        near = self._near(relation, statement.where, (statement.alias or statement.table,))
         if near is not None and near[0].exact:
             try:
                 constants = {i: value(parse_expression(e), schema.columns[i]) for i, e in new_values.items()}
@@ -195,7 +196,7 @@ class Statements:
     def _delete(self, statement: Delete) -> int:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
-        near = self._near(relation, statement.where, (statement.alias, statement.table))
+        near = self._near(relation, statement.where, (statement.alias or statement.table,))
         if near is not None and near[0].exact:
             return self.transaction.apply(relation, near[1], None)
         if near is not None:
@@ -208,7 +209,7 @@ class Statements:
 
         return self._run_split(relation, dml.delete_query(statement, schema), [], split, keys_kept=True)
 
-    def _near(self, relation: Relation, where: str, names: tuple[str, str]) -> tuple[KeyPins, pa.Table] | None:
+    def _near(self, relation: Relation, where: str, names: tuple[str, ...]) -> tuple[KeyPins, pa.Table] | None:
         """The rows that the keys in a condition lead to, if it names few enough."""
         pins = key_pins(where, relation.schema, names)
         if pins is None:
@@ -296,13 +297,10 @@ class Statements:
         """The query as a frame; errors name `what`, or show the user's own text."""
         engine = self.engine()
         frames = {
-            placeholder: target if ref.name == dml.TARGET else engine.scan(self._state(ref, engine))
+            placeholder: target if ref.name == dml.TARGET else self.frame(ref)
             for placeholder, ref in bound.tables.items()
         }
         return engine.query(bound.text, frames, what or f"query {bound.original}")
-
-    def _state(self, ref: TableRef, engine: Engine) -> RelationState:
-        return self.reading.state(ref, engine.time_zone)
 
     def _target(self, relation: Relation) -> Frame:
         return self.engine().scan(self.transaction.state(relation))
