@@ -91,5 +91,6 @@ def has_folder(database: Database) -> bool:
 def set_folder(database: Database) -> None:
     """Remember that a folder has been marked as this catalog's."""
     with database.write() as connection:
+        database.lock_clock(connection)
         if connection.execute(sa.select(t.meta.c.key).where(t.meta.c.key == _FOLDER)).first() is None:
             connection.execute(t.meta.insert().values(key=_FOLDER, value="yes"))

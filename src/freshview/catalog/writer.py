@@ -81,6 +81,7 @@ class Catalog(CatalogReader):
             now = self.database.now(c)
             lease = Lease(name or uuid.uuid4().hex, relation_id, path)
             if name is not None:
+                self.database.lock_clock(c)  # two that ask at once: one after the other
                 c.execute(t.leases.delete().where(t.leases.c.id == name, t.leases.c.expires_at < now))
                 if c.execute(sa.select(t.leases.c.id).where(t.leases.c.id == name)).first():
                     return None
