@@ -7,6 +7,7 @@ checked when they are built: an expression may only use what its input gives.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -275,6 +276,16 @@ def column(name: str) -> exp.Column:
 def names_in(expression: exp.Expr) -> set[str]:
     """The columns that an expression uses."""
     return {c.name for c in expression.find_all(exp.Column)}
+
+
+def conjuncts(tree: exp.Expr) -> list[exp.Expr]:
+    """The conditions that AND joins, brackets opened."""
+    tree = tree.unnest()
+    return [c for side in tree.flatten() for c in conjuncts(side)] if isinstance(tree, exp.And) else [tree]
+
+
+def conjunction(conditions: Sequence[exp.Expr]) -> exp.Expr | None:
+    return exp.and_(*conditions, copy=True) if conditions else None
 
 
 def require(expression: exp.Expr, available: tuple[str, ...]) -> None:

@@ -84,11 +84,11 @@ class Database:
         seconds = connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one()
         return int(seconds * 1_000_000)
 
-    def lock_clock(self, connection: Connection, *, share: bool = False) -> sa.Row[tuple[int, int, int, int, int]]:
+    def lock_clock(self, connection: Connection) -> sa.Row[tuple[int, int, int, int, int]]:
         """The counter row, held to the end of the transaction."""
         query = sa.select(t.clock).where(t.clock.c.id == 1)
         if not self.is_sqlite:
-            query = query.with_for_update(read=share)
+            query = query.with_for_update()
         row = connection.execute(query).one_or_none()
         if row is None:
             raise CorruptWarehouse(

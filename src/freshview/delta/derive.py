@@ -37,6 +37,8 @@ from freshview.algebra.nodes import (
     Values,
     Window,
     column,
+    conjunction,
+    conjuncts,
     names_in,
 )
 from freshview.algebra.traversal import relations, rewrite
@@ -196,17 +198,12 @@ def _flattened(node: Node) -> tuple[list[Node], list[exp.Expr]]:
     if not _is_inner_join(node):
         return [node], []
     if isinstance(node, Filter):
-        leaves, conjuncts = _flattened(node.input)
-        return leaves, [*conjuncts, *_conjuncts(node.predicate)]
+        leaves, conditions = _flattened(node.input)
+        return leaves, [*conditions, *conjuncts(node.predicate)]
     assert isinstance(node, Join)
     left, right = _flattened(node.left), _flattened(node.right)
-    own = _conjuncts(node.condition) if node.condition is not None else []
+    own = conjuncts(node.condition) if node.condition is not None else []
     return [*left[0], *right[0]], [*left[1], *right[1], *own]
-
-
-def _conjuncts(tree: exp.Expr) -> list[exp.Expr]:
-    tree = tree.unnest()
-    return [c for side in tree.flatten() for c in _conjuncts(side)] if isinstance(tree, exp.And) else [tree]
 
 
 def _filtered(node: Node, waiting: list[exp.Expr]) -> tuple[Node, list[exp.Expr]]:
@@ -225,16 +222,12 @@ def _connecting(left: Node, right: Node, waiting: list[exp.Expr]) -> list[exp.Ex
 def _has_equality(node: Join) -> bool:
     """Is there a condition `left = right` that a hash join can use?"""
     left, right = set(node.left.columns), set(node.right.columns)
-    for c in _conjuncts(node.condition) if node.condition is not None else []:
+    for c in conjuncts(node.condition) if node.condition is not None else []:
         if isinstance(c, exp.EQ | exp.NullSafeEQ):
             a, b = names_in(c.this), names_in(c.expression)
             if a and b and ((a <= left and b <= right) or (a <= right and b <= left)):
                 return True
     return False
-
-
-def conjunction(conditions: list[exp.Expr]) -> exp.Expr | None:
-    return exp.and_(*conditions, copy=True) if conditions else None
 
 
 def _over(node: Node, inputs: tuple[Node, ...]) -> Node:

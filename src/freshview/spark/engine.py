@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta, timezone, tzinfo
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -194,7 +193,7 @@ class SparkEngine:
             before = conf.get(_TIMESTAMPS, None)
             conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
             try:
-                frame.write.mode("overwrite").parquet(_uri(target))
+                frame.write.mode("overwrite").parquet(str(target))
             finally:
                 if before is None:
                     conf.unset(_TIMESTAMPS)
@@ -246,10 +245,6 @@ class SparkEngine:
             type_ = from_spark(field.dataType)
             fields.append(pa.field(field.name, pa.null() if type_ is None else type_.arrow))
         return fields
-
-
-def _uri(path: Path) -> str:
-    return str(path)
 
 
 def _short(text: str) -> str:

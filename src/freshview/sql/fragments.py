@@ -31,15 +31,6 @@ def unaliased(tree: exp.Expr, items: list[tuple[str, exp.Expr]]) -> exp.Expr:
     return tree.copy().transform(replace)
 
 
-def conjuncts(tree: exp.Expr) -> list[exp.Expr]:
-    tree = tree.unnest()
-    return [c for side in tree.flatten() for c in conjuncts(side)] if isinstance(tree, exp.And) else [tree]
-
-
-def conjunction(conditions: Sequence[exp.Expr]) -> exp.Expr | None:
-    return exp.and_(*conditions, copy=True) if conditions else None
-
-
 def aggregates(tree: exp.Expr) -> list[exp.Expr]:
     """Outermost aggregate calls with their FILTER, outside windows and subqueries; inside a window its inputs."""
     found: list[exp.Expr] = []

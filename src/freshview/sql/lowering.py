@@ -28,6 +28,7 @@ from freshview.algebra.nodes import (
     Values,
     Window,
     column,
+    conjuncts,
     names_in,
 )
 from freshview.errors import InvalidStatement
@@ -36,7 +37,6 @@ from freshview.sql.fragments import (
     UnknownColumn,
     Unsupported,
     aggregates,
-    conjuncts,
     count,
     is_mark,
     marks,

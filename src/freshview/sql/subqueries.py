@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import Aggregate, Join, Project, column, names_in
+from freshview.algebra.nodes import Aggregate, Join, Project, column, conjunction, names_in
 from freshview.sql.fragments import (
     Unsupported,
     aggregates,
-    conjunction,
     is_plain,
     marks,
     negation,
