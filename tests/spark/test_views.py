@@ -340,7 +340,6 @@ def test_views_are_read_only_and_not_tables(tables: Warehouse) -> None:
     ):
         with pytest.raises(error):
             tables.sql(statement)
-    assert issubclass(WriteConflict, FreshviewError)
 
 
 def test_checkpoint_and_vacuum_of_views(tables: Warehouse) -> None:

@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import freshview
 from freshview import Warehouse
+from freshview import warehouse as warehouse_module
 from freshview.catalog.records import Commit, Relation
 from freshview.errors import FreshviewError, InvalidStatement, NotFound, SnapshotExpired
 from freshview.maintenance import notice as notice_module
@@ -505,3 +507,23 @@ def test_tables_without_rows_or_statistics_are_described(wh: Warehouse, tmp_path
     alter_log(bare, forget)
     wh.sql(f"CREATE TABLE b USING DELTA LOCATION '{bare}'")
     assert {t.name: t.rows_in_main for t in wh.status().tables} == {"e": 0, "b": 3}
+
+
+def test_a_warehouse_opened_with_background_notices_and_checkpoints_by_itself(
+    tmp_path: Path, location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: connect(background=True) brings news of external tables and due checkpoints without a query."""
+    monkeypatch.setattr(warehouse_module, "_BACKGROUND_SECONDS", 0.05)
+    monkeypatch.setattr(warehouse_module, "DUE_SEGMENTS", 3)
+    with freshview.connect(tmp_path / "own", background=True) as wh:
+        noticed, folded = threading.Event(), threading.Event()
+        wh.events.listen(lambda e: noticed.set() if e.name == "external.noticed" else None)
+        wh.events.listen(lambda e: folded.set() if e.name == "checkpoint.done" else None)
+        wh.sql(f"CREATE TABLE e USING DELTA LOCATION '{location}'")
+        wh.sql("CREATE TABLE own (k INT, PRIMARY KEY (k))")
+        write(location, 3)
+        assert noticed.wait(30)
+        for k in range(3):
+            wh.sql(f"INSERT INTO own VALUES ({k})")
+        assert folded.wait(30)
+        assert {s.name: s.rows_in_main for s in wh.status().tables}["own"] == 3
