@@ -99,8 +99,10 @@ class CheckReport:
 
     name: str
     ok: bool
-    missing: list[dict[str, Any]]
+    missing: list[dict[str, Any]]  # the first of them
     extra: list[dict[str, Any]]
+    missing_rows: int = 0  # how many there are
+    extra_rows: int = 0
 
 
 class Warehouse:
@@ -216,17 +218,20 @@ class Warehouse:
     def check(self, name: str) -> CheckReport:
         """Is what is stored right?
 
-        A view is compared, as a bag, with its definition at its frontier: `missing` and `extra` rows. Of a table the
-        declared key and NOT NULL columns are verified: `extra` shows offending rows.
+        A view is compared, as a bag, with its definition at its frontier: `missing` and `extra` rows, a hundred of each
+        at most, and how many there are. Of a table the declared key and NOT NULL columns are verified: `extra` shows
+        offending rows.
         """
         self._notice()
         relation = self._catalog.relation(name)
         if relation.kind == "view":
-            missing, surplus = self._keeper.difference(relation)
-            return CheckReport(relation.name, not missing and not surplus, missing, surplus)
+            found = self._keeper.difference(relation)
+            missing, surplus = list(found.missing), list(found.extra)
+            ok = not found.missing_rows and not found.extra_rows
+            return CheckReport(relation.name, ok, missing, surplus, found.missing_rows, found.extra_rows)
         frame = self.engine().scan(self._catalog.state(relation, self._catalog.snapshot()))
         extra = self.engine().offending(frame, relation.schema, f"table {relation.name}")
-        return CheckReport(relation.name, not extra, [], extra)
+        return CheckReport(relation.name, not extra, [], extra, 0, len(extra))
 
     def close(self) -> None:
         """Give up pins and leases, stop threads. A Spark session that was found or made stays."""

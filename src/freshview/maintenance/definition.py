@@ -13,6 +13,7 @@ from freshview.algebra.nodes import Aggregate, Lowered, Node, TopK, Window
 from freshview.algebra.traversal import bottom_up
 from freshview.catalog.records import Relation
 from freshview.delta.forms import Form, choose_form, rows_form
+from freshview.delta.report import operator_of
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.sql.lowering import Unsupported, lower
 
@@ -65,10 +66,18 @@ class Definition:
     form: Form | None
     types: dict[str, str]  # of stored columns
     reason: str  # why it is recomputed; empty if it is maintained incrementally
+    obstacles: tuple[tuple[Node, str], ...] = ()  # operators that would be recomputed, each with its reason
 
     @property
     def incremental(self) -> bool:
         return not self.reason and self.refresh != "full"
+
+    @property
+    def hindrance(self) -> str:
+        """What would be recomputed, named by its operator, and why."""
+        if self.lowered is None or not self.obstacles:
+            return self.reason
+        return "; ".join(f"{operator_of(self.lowered, node)}: {reason}" for node, reason in self.obstacles)
 
 
 def refuse_indeterminate(text: str) -> None:
@@ -97,6 +106,8 @@ def analyse(
     lowered: Lowered | None = None
     form: Form | None = None
     types: dict[str, str] = {}
+    obstacles: list[tuple[Node, str]] = []
+    reason = ""
     try:
         lowered = _with_tie_breaks(lower(text, columns))
         form = choose_form(lowered, names, exact_sums=True)
@@ -104,8 +115,8 @@ def analyse(
         if form.rule == "sums" and any(c.startswith("__sum") and types[c] in ("double", "float") for c in form.stored):
             form = choose_form(lowered, names, exact_sums=False)
             types = dict(types_of(form.tree))
-        reason = _obstacle(form, types_of)
-        if reason:
+        obstacles = _obstacles(form, types_of)
+        if obstacles:
             form = rows_form(lowered, names)
             types = dict(types_of(form.tree))
     except Unsupported as unsupported:
@@ -116,27 +127,30 @@ def analyse(
             ) from unsupported  # fmt: skip
         lowered = form = None
         reason = f"{unsupported} has no delta rule"
+    reason = reason or "; ".join(dict.fromkeys(why for _, why in obstacles))
+    found = Definition(text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles))
     if refresh == "incremental" and reason:
         raise NotMaintainable(
-            "view", f"it would have to be recomputed: {reason}", "Rewrite it, or leave 'refresh' at 'auto'."
+            "view", f"it would have to be recomputed: {found.hindrance}", "Rewrite it, or leave 'refresh' at 'auto'."
         )
-    return Definition(text, dict(sources), names, refresh, lowered, form, types, reason)
+    return found
 
 
-def _obstacle(form: Form, types_of: TypesOf) -> str:
-    """Why the general rules would not be exact or not be better than recomputing; '' if they are."""
+def _obstacles(form: Form, types_of: TypesOf) -> list[tuple[Node, str]]:
+    """Operators for which the general rules would not be exact or not be better than recomputing, and why."""
+    found: list[tuple[Node, str]] = []
     for node in bottom_up(form.tree):
         if isinstance(node, TopK):
-            return "ORDER BY … LIMIT over the whole input has no key"
-        if isinstance(node, Window) and not node.partition:
-            return "a window without PARTITION BY has no key"
-        if isinstance(node, Aggregate | Window) and node is not form.root:
+            found.append((node, "ORDER BY … LIMIT over the whole input has no key"))
+        elif isinstance(node, Window) and not node.partition:
+            found.append((node, "a window without PARTITION BY has no key"))
+        elif isinstance(node, Aggregate | Window) and node is not form.root:
             calls = [(n, e) for n, e in node.items if any(isinstance(x, _INEXACT) for x in e.walk())]
             types = types_of(node) if calls else {}
-            for name, call in calls:
-                if types[name] in ("double", "float"):
-                    return f"{call.sql(dialect='spark')} is inexact and stands below another operator"
-    return ""
+            inexact = [e.sql(dialect="spark") for n, e in calls if types[n] in ("double", "float")]
+            if inexact:
+                found.append((node, f"{inexact[0]} is inexact and stands below another operator"))
+    return found
 
 
 def _with_tie_breaks(lowered: Lowered) -> Lowered:

@@ -26,6 +26,7 @@ from freshview.delta.forms import STORED, delta_plan
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, QueryFailed, SnapshotExpired
 from freshview.events import Events
 from freshview.maintenance.changes import TooLarge, changes, with_weight
+from freshview.maintenance.checking import Difference, compared
 from freshview.maintenance.definition import (
     Definition,
     analyse,
@@ -34,11 +35,11 @@ from freshview.maintenance.definition import (
     sources_to_json,
     visible_columns,
 )
+from freshview.maintenance.explain import explained
 from freshview.maintenance.runner import Frame, Runner
 from freshview.relation.delta import DELETE, INSERT, encode, overlay, tag
 from freshview.relation.schema import Schema
 from freshview.sql.binding import bind
-from freshview.sql.rendering import render
 from freshview.sql.statements import CreateView
 from freshview.storage.store import Storage
 
@@ -415,40 +416,21 @@ class ViewKeeper:
         refresh = _checked_properties(dict(properties))
         merged = {**dict(properties), "refresh": refresh} if "refresh" in properties else dict(properties)
         if merged.get("refresh") == "incremental" and self.definition(view).reason:
-            raise NotMaintainable(f"view {view.name}", self.definition(view).reason, "Leave 'refresh' at 'auto'.")
+            raise NotMaintainable(f"view {view.name}", self.definition(view).hindrance, "Leave 'refresh' at 'auto'.")
         return self._views.set_properties(view, merged)
 
-    def difference(self, view: Relation) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def difference(self, view: Relation) -> Difference:
         """Rows that the store lacks, and rows it has too many, against the definition at its frontier."""
         at = self._views.frontier(view)
         runner = self._runner_of(view)
-        fresh = self._defined(view, at, None, runner)
         shown = Schema(tuple(view.schema.column(c) for c in self.definition(view).names))
-        stored = runner.frame(view, max(at, view.created_csn))
-        signed = runner.engine.arrow(runner.engine.difference(fresh, stored, shown), "check")
-        weights = signed.column(WEIGHT)
-        rows = signed.drop_columns([WEIGHT])
-        missing = rows.filter(pc.greater(weights, 0)).to_pylist()
-        extra = rows.filter(pc.less(weights, 0)).to_pylist()
-        return _beyond_tolerance(missing, extra)
+        return compared(
+            runner.engine, self._defined(view, at, None, runner), runner.frame(view, max(at, view.created_csn)), shown
+        )
 
     def explain(self, view: Relation) -> str:
-        """How the view is stored and maintained, and the query a refresh would run."""
-        definition = self.definition(view)
-        lines = [f"view {view.name}", f"  frontier: CSN {self._views.frontier(view)}"]
-        if definition.form is not None:
-            lines.append(f"  stored as: {definition.form.rule}")
-        lines.append(
-            "  maintained: "
-            + ("incrementally" if definition.incremental else f"by recomputation ({definition.reason or 'asked for'})")
-        )
-        if definition.incremental and definition.form is not None and definition.lowered is not None:
-            plan = delta_plan(definition.form, definition.lowered, set(definition.sources), definition.types)
-            if plan is not None:
-                lines.append("  when all its sources have changed, a refresh runs:")
-                named = {STORED: view.name}
-                lines.append(render(plan, lambda s: f"{named.get(s.relation, s.relation)}@{s.version}"))
-        return "\n".join(lines)
+        """How the view is stored and maintained, operator by operator, and the query a refresh would run."""
+        return explained(view.name, self.definition(view), self._views.frontier(view))
 
 
 def _checked_properties(properties: dict[str, str]) -> str:
@@ -474,26 +456,3 @@ def _net(signed: pa.Table, schema: Schema) -> pa.Table:
             chosen = chosen.take(pa.array([i for i, n in enumerate(times) for _ in range(n)], pa.int64()))
         parts.append(tag(schema.conform(chosen), schema, action, 1))
     return overlay(parts, schema).rows
-
-
-def _beyond_tolerance(
-    missing: list[dict[str, Any]], extra: list[dict[str, Any]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Pairs that differ only in floating-point numbers by less than 1e-9 of their size are equal."""
-    left = []
-    for row in missing:
-        twin = next((e for e in extra if _close(row, e)), None)
-        if twin is None:
-            left.append(row)
-        else:
-            extra.remove(twin)
-    return left, extra
-
-
-def _close(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    for x, y in zip(a.values(), b.values(), strict=True):
-        if x == y or (x != x and y != y):
-            continue
-        if not (isinstance(x, float) and isinstance(y, float) and abs(x - y) <= 1e-9 * max(abs(x), abs(y), 1e-300)):
-            return False
-    return True

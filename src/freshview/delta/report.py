@@ -1,0 +1,219 @@
+"""The maintainability report: for each operator of a view, how its change is found, and why so.
+
+    linear          the operator is applied to the change of its input
+    multilinear     one term per changed input, each from that input's change outward
+    affected keys   computed again for the keys that a change touches, minus what was there
+    state           what the change adds up to is added to the stored state
+    recompute       no key narrows the work: the operator is computed over everything
+
+A report is data: EXPLAIN prints it, and errors take their operator's name from it. Ways follow the rules in
+delta/derive.py (operators inside) and delta/forms.py (the aggregate at the root, whose old rows are stored).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from freshview.algebra.nodes import (
+    Aggregate,
+    Filter,
+    Generate,
+    Join,
+    Lowered,
+    Node,
+    Project,
+    Scan,
+    SetOperation,
+    TopK,
+    Union,
+    Values,
+    Window,
+    conjuncts,
+    names_in,
+)
+from freshview.algebra.traversal import bottom_up, scans
+from freshview.delta.forms import Form
+
+SOURCE, CONSTANT = "source", "constant"
+LINEAR, MULTILINEAR, AFFECTED_KEYS, STATE, RECOMPUTE = (
+    "linear", "multilinear", "affected keys", "state", "recompute",
+)  # fmt: skip
+WAYS = (SOURCE, CONSTANT, LINEAR, MULTILINEAR, AFFECTED_KEYS, STATE, RECOMPUTE)
+_WIDTH = 70  # of an operator's text
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator: its text, the way its change is found, the reason, and the same for its inputs."""
+
+    operator: str
+    way: str
+    reason: str
+    keys: tuple[str, ...] = ()  # which keys are affected, in the user's words
+    inputs: tuple[Step, ...] = ()
+
+    def walk(self) -> Iterator[Step]:
+        yield self
+        for step in self.inputs:
+            yield from step.walk()
+
+
+def report(lowered: Lowered, form: Form, obstacles: Mapping[Node, str] | None = None) -> Step:
+    """How each operator of a view is maintained.
+
+    `obstacles` tells of operators why they make the view recompute, although there may be a rule for them.
+    """
+    names = _names(lowered.node)
+    steps: dict[int, Step] = {}
+    for node in bottom_up(lowered.node):
+        way, reason, keys = _way(node, form)
+        if obstacles and node in obstacles:
+            way, reason, keys = RECOMPUTE, obstacles[node], ()
+        steps[id(node)] = Step(
+            _operator(node, names), way, reason, tuple(_shown(k, names) for k in keys),
+            tuple(steps[id(i)] for i in node.inputs),
+        )  # fmt: skip
+    return steps[id(lowered.node)]
+
+
+def unreadable(reason: str) -> Step:
+    """The report on a definition that has no algebra."""
+    return Step("query", RECOMPUTE, reason)
+
+
+def operator_of(lowered: Lowered, node: Node) -> str:
+    """An operator of a view in the user's words."""
+    return _operator(node, _names(lowered.node))
+
+
+def lines(step: Step, indent: str = "") -> list[str]:
+    """A report as an indented tree, one operator to a line, each with its way and the reason."""
+    keys = f" ({', '.join(step.keys)})" if step.keys else ""
+    found = [f"{indent}{step.operator}  <- {step.way}{keys}: {step.reason}"]
+    return found + [line for i in step.inputs for line in lines(i, indent + "  ")]
+
+
+# -- ways ------------------------------------------------------------------------------------------
+
+
+def _way(node: Node, form: Form) -> tuple[str, str, tuple[str, ...]]:
+    """(way, reason, keys) of an operator by itself."""
+    match node:
+        case Scan():
+            return SOURCE, "its net change since the frontier", ()
+        case Values():
+            return CONSTANT, "never changes", ()
+        case Filter() | Project() | Generate():
+            return LINEAR, "row by row, applied to the change", ()
+        case Union():
+            return LINEAR, "the changes of its parts together", ()
+        case Join(kind="inner"):
+            return MULTILINEAR, "one term per changed input, from its change outward", ()
+        case Join():
+            return _outer(node)
+        case Aggregate() if node is form.root:
+            return _root(node, form)
+        case Aggregate() | Window():
+            return _grouped(node)
+        case SetOperation():
+            return AFFECTED_KEYS, "counted again for the rows that occur in a change", node.left.columns
+        case TopK():
+            return RECOMPUTE, "ORDER BY … LIMIT over the whole input has no key", ()
+    raise TypeError(type(node).__name__)
+
+
+def _outer(node: Join) -> tuple[str, str, tuple[str, ...]]:
+    """Left, semi and anti joins are linear in the left input; a change on the right touches the rows it matches."""
+    left, right = set(node.left.columns), set(node.right.columns)
+    keys = []
+    for c in conjuncts(node.condition) if node.condition is not None else []:
+        if isinstance(c, exp.EQ | exp.NullSafeEQ):
+            for own, other in ((c.this, c.expression), (c.expression, c.this)):
+                if names_in(own) and names_in(own) <= left and names_in(other) and names_in(other) <= right:
+                    keys += sorted(names_in(own))
+    how = "by these keys" if keys else "by its condition, each pair compared"
+    return AFFECTED_KEYS, f"linear on the left; rows of the left that a change on the right matches, {how}", tuple(keys)
+
+
+def _root(node: Aggregate, form: Form) -> tuple[str, str, tuple[str, ...]]:
+    """The aggregate whose old rows are stored."""
+    if form.rule == "sums":
+        return STATE, "counts and exact sums: what the change adds up to is added to the stored groups", node.keys
+    if not node.keys:
+        return RECOMPUTE, "its one group is all rows; what was there is read from the stored row", ()
+    return AFFECTED_KEYS, "these groups are computed again; what was there is read from the stored rows", node.keys
+
+
+def _grouped(node: Aggregate | Window) -> tuple[str, str, tuple[str, ...]]:
+    """An aggregate or a window somewhere inside: both its old and its new rows are computed."""
+    keys = node.keys if isinstance(node, Aggregate) else node.partition
+    if keys:
+        return AFFECTED_KEYS, "computed for these keys, over the old and the new rows", keys
+    if isinstance(node, Window):
+        return RECOMPUTE, "a window without PARTITION BY has no key", ()
+    return RECOMPUTE, "without GROUP BY its one group is all rows, old and new", ()
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _names(root: Node) -> dict[str, str]:
+    """What columns of stored relations are called: relation.column."""
+    return {name: f"{s.relation}.{c}" for s in scans(root) for c, name in s.fields}
+
+
+def _shown(column: str, names: Mapping[str, str]) -> str:
+    """A column in the user's words: one that is computed loses the number that made its name unique."""
+    return names.get(column) or re.sub(r"_\d+$", "", column)
+
+
+def _text(expression: exp.Expr, names: Mapping[str, str]) -> str:
+    def rename(node: exp.Expr) -> exp.Expr:
+        return exp.column(_shown(node.name, names)) if isinstance(node, exp.Column) else node
+
+    return _cut(expression.copy().transform(rename).sql(dialect="spark"))
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.replace("`", "").split())
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def _listed(expressions: list[str]) -> str:
+    return _cut(", ".join(expressions))
+
+
+def _operator(node: Node, names: Mapping[str, str]) -> str:
+    match node:
+        case Scan():
+            return f"scan {node.relation}"
+        case Values():
+            return f"values, {len(node.rows)} rows"
+        case Filter():
+            return f"filter {_text(node.predicate, names)}"
+        case Project():
+            return f"project {_listed([_text(e, names) for _, e in node.items])}"
+        case Generate():
+            return f"generate {'outer ' if node.outer else ''}{_text(node.generator, names)}"
+        case Union():
+            return "union all"
+        case Join():
+            kind = "cross" if node.kind == "inner" and node.condition is None else node.kind
+            return f"{kind} join" + (f" on {_text(node.condition, names)}" if node.condition is not None else "")
+        case Aggregate():
+            by = f" by {_listed([_shown(k, names) for k in node.keys])}" if node.keys else ""
+            if not node.items:
+                return f"distinct{by}"
+            return f"aggregate {_listed([_text(e, names) for _, e in node.items])}{by}"
+        case Window():
+            return f"window {_listed([_text(e, names) for _, e in node.items])}"
+        case SetOperation():
+            return f"{node.kind} all"
+        case TopK():
+            skipped = f" offset {node.offset}" if node.offset else ""
+            return f"top {node.limit}{skipped} by {_listed([_text(e, names) for e in node.order])}"
+    raise TypeError(type(node).__name__)

@@ -1,0 +1,39 @@
+"""What EXPLAIN REFRESH tells of a view: how it is stored, how each operator is kept, and the query that would run."""
+
+from __future__ import annotations
+
+from freshview.delta.forms import STORED, delta_plan
+from freshview.delta.report import Step, lines, report, unreadable
+from freshview.maintenance.definition import Definition
+from freshview.sql.rendering import render
+
+
+def maintainability(definition: Definition) -> Step:
+    """The report on a view, operator by operator."""
+    if definition.lowered is None or definition.form is None:
+        return unreadable(definition.reason)
+    return report(definition.lowered, definition.form, dict(definition.obstacles))
+
+
+def explained(name: str, definition: Definition, frontier: int) -> str:
+    """The whole of it as text."""
+    found = [f"view {name}", f"  frontier: CSN {frontier}"]
+    if definition.form is not None:
+        found.append(f"  stored as: {definition.form.rule}")
+    why = "" if definition.incremental else f" ({definition.reason or 'asked for'})"
+    found.append(f"  maintained: {'incrementally' if definition.incremental else 'by recomputation'}{why}")
+    found.append("  operators:")
+    found += lines(maintainability(definition), "    ")
+    return "\n".join([*found, *_query(name, definition)])
+
+
+def _query(name: str, definition: Definition) -> list[str]:
+    """The one Spark SQL text of the delta."""
+    if not definition.incremental or definition.form is None or definition.lowered is None:
+        return []
+    plan = delta_plan(definition.form, definition.lowered, set(definition.sources), definition.types)
+    if plan is None:
+        return []
+    named = {STORED: name}
+    text = render(plan, lambda s: f"{named.get(s.relation, s.relation)}@{s.version}")
+    return ["  when all its sources have changed, a refresh runs:", text]
