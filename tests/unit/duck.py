@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import Any
 import duckdb
 import sqlglot
 from sqlglot import exp
-from tests.unit.oracle import Bag
+from tests.unit.oracle import Bag, Double
 
 Tables = Mapping[str, tuple[tuple[str, ...], Bag]]
 
@@ -31,7 +32,7 @@ class Duck:
         return Counter(tuple(map(comparable, row)) for row in rows)
 
     def _fill(self, name: str, columns: tuple[str, ...], bag: Bag, texts: Collection[str]) -> None:
-        rows = [tuple(float(v) if isinstance(v, Fraction) else v for v in r) for r in bag.elements()]
+        rows = [tuple(map(_value, r)) for r in bag.elements()]
         typed = ", ".join(
             f'"{c}" {"VARCHAR" if c in texts else _type([r[i] for r in rows])}' for i, c in enumerate(columns)
         )
@@ -42,6 +43,12 @@ class Duck:
             self._connection.execute(f'DELETE FROM "{name}"')
         if rows:
             self._connection.executemany(f'INSERT INTO "{name}" VALUES ({", ".join("?" for _ in columns)})', rows)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Double):
+        return value.value
+    return float(value) if isinstance(value, Fraction) else value
 
 
 def _type(values: list[Any]) -> str:
@@ -60,6 +67,9 @@ def translated(query: str) -> str:
 
 
 def comparable(value: Any) -> Any:
-    """Numbers of all kinds as one. Averages are doubles in DuckDB, so the last places do not count."""
+    """Numbers of all kinds as one, NaN equal to itself. Averages are doubles in DuckDB: the last places do not count."""
+    value = value.value if isinstance(value, Double) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     is_number = isinstance(value, Decimal | Fraction | int | float) and not isinstance(value, bool)
     return round(float(value), 9) if is_number else value

@@ -2,6 +2,9 @@
 
 It shares no code with the delta rules, the rendering or Spark. A node is evaluated as its definition says;
 a scalar expression by SQL's three-valued logic, where None is NULL and, in a condition, unknown.
+
+A DOUBLE is kept by its bits (`Double`). Bags tell −0.0 from 0.0; SQL does not: they are equal, and grouping,
+DISTINCT and set operations give 0.0 for both. NaN equals NaN and is greater than every number. So it is in Spark.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -39,6 +43,43 @@ Read = Callable[[Scan], Bag]  # the rows of a scan, columns in the scan's order,
 
 class TooManyRows(Exception):
     """raise_error was called."""
+
+
+@dataclass(frozen=True)
+class Double:
+    """A floating-point number that equals itself by its bits: NaN is NaN, −0.0 is not 0.0."""
+
+    text: str
+
+    @classmethod
+    def of(cls, value: float) -> Double:
+        return cls(repr(value))
+
+    @property
+    def value(self) -> float:
+        return float(self.text)
+
+    def __neg__(self) -> Double:
+        return Double.of(-self.value)
+
+
+def normal(value: Any) -> Any:
+    """What grouping makes of a value: −0.0 is 0.0."""
+    return Double("0.0") if value == Double("-0.0") else value
+
+
+def rank(value: Any) -> Any:
+    """What SQL compares of a value: NaN is above all numbers, −0.0 is 0.0."""
+    if isinstance(value, Double):
+        return (1, 0.0) if value.text == "nan" else (0, value.value + 0.0)
+    return value
+
+
+def _normal_rows(bag: Bag) -> Bag:
+    result: Bag = Counter()
+    for row, n in bag.items():
+        result[tuple(map(normal, row))] += n
+    return result
 
 
 # -- nodes -----------------------------------------------------------------------------------------
@@ -95,9 +136,9 @@ def _evaluate(node: Node, inputs: list[Bag], read: Read) -> Bag:
         case Union():
             return Counter(row for bag in inputs for row in bag.elements())
         case SetOperation(kind="except"):
-            return inputs[0] - inputs[1]
+            return _normal_rows(inputs[0]) - _normal_rows(inputs[1])
         case SetOperation(kind="intersect"):
-            return inputs[0] & inputs[1]
+            return _normal_rows(inputs[0]) & _normal_rows(inputs[1])
         case Window():
             return _windowed(node, inputs[0])
         case Generate():
@@ -144,7 +185,7 @@ def _grouped(node: Aggregate, bag: Bag) -> Bag:
     groups: dict[Row, list[Env]] = {} if node.keys else {(): []}
     for row in bag.elements():
         env = _env(node.input.columns, row)
-        groups.setdefault(tuple(env[k] for k in node.keys), []).append(env)
+        groups.setdefault(tuple(normal(env[k]) for k in node.keys), []).append(env)
     return Counter(key + tuple(aggregate(e, envs) for _, e in node.items) for key, envs in groups.items())
 
 
@@ -152,7 +193,7 @@ def _windowed(node: Window, bag: Bag) -> Bag:
     partitions: dict[Row, list[Env]] = {}
     for row in bag.elements():
         env = _env(node.input.columns, row)
-        partitions.setdefault(tuple(env[k] for k in node.partition), []).append(env)
+        partitions.setdefault(tuple(normal(env[k]) for k in node.partition), []).append(env)
     result: Bag = Counter()
     for envs in partitions.values():
         values: dict[int, list[Any]] = {id(e): [] for e in envs}
@@ -194,7 +235,7 @@ def ordered(envs: list[Env], terms: Iterable[exp.Expr]) -> list[Env]:
 
 def _compare(a: Env, b: Env, order: list[exp.Expr]) -> int:
     for term in order:
-        x, y = scalar(term.this, a), scalar(term.this, b)
+        x, y = rank(scalar(term.this, a)), rank(scalar(term.this, b))
         if x == y:
             continue
         if x is None or y is None:
@@ -271,7 +312,7 @@ def aggregate(call: exp.Expr, envs: list[Env]) -> Any:
         pairs = [(scalar(call.expression, e), scalar(argument, e)) for e in envs]
         pairs = [p for p in pairs if p[0] is not None]
         best = max if isinstance(call, exp.ArgMax) else min
-        return best(pairs, key=lambda p: p[0])[1] if pairs else None
+        return best(pairs, key=lambda p: rank(p[0]))[1] if pairs else None
     if isinstance(argument, exp.Star):
         return len(envs)
     distinct = isinstance(argument, exp.Distinct)
@@ -279,7 +320,7 @@ def aggregate(call: exp.Expr, envs: list[Env]) -> Any:
     rows = [tuple(scalar(a, e) for a in several) for e in envs]
     rows = [r for r in rows if None not in r]
     if distinct:
-        rows = list(set(rows))
+        rows = list({tuple(map(normal, r)) for r in rows})
     if isinstance(call, exp.Count):
         return len(rows)
     values = [v for (v,) in rows]
@@ -293,14 +334,19 @@ def aggregate(call: exp.Expr, envs: list[Env]) -> Any:
         case exp.Avg():
             return Fraction(sum(values), len(values))
         case exp.Min():
-            return min(values)
+            return min(values, key=_decided)
         case exp.Max():
-            return max(values)
+            return max(values, key=_decided)
         case exp.LogicalAnd():
             return all(values)
         case exp.LogicalOr():
             return any(values)
     raise NotImplementedError(call.sql(dialect="spark"))
+
+
+def _decided(value: Any) -> Any:
+    """Order among values of one type. Of −0.0 and 0.0 Spark takes the one it meets first; here always the same."""
+    return (rank(value), repr(value)) if isinstance(value, Double) else value
 
 
 # -- scalar expressions ----------------------------------------------------------------------------
@@ -317,6 +363,9 @@ def scalar(tree: exp.Expr, env: Env) -> Any:
             return None
         case exp.Boolean():
             return bool(tree.this)
+        case exp.Cast() if tree.to.is_type("double"):
+            value = scalar(tree.this, env)
+            return value if value is None or isinstance(value, Double) else Double.of(float(value))
         case exp.Paren() | exp.Cast():  # values carry no width here: a cast between numbers changes nothing
             return scalar(tree.this, env)
         case exp.And() | exp.Or():
@@ -326,10 +375,8 @@ def scalar(tree: exp.Expr, env: Env) -> Any:
         case exp.Not():
             value = scalar(tree.this, env)
             return None if value is None else not value
-        case exp.Is():
-            return scalar(tree.this, env) == scalar(tree.expression, env)
-        case exp.NullSafeEQ():
-            return scalar(tree.this, env) == scalar(tree.expression, env)
+        case exp.Is() | exp.NullSafeEQ():
+            return rank(scalar(tree.this, env)) == rank(scalar(tree.expression, env))
         case exp.In():
             return _in(scalar(tree.this, env), [scalar(e, env) for e in tree.expressions])
         case exp.Between():
@@ -345,7 +392,7 @@ def scalar(tree: exp.Expr, env: Env) -> Any:
             return next((v for v in values if v is not None), None)
         case exp.Nullif():
             a, b = scalar(tree.this, env), scalar(tree.expression, env)
-            return None if a == b else a
+            return None if rank(a) == rank(b) else a
         case exp.Array():
             return [scalar(e, env) for e in tree.expressions]
         case exp.Anonymous() if tree.name.lower() == "raise_error":
@@ -365,7 +412,7 @@ def _case(tree: exp.Case, env: Env) -> Any:
     subject = scalar(tree.this, env) if tree.this is not None else None
     for branch in tree.args["ifs"]:
         test = scalar(branch.this, env)
-        hit = (subject is not None and test == subject) if tree.this is not None else test is True
+        hit = (subject is not None and rank(test) == rank(subject)) if tree.this is not None else test is True
         if hit:
             return scalar(branch.args["true"], env)
     return scalar(tree.args["default"], env) if tree.args.get("default") is not None else None
@@ -374,11 +421,11 @@ def _case(tree: exp.Case, env: Env) -> Any:
 def _in(value: Any, members: list[Any]) -> bool | None:
     if value is None:
         return None
-    return True if value in [m for m in members if m is not None] else None if None in members else False
+    return True if rank(value) in [rank(m) for m in members if m is not None] else None if None in members else False
 
 
 def _less(a: Any, b: Any) -> bool | None:
-    return None if a is None or b is None else a <= b
+    return None if a is None or b is None else rank(a) <= rank(b)
 
 
 def _and(a: bool | None, b: bool | None) -> bool | None:
@@ -396,12 +443,12 @@ _STRICT: dict[type[exp.Expr], Callable[..., Any]] = {  # NULL in, NULL out
     exp.Mul: lambda a, b: a * b,
     exp.Neg: lambda a: -a,
     exp.Abs: abs,
-    exp.EQ: lambda a, b: a == b,
-    exp.NEQ: lambda a, b: a != b,
-    exp.LT: lambda a, b: a < b,
-    exp.LTE: lambda a, b: a <= b,
-    exp.GT: lambda a, b: a > b,
-    exp.GTE: lambda a, b: a >= b,
+    exp.EQ: lambda a, b: rank(a) == rank(b),
+    exp.NEQ: lambda a, b: rank(a) != rank(b),
+    exp.LT: lambda a, b: rank(a) < rank(b),
+    exp.LTE: lambda a, b: rank(a) <= rank(b),
+    exp.GT: lambda a, b: rank(a) > rank(b),
+    exp.GTE: lambda a, b: rank(a) >= rank(b),
     exp.Like: _like,
     exp.Upper: str.upper,
     exp.Lower: str.lower,

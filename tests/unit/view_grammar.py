@@ -1,4 +1,5 @@
-"""Random views and random data: SELECTs that use every operator, over three small tables with NULLs and duplicates.
+"""Random views and random data: SELECTs that use every operator, over three small tables with NULLs, duplicates,
+and doubles that are NaN, infinite or −0.0.
 
 Texts are Spark SQL that DuckDB understands after translation, so that meaning can be checked against it too.
 """
@@ -11,35 +12,57 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
-from tests.unit.oracle import Bag, Row, nonzero, plus
+from tests.unit.oracle import Bag, Double, Row, nonzero, plus
 
 from freshview.algebra.nodes import Scan
 
-SCHEMAS: dict[str, tuple[str, ...]] = {"t": ("a", "b", "c"), "u": ("a", "d"), "v": ("b", "d")}
-_TEXT = {"c"}  # the other columns are integers
-Columns = list[tuple[str, str]]  # (reference, "int" | "text")
+SCHEMAS: dict[str, tuple[str, ...]] = {"t": ("a", "b", "c", "x"), "u": ("a", "d"), "v": ("b", "d", "y")}
+KINDS = {"c": "text", "x": "double", "y": "double"}  # the other columns are integers
+Columns = list[tuple[str, str]]  # (reference, "int" | "text" | "double")
 State = Mapping[str, Bag]
 
 _ints = st.sampled_from([None, 0, 1, 2])
 _texts = st.sampled_from([None, "x", "y"])
+_doubles = st.sampled_from([None, *map(Double, ("0.0", "-0.0", "1.5", "nan", "inf", "-inf"))])
+VALUES = {"int": _ints, "text": _texts, "double": _doubles}
+
+
+def kind_of(column: str) -> str:
+    return KINDS.get(column, "int")
 
 
 def _rows(table: str, most: int) -> st.SearchStrategy[list[Row]]:
-    return st.lists(st.tuples(*(_texts if c in _TEXT else _ints for c in SCHEMAS[table])), max_size=most)
+    return st.lists(st.tuples(*(VALUES[kind_of(c)] for c in SCHEMAS[table])), max_size=most)
 
 
 @st.composite
 def states(draw: st.DrawFn, count: int) -> list[dict[str, Bag]]:
-    """A run of states of all tables, each from the one before by deletes and inserts on some of them."""
+    """A run of states of all tables, each from the one before by statements on some of them."""
     found = [{t: Counter(draw(_rows(t, 5))) for t in SCHEMAS}]
     for _ in range(count - 1):
         state = dict(found[-1])
         for table in draw(st.sets(st.sampled_from(sorted(SCHEMAS)), min_size=1)):
-            rows = sorted(state[table].elements(), key=repr)
-            kept = draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-            state[table] = Counter([r for r, keep in zip(rows, kept, strict=True) if keep] + draw(_rows(table, 2)))
+            for _ in range(draw(st.integers(1, 2))):
+                state[table] = changed(draw, table, state[table])
         found.append(state)
     return found
+
+
+def changed(draw: st.DrawFn, table: str, bag: Bag) -> Bag:
+    """A table after one INSERT, DELETE or UPDATE of some rows, or after both of the first."""
+    rows = sorted(bag.elements(), key=repr)
+    chosen = draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    hit, rest = ([r for r, c in zip(rows, chosen, strict=True) if c is side] for side in (True, False))
+    match draw(st.sampled_from(["replace", "insert", "delete", "update"])):
+        case "insert":
+            return bag + Counter(draw(_rows(table, 3)))
+        case "delete":
+            return Counter(rest)
+        case "update":
+            place = draw(st.integers(0, len(SCHEMAS[table]) - 1))
+            value = draw(VALUES[kind_of(SCHEMAS[table][place])])
+            return Counter(rest + [(*r[:place], value, *r[place + 1 :]) for r in hit])
+    return Counter(rest + draw(_rows(table, 2)))
 
 
 @dataclass(frozen=True)
@@ -100,6 +123,9 @@ def views(draw: st.DrawFn, *, portable: bool = False) -> str:
     return _Writer(draw, portable).query(2)[0]
 
 
+_CONSTANTS = {"int": ("0", "1"), "text": ("'x'",), "double": ("1.5D", "CAST('NaN' AS DOUBLE)")}
+
+
 class _Writer:
     """Writes one SELECT, from choices that Hypothesis draws."""
 
@@ -156,6 +182,8 @@ class _Writer:
             return self.grouping_sets(text, columns)
         items: Columns = [(self.value(columns, depth), "int") for _ in range(self.pick(1, 2))]
         items += self.some(columns, 2)
+        if self.rarely() and any(k == "double" for _, k in columns):
+            items.append((self.double(columns), "double"))
         extra = ""
         if shape in ("window", "qualify"):
             items.append((self.window(columns), "int"))
@@ -212,7 +240,7 @@ class _Writer:
             name, columns = self.pick(*self._ctes)
             return f"{name} AS {alias}", [(f"{alias}.{n}", k) for n, k in columns]
         table = self.pick(*SCHEMAS)
-        return f"{table} AS {alias}", [(f"{alias}.{c}", "text" if c in _TEXT else "int") for c in SCHEMAS[table]]
+        return f"{table} AS {alias}", [(f"{alias}.{c}", kind_of(c)) for c in SCHEMAS[table]]
 
     def source(self, depth: int) -> tuple[str, Columns]:
         text, columns = self.item(depth)
@@ -235,6 +263,8 @@ class _Writer:
     def condition(self, left: Columns, right: Columns, equi: bool = False) -> str:
         a, b = self.column(left, "int"), self.column(right, "int")
         equal = f"{a} = {b}"
+        if all(any(k == "double" for _, k in side) for side in (left, right)) and self.rarely(3):
+            equal = f"{self.column(left, 'double')} {self.pick('=', '<=>')} {self.column(right, 'double')}"
         if equi:
             return equal
         residual = f"{self.column(left, 'int')} {self.pick('<', '<=', '<>')} {self.column(right, 'int')}"
@@ -244,7 +274,7 @@ class _Writer:
 
     def column(self, columns: Columns, kind: str) -> str:
         fitting = [r for r, k in columns if k == kind]
-        return str(self.pick(*fitting)) if fitting else str(self.pick("0", "1"))
+        return str(self.pick(*fitting)) if fitting else str(self.pick(*_CONSTANTS[kind]))
 
     def integer(self, columns: Columns, depth: int) -> str:
         """A scalar expression."""
@@ -254,6 +284,11 @@ class _Writer:
         choices.append(f"CASE WHEN {self.simple(columns)} THEN {x} ELSE {y} END")
         choices.append(f"CASE {x} WHEN {y} THEN 1 WHEN 0 THEN NULL END")
         return str(self.pick(*choices)) if depth >= 0 else x
+
+    def double(self, columns: Columns) -> str:
+        """An expression that keeps doubles exact."""
+        x, y = self.column(columns, "double"), self.column(columns, "double")
+        return str(self.pick(x, f"-{x}", f"COALESCE({x}, {y})", f"CASE WHEN {x} = {y} THEN {x} ELSE {y} END"))
 
     def value(self, columns: Columns, depth: int) -> str:
         """An expression of a select list: also scalar subqueries."""
@@ -272,6 +307,8 @@ class _Writer:
             f"AVG({self.column(columns, 'int')})", f"SUM({x}) FILTER (WHERE {self.simple(columns)})",
             f"COUNT({self.simple(columns)})",
         ]  # fmt: skip
+        if any(k == "double" for _, k in columns):
+            choices += [f"COUNT(DISTINCT {self.column(columns, 'double')})"]
         return str(self.pick(*choices))
 
     def window(self, columns: Columns) -> str:
@@ -322,6 +359,9 @@ class _Writer:
         if any(k == "text" for _, k in columns):
             c = self.column(columns, "text")
             choices += [f"{c} = 'x'", f"{c} LIKE 'x%'", f"COALESCE({c}, 'y') = 'y'"]
+        if any(k == "double" for _, k in columns):
+            p, r = self.column(columns, "double"), self.column(columns, "double")
+            choices += [f"{p} = {r}", f"{p} <= {r}", f"{p} > 0.0D", f"{p} <=> {r}", f"{p} IN (0.0D, {r})"]
         return f"({self.pick(*choices)})"
 
     def mark(self, outer: Columns, depth: int) -> str:
