@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType
+from pyspark.sql.types import IntegerType, NullType
 
 from freshview.catalog.records import DataFile, RelationState
 from freshview.errors import InvalidStatement
@@ -77,6 +77,13 @@ class SparkEngine:
         """Rows at hand as a frame."""
         with spark_errors("rows"):
             return self._scanner.frame(rows, schema)
+
+    def settled(self, frame: DataFrame, what: str) -> DataFrame:
+        """A frame's rows, computed now; what reads them does not plan them again."""
+        if any(isinstance(f.dataType, NullType) for f in frame.schema.fields):
+            return frame  # Parquet cannot hold what has no type
+        with spark_errors(what):
+            return self._scanner.local(frame.toArrow(), frame.schema)
 
     def evaluated(self, frame: DataFrame, query: NearQuery, what: str) -> DataFrame:
         """A query over one frame, without a name for it in the session: much cheaper."""

@@ -31,6 +31,7 @@ from freshview.algebra.nodes import (
     conjuncts,
     names_in,
 )
+from freshview.algebra.pruning import pruned
 from freshview.errors import InvalidStatement
 from freshview.relation.schema import fold
 from freshview.sql.fragments import (
@@ -70,7 +71,8 @@ def lower(text: str, schemas: Mapping[str, Sequence[str]]) -> Lowered:
         relation = Lowering(schemas).query(tree, {})
     except IllegalTree as error:
         raise Unsupported(f"a column of an outer query in this place ({error.cause})") from error
-    return Lowered(relation.node, tuple((i, n) for n, i in relation.outputs))
+    outputs = tuple((c, name) for name, c in relation.outputs)
+    return Lowered(pruned(relation.node, {c for c, _ in outputs}), outputs)
 
 
 class Lowering:

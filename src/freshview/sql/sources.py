@@ -41,10 +41,13 @@ class Scope:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Cte:
+    """A WITH query and those it may use; lowered once, however often it is used."""
+
     query: exp.Expr
     visible: dict[str, Cte]
+    lowered: Relation | None = None
 
 
 Ctes = dict[str, Cte]
@@ -80,7 +83,7 @@ def _source(select: Select, tree: exp.Expr) -> tuple[str, Relation]:
         case exp.Table() if isinstance(tree.this, exp.Identifier):
             cte = select.ctes.get(fold(tree.name)) if not tree.args.get("db") else None
             if cte is not None:
-                relation = select.lowering.query(cte.query, cte.visible)
+                relation = _used(select, cte)
             elif tree.args.get("db"):
                 raise Unsupported(f"table {tree.sql(dialect='spark')} of another catalog")
             else:
@@ -96,6 +99,16 @@ def _source(select: Select, tree: exp.Expr) -> tuple[str, Relation]:
     if renamed:
         relation = Relation(relation.node, [(n, c) for n, (_, c) in zip(renamed, relation.outputs, strict=True)])
     return tree.alias_or_name, relation
+
+
+def _used(select: Select, cte: Cte) -> Relation:
+    """A WITH query at one place of use. Uses share its tree; every one but the first gives the columns new names."""
+    if cte.lowered is None:
+        cte.lowered = select.lowering.query(cte.query, cte.visible)
+        return cte.lowered
+    items = [(name, select.lowering.fresh(name), old) for name, old in cte.lowered.outputs]
+    node = Project(cte.lowered.node, tuple((new, column(old)) for _, new, old in items))
+    return Relation(node, [(name, new) for name, new, _ in items])
 
 
 def add(select: Select, tree: exp.Expr) -> None:

@@ -1,17 +1,17 @@
 -- SELECT id FROM customers EXCEPT ALL SELECT customer FROM orders
 -- stored as rows; changed: customers, orders
 WITH scan1 AS (
-  SELECT `id` AS `id_1`, `name` AS `name_2`, `country` AS `country_3` FROM customers_new
+  SELECT `id` AS `id_1` FROM customers_new
 ), projected1 AS (
   SELECT `id_1` AS `id_4` FROM scan1
 ), scan2 AS (
-  SELECT `id` AS `id_1`, `name` AS `name_2`, `country` AS `country_3`, `__w` FROM customers_delta
+  SELECT `id` AS `id_1`, `__w` FROM customers_delta
 ), projected2 AS (
   SELECT `id_1` AS `id_4`, `__w` FROM scan2
 ), projected3 AS (
   SELECT `id_4` AS `id_4__k1` FROM projected2
 ), scan3 AS (
-  SELECT `id` AS `id_5`, `customer` AS `customer_6`, `amount` AS `amount_7`, `__w` FROM orders_delta
+  SELECT `customer` AS `customer_6`, `__w` FROM orders_delta
 ), projected4 AS (
   SELECT `customer_6` AS `customer_8`, `__w` FROM scan3
 ), projected5 AS (
@@ -24,7 +24,7 @@ WITH scan1 AS (
 ), joined1 AS (
   SELECT * FROM projected1 LEFT SEMI JOIN grouped1 ON `id_4` IS NOT DISTINCT FROM `id_4__k1`
 ), scan4 AS (
-  SELECT `id` AS `id_5`, `customer` AS `customer_6`, `amount` AS `amount_7` FROM orders_new
+  SELECT `customer` AS `customer_6` FROM orders_new
 ), projected6 AS (
   SELECT `customer_6` AS `customer_8` FROM scan4
 ), joined2 AS (
@@ -35,13 +35,13 @@ WITH scan1 AS (
 ), projected7 AS (
   SELECT `id_9`, 1 AS `__w` FROM compared1
 ), scan5 AS (
-  SELECT `id` AS `id_1`, `name` AS `name_2`, `country` AS `country_3` FROM customers_old
+  SELECT `id` AS `id_1` FROM customers_old
 ), projected8 AS (
   SELECT `id_1` AS `id_4` FROM scan5
 ), joined3 AS (
   SELECT * FROM projected8 LEFT SEMI JOIN grouped1 ON `id_4` IS NOT DISTINCT FROM `id_4__k1`
 ), scan6 AS (
-  SELECT `id` AS `id_5`, `customer` AS `customer_6`, `amount` AS `amount_7` FROM orders_old
+  SELECT `customer` AS `customer_6` FROM orders_old
 ), projected9 AS (
   SELECT `customer_6` AS `customer_8` FROM scan6
 ), joined4 AS (

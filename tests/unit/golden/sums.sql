@@ -1,24 +1,24 @@
 -- SELECT c.country, SUM(o.amount) AS amount, COUNT(*) AS n FROM orders o JOIN customers c ON o.customer = c.id GROUP BY c.country
 -- stored as sums; changed: customers, orders
 WITH scan1 AS (
-  SELECT `id` AS `id_1`, `customer` AS `customer_2`, `amount` AS `amount_3`, `__w` FROM orders_delta
+  SELECT `customer` AS `customer_2`, `amount` AS `amount_3`, `__w` FROM orders_delta
 ), scan2 AS (
-  SELECT `id` AS `id_4`, `name` AS `name_5`, `country` AS `country_6` FROM customers_old
+  SELECT `id` AS `id_4`, `country` AS `country_6` FROM customers_old
 ), joined1 AS (
   SELECT /*+ BROADCAST(scan1) */ * FROM scan1 INNER JOIN scan2 ON `customer_2` = `id_4`
 ), projected1 AS (
-  SELECT `id_1`, `customer_2`, `amount_3`, `id_4`, `name_5`, `country_6`, `__w` FROM joined1
+  SELECT `customer_2`, `amount_3`, `id_4`, `country_6`, `__w` FROM joined1
 ), scan3 AS (
-  SELECT `id` AS `id_4`, `name` AS `name_5`, `country` AS `country_6`, `__w` FROM customers_delta
+  SELECT `id` AS `id_4`, `country` AS `country_6`, `__w` FROM customers_delta
 ), scan4 AS (
-  SELECT `id` AS `id_1`, `customer` AS `customer_2`, `amount` AS `amount_3` FROM orders_new
+  SELECT `customer` AS `customer_2`, `amount` AS `amount_3` FROM orders_new
 ), joined2 AS (
   SELECT /*+ BROADCAST(scan3) */ * FROM scan3 INNER JOIN scan4 ON `customer_2` = `id_4`
 ), projected2 AS (
-  SELECT `id_1`, `customer_2`, `amount_3`, `id_4`, `name_5`, `country_6`, `__w` FROM joined2
+  SELECT `customer_2`, `amount_3`, `id_4`, `country_6`, `__w` FROM joined2
 ), united1 AS (
-  SELECT `id_1`, `customer_2`, `amount_3`, `id_4`, `name_5`, `country_6`, `__w` FROM projected1
-  UNION ALL SELECT `id_1`, `customer_2`, `amount_3`, `id_4`, `name_5`, `country_6`, `__w` FROM projected2
+  SELECT `customer_2`, `amount_3`, `id_4`, `country_6`, `__w` FROM projected1
+  UNION ALL SELECT `customer_2`, `amount_3`, `id_4`, `country_6`, `__w` FROM projected2
 ), grouped1 AS (
   SELECT `country_6`, SUM(`__w`) AS `__rows__add`, SUM(CASE WHEN `amount_3` IS NULL THEN 0 ELSE `__w` END) AS `__known0__add`, SUM(CASE WHEN `__w` > 0 THEN CAST(`amount_3` AS DECIMAL(20, 0)) ELSE -CAST(`amount_3` AS DECIMAL(20, 0)) END) AS `__sum0__add` FROM united1 GROUP BY `country_6`
 ), scan5 AS (
@@ -26,7 +26,7 @@ WITH scan1 AS (
 ), joined3 AS (
   SELECT * FROM grouped1 LEFT OUTER JOIN scan5 ON `country_6` IS NOT DISTINCT FROM `__key0__old`
 ), projected3 AS (
-  SELECT `country_6`, CAST(COALESCE(`__rows__old`, 0) + COALESCE(`__rows__add`, 0) AS BIGINT) AS `__rows`, CAST(COALESCE(`__known0__old`, 0) + COALESCE(`__known0__add`, 0) AS BIGINT) AS `__known0`, CASE WHEN COALESCE(`__known0__old`, 0) + COALESCE(`__known0__add`, 0) = 0 THEN NULL ELSE CAST(COALESCE(`__sum0__old`, 0) + COALESCE(`__sum0__add`, 0) AS BIGINT) END AS `__sum0` FROM joined3
+  SELECT `country_6`, CAST(CASE WHEN `__rows__old` IS NULL THEN `__rows__add` WHEN `__rows__add` IS NULL THEN `__rows__old` ELSE `__rows__old` + `__rows__add` END AS BIGINT) AS `__rows`, CAST(CASE WHEN `__known0__old` IS NULL THEN `__known0__add` WHEN `__known0__add` IS NULL THEN `__known0__old` ELSE `__known0__old` + `__known0__add` END AS BIGINT) AS `__known0`, CASE WHEN CASE WHEN `__known0__old` IS NULL THEN `__known0__add` WHEN `__known0__add` IS NULL THEN `__known0__old` ELSE `__known0__old` + `__known0__add` END = 0 THEN NULL ELSE CAST(CASE WHEN `__sum0__old` IS NULL THEN `__sum0__add` WHEN `__sum0__add` IS NULL THEN `__sum0__old` ELSE `__sum0__old` + `__sum0__add` END AS BIGINT) END AS `__sum0` FROM joined3
 ), filtered1 AS (
   SELECT * FROM projected3 WHERE `__rows` > 0
 ), projected4 AS (
