@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import column
+from freshview.algebra.nodes import column, conjunction, conjuncts
 from freshview.errors import InvalidStatement
 from freshview.relation.schema import fold
 
@@ -41,14 +41,14 @@ def aggregates(tree: exp.Expr) -> list[exp.Expr]:
         if (
             isinstance(node, exp.Filter | exp.WithinGroup)
             and not windowed
-            and isinstance(node.this, exp.AggFunc | exp.WithinGroup)
+            and (isinstance(node.this, exp.AggFunc | exp.WithinGroup) or _is_more(node.this))
         ):
             found.append(node)
             return
         if isinstance(node, exp.AggFunc) and not windowed and not isinstance(node, exp.Grouping | exp.GroupingId):
             found.append(node)
             return
-        if isinstance(node, exp.Anonymous) and node.name.upper() in _MORE_AGGREGATES and not windowed:
+        if _is_more(node) and not windowed:
             found.append(node)
             return
         for key, child in node.args.items():
@@ -62,24 +62,42 @@ def aggregates(tree: exp.Expr) -> list[exp.Expr]:
 
 
 _AROUND = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # a call: f(x) FILTER (…) OVER (…)
-_MORE_AGGREGATES = {
-    "BOOL_AND",
-    "BOOL_OR",
-    "EVERY",
-    "SOME",
-    "ANY",
-    "COUNT_IF",
-    "MODE",
-    "PERCENTILE",
-    "REGR_COUNT",
-    "KURTOSIS",
-    "SKEWNESS",
-}
+_MORE_AGGREGATES = {  # those that the parser does not know as such
+    "ANY", "BITMAP_AND_AGG", "BITMAP_OR_AGG", "BOOL_AND", "BOOL_OR", "COUNT_IF", "COUNT_MIN_SKETCH", "EVERY",
+    "HISTOGRAM_NUMERIC", "HLL_SKETCH_AGG", "HLL_UNION_AGG", "KURTOSIS", "MEAN", "MEASURE", "MODE", "PERCENTILE",
+    "REGR_COUNT", "SCHEMA_OF_VARIANT_AGG", "SKEWNESS", "SOME", "STD", "TRY_AVG", "TRY_SUM", "VECTOR_AVG", "VECTOR_SUM",
+}  # fmt: skip
+
+
+def factored(tree: exp.Expr) -> list[exp.Expr]:
+    """The conditions that AND joins; what all branches of an OR ask for stands alone.
+
+    (a AND x) OR (a AND y) = a AND (x OR y), and a OR (a AND y) = a, also where something is unknown.
+    """
+    return [part for condition in conjuncts(tree) for part in _factored_or(condition)]
+
+
+def _factored_or(tree: exp.Expr) -> list[exp.Expr]:
+    if not isinstance(tree, exp.Or):
+        return [tree]
+    branches = [conjuncts(branch) for branch in tree.flatten()]
+    common = [c for c in branches[0] if all(c in other for other in branches)]
+    rests = [conjunction([c for c in branch if c not in common]) for branch in branches]
+    if not common:
+        return [tree]
+    return common if None in rests else [*common, exp.or_(*rests)]
+
+
+def _is_more(node: exp.Expr) -> bool:
+    """An aggregate that the parser takes for another function; any(x) for the quantifier of LIKE ANY (…)."""
+    if isinstance(node, exp.Any):
+        return not isinstance(node.parent, exp.Like | exp.ILike)
+    return isinstance(node, exp.Anonymous) and node.name.upper() in _MORE_AGGREGATES
 
 
 def is_plain(query: exp.Select, *, aggregate: bool = False) -> bool:
     """SELECT … FROM … WHERE only, without or with aggregates in the items."""
-    parts = ("with_", "group", "having", "qualify", "limit", "offset")
+    parts = ("group", "having", "qualify", "limit", "offset")
     return (
         not any(query.args.get(p) for p in parts)
         and not any(e.find(exp.Window) for e in query.expressions)
@@ -147,8 +165,11 @@ def renamer(names: Mapping[str, str]) -> Callable[[exp.Expr], exp.Expr]:
     return rename
 
 
-def require_orders(tree: exp.Expr) -> None:
-    """Every LIMIT has an ORDER BY. In EXISTS none is needed: a LIMIT of one row or more means nothing there."""
+def require_determinate(tree: exp.Expr) -> None:
+    """Every LIMIT has an ORDER BY, and nothing is sampled.
+
+    In EXISTS no order is needed: a LIMIT of one row or more means nothing there, and is taken away.
+    """
     for query in tree.find_all(exp.Query):
         if query.args.get("limit") is None and query.args.get("offset") is None:
             continue
@@ -162,6 +183,35 @@ def require_orders(tree: exp.Expr) -> None:
                 "which rows it keeps is not determined",
                 "Add an ORDER BY, or leave LIMIT out.",
             )
+    if tree.find(exp.TableSample):
+        raise InvalidStatement(
+            "TABLESAMPLE",
+            "which rows it takes is not determined",
+            "Leave it out, or choose rows by a condition, such as hash(key) % 10 = 0.",
+        )
+
+
+def with_windows_spelled_out(tree: exp.Expr) -> None:
+    """OVER name becomes OVER (…), as the WINDOW clause of its SELECT says. Changes the tree."""
+    for select in tree.find_all(exp.Select):
+        named = {fold(w.this.name): w for w in select.args.get("windows") or ()}
+        own = [w for w in select.find_all(exp.Window) if w.args.get("alias") and w.parent_select is select]
+        for window in sorted(own, key=lambda w: w.arg_key != "windows"):  # those that name others first
+            _spell_out(window, named)
+        select.set("windows", None)
+
+
+def _spell_out(window: exp.Window, named: Mapping[str, exp.Expr]) -> None:
+    meant = named.get(fold(window.args["alias"].name))
+    if meant is None or meant.args.get("alias") or any(window.args.get(p) for p in _WINDOW_PARTS):
+        raise Unsupported(f"the named window of {window.sql(dialect='spark'):.60}")
+    window.set("alias", None)
+    for part in _WINDOW_PARTS:
+        given = meant.args.get(part)
+        window.set(part, [g.copy() for g in given] if isinstance(given, list) else given and given.copy())
+
+
+_WINDOW_PARTS = ("partition_by", "order", "spec")
 
 
 def count(node: exp.Expr | None) -> int:

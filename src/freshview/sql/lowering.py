@@ -39,13 +39,15 @@ from freshview.sql.fragments import (
     Unsupported,
     aggregates,
     count,
+    factored,
     is_mark,
     marks,
     only,
     renamer,
-    require_orders,
+    require_determinate,
     substituted,
     unaliased,
+    with_windows_spelled_out,
 )
 from freshview.sql.grouping import group_by
 from freshview.sql.sources import Cte, Ctes, Relation, Scope, add, join, lateral_view, natural_as_using
@@ -62,7 +64,8 @@ def lower(text: str, schemas: Mapping[str, Sequence[str]]) -> Lowered:
     known = {fold(n): {fold(c): "string" for c in columns} for n, columns in schemas.items()}
     try:
         tree = sqlglot.parse_one(text, read="spark")
-        require_orders(tree)
+        require_determinate(tree)
+        with_windows_spelled_out(tree)
         natural_as_using(tree, known)
         tree = qualify(tree, schema=dict(known), dialect="spark", quote_identifiers=False)
     except sqlglot.errors.SqlglotError as error:
@@ -71,6 +74,8 @@ def lower(text: str, schemas: Mapping[str, Sequence[str]]) -> Lowered:
         relation = Lowering(schemas).query(tree, {})
     except IllegalTree as error:
         raise Unsupported(f"a column of an outer query in this place ({error.cause})") from error
+    except UnknownColumn as error:
+        raise Unsupported(f"{error} of an outer query in this place") from error
     outputs = tuple((c, name) for name, c in relation.outputs)
     return Lowered(pruned(relation.node, {c for c, _ in outputs}), outputs)
 
@@ -86,12 +91,7 @@ class Lowering:
     # -- queries -----------------------------------------------------------------------------------
 
     def query(self, tree: exp.Expr, ctes: Ctes) -> Relation:
-        with_ = tree.args.get("with_")
-        if with_ is not None:
-            if with_.args.get("recursive"):
-                raise Unsupported("a recursive query")
-            for cte in with_.expressions:
-                ctes = {**ctes, fold(cte.alias): Cte(cte.this, ctes)}
+        ctes = self.visible(tree, ctes)
         match tree:
             case exp.Subquery():
                 return _limited(self.query(tree.this, ctes), tree)
@@ -102,6 +102,17 @@ class Lowering:
             case exp.Values():
                 return self._values(tree)
         raise Unsupported(f"{type(tree).__name__.upper()} as a query")
+
+    def visible(self, tree: exp.Expr, ctes: Ctes) -> Ctes:
+        """The WITH queries that a query may use: those around it and its own."""
+        with_ = tree.args.get("with_")
+        if with_ is None:
+            return ctes
+        if with_.args.get("recursive"):
+            raise Unsupported("a recursive query")
+        for cte in with_.expressions:
+            ctes = {**ctes, fold(cte.alias): Cte(cte.this, ctes)}
+        return ctes
 
     def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> Relation:
         if tree.args.get("by_name"):
@@ -161,7 +172,7 @@ class Select:
 
     def prepare(self, tree: exp.Select) -> None:
         """FROM and WHERE."""
-        for clause in ("pivots", "windows", "connect", "cluster", "sort", "distribute", "match"):
+        for clause in ("pivots", "connect", "cluster", "sort", "distribute", "match"):
             if tree.args.get(clause):
                 raise Unsupported(f"{clause.upper()} in a SELECT")
         source = tree.args.get("from_")
@@ -174,8 +185,8 @@ class Select:
         where = tree.args.get("where")
         if where is not None:
             # Plain conditions first: subqueries are joined to what they leave.
-            for conjunct in sorted(conjuncts(where.this), key=lambda c: c.find(exp.Query) is not None):
-                self._filter(conjunct)
+            for conjunct in sorted(factored(where.this), key=lambda c: c.find(exp.Query) is not None):
+                self.filter(conjunct)
 
     def finish(self, tree: exp.Select) -> Relation:
         """GROUP BY and everything after it."""
@@ -191,7 +202,7 @@ class Select:
             group_by(self, group, items, rest)
         if having is not None:
             for conjunct in conjuncts(having.this):
-                self._filter(conjunct)
+                self.filter(conjunct)
         outputs = []
         projected = []
         for name, expression in items:
@@ -252,8 +263,6 @@ class Select:
             return tree
         result = exp.Paren(this=tree.copy())
         for window in list(result.find_all(exp.Window)):
-            if window.args.get("alias"):
-                raise Unsupported("a named window")
             name = self.lowering.fresh("window")
             partition = [self.column_of(key) for key in window.args.get("partition_by") or ()]
             if partition:
@@ -272,7 +281,7 @@ class Select:
 
     # -- WHERE and HAVING --------------------------------------------------------------------------
 
-    def _filter(self, conjunct: exp.Expr) -> None:
+    def filter(self, conjunct: exp.Expr) -> None:
         conjunct = conjunct.unnest()
         negated = isinstance(conjunct, exp.Not)
         inner = conjunct.this.unnest() if negated else conjunct
@@ -291,9 +300,7 @@ class Select:
 
     def subselect(self, query: exp.Select) -> Select:
         """FROM and WHERE of a subquery of this SELECT."""
-        if query.args.get("with_"):
-            raise Unsupported("WITH in a correlated subquery")
-        inner = Select(self.lowering, self.ctes, self.scope)
+        inner = Select(self.lowering, self.lowering.visible(query, self.ctes), self.scope)
         inner.prepare(query)
         return inner
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import Generate, Join, Node, Project, Union, column
+from freshview.algebra.nodes import Generate, Join, Node, Project, Union, column, conjunction
 from freshview.relation.schema import fold
-from freshview.sql.fragments import Unsupported
+from freshview.sql.fragments import Unsupported, factored, is_plain
 
 if TYPE_CHECKING:
     from freshview.sql.lowering import Select
@@ -125,15 +125,19 @@ def join(select: Select, tree: exp.Join) -> None:
     side, kind = (tree.side or "").upper(), (tree.kind or "").upper()
     if tree.args.get("using") or tree.method:
         raise Unsupported(f"join {tree.sql(dialect='spark'):.60}")
-    if isinstance(tree.this, exp.Lateral | exp.Unnest):
-        raise Unsupported("a LATERAL join")
-    name, relation = _source(select, tree.this)
+    conditions: list[exp.Expr] = []
+    if isinstance(tree.this, exp.Lateral):
+        name, relation, conditions = _lateral(select, tree.this)
+    else:
+        name, relation = _source(select, tree.this)
     left, right = select.node, relation.node
-    columns = {fold(n): c for n, c in relation.outputs}
     visible = dict(select.scope.sources)
-    select.scope.sources[fold(name)] = columns
-    on = tree.args.get("on")
-    condition = select.plain(on) if on is not None else None
+    select.scope.sources[fold(name)] = {fold(n): c for n, c in relation.outputs}
+    on = factored(tree.args["on"]) if tree.args.get("on") is not None else []
+    inner = side == "" and kind in ("", "INNER", "CROSS")
+    later = [c for c in on if inner and c.find(exp.Query)]  # of an inner join, ON and WHERE mean the same
+    conditions += [select.plain(c) for c in on if c not in later]
+    condition = conjunction(conditions)
     if kind in ("SEMI", "ANTI"):
         select.node = Join(left, right, kind.lower(), condition)
         select.scope.sources = visible
@@ -143,10 +147,27 @@ def join(select: Select, tree: exp.Join) -> None:
         select.node = Join(right, left, "left", condition)
     elif side == "FULL":
         _full_join(select, left, right, condition)
-    elif kind in ("", "INNER", "CROSS"):
+    elif inner:
         select.node = Join(left, right, "inner", condition)
     else:
         raise Unsupported(f"{side} {kind} JOIN")
+    for conjunct in later:
+        select.filter(conjunct)
+
+
+def _lateral(select: Select, tree: exp.Lateral) -> tuple[str, Relation, list[exp.Expr]]:
+    """LATERAL (SELECT … FROM … WHERE …): a source like others; what it asks of those before it joins them."""
+    query = tree.this.this if isinstance(tree.this, exp.Subquery) else None
+    if not isinstance(query, exp.Select) or not is_plain(query) or query.args.get("distinct"):
+        raise Unsupported("a LATERAL join with more than SELECT … FROM … WHERE")
+    inner = select.subselect(query)
+    items = [(e.alias_or_name, select.lowering.fresh(e.alias_or_name), e.unalias()) for e in query.expressions]
+    values = [(new, inner.value(e)) for _, new, e in items]
+    node = Project(inner.node, (*((c, column(c)) for c in inner.node.columns), *values))
+    alias = tree.args.get("alias")
+    names = [c.name for c in alias.columns] if alias is not None and alias.columns else [n for n, _, _ in items]
+    outputs = [(n, new) for n, (_, new, _) in zip(names, items, strict=True)]
+    return tree.alias_or_name, Relation(node, outputs), list(inner.correlated)
 
 
 def _full_join(select: Select, left: Node, right: Node, condition: exp.Expr | None) -> None:
