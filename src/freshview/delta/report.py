@@ -43,6 +43,7 @@ LINEAR, MULTILINEAR, AFFECTED_KEYS, STATE, RECOMPUTE = (
     "linear", "multilinear", "affected keys", "state", "recompute",
 )  # fmt: skip
 WAYS = (SOURCE, CONSTANT, LINEAR, MULTILINEAR, AFFECTED_KEYS, STATE, RECOMPUTE)
+_BEST = (exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr)
 _WIDTH = 70  # of an operator's text
 
 
@@ -142,7 +143,7 @@ def _outer(node: Join) -> tuple[str, str, tuple[str, ...]]:
 def _root(node: Aggregate, form: Form) -> tuple[str, str, tuple[str, ...]]:
     """The aggregate whose old rows are stored."""
     if form.rule == "sums":
-        return STATE, "counts and exact sums: what the change adds up to is added to the stored groups", node.keys
+        return STATE, "counts, exact sums, best values: what the change adds up to joins the stored groups", node.keys
     if not node.keys:
         return RECOMPUTE, "its one group is all rows; what was there is read from the stored row", ()
     return AFFECTED_KEYS, "these groups are computed again; what was there is read from the stored rows", node.keys
