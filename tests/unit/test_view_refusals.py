@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.view_grammar import SCHEMAS
 
-from freshview.errors import InvalidStatement
+from freshview.errors import InvalidStatement, NotMaintainable
+from freshview.maintenance.definition import refuse_indeterminate
 from freshview.sql.lowering import Unsupported, lower
 
 REASONS = {
@@ -36,6 +37,7 @@ REASONS = {
     "SELECT COUNT(*) AS n FROM t GROUP BY GROUPING SETS (())": "GROUPING SETS (())",
     "SELECT SUM((SELECT MAX(d) FROM u)) AS s FROM t": "subquery inside an aggregate",
     "SELECT col FROM t LATERAL VIEW explode(array(a, b)) e": "cannot be resolved",
+    "SELECT a FROM t WHERE c = 'it''s'": "doubled quotes",
 }
 
 
@@ -78,3 +80,44 @@ def test_a_sample_is_refused(text: str) -> None:
     """A recomputed sample would be another one each time."""
     with pytest.raises(InvalidStatement, match=r"TABLESAMPLE: .* not determined.*choose rows by a condition"):
         lower(text, SCHEMAS)
+
+
+CALLS = [
+    "rand()", "randn()", "random()", "uuid()", "now()", "current_timestamp", "current_timestamp()", "current_date",
+    "current_date()", "localtimestamp()", "unix_timestamp()", "curdate()", "current_user()", "session_user()",
+    "current_catalog()", "current_schema()", "current_database()", "current_timezone()", "version()", "randstr(3)",
+    "uniform(1, 2)", "shuffle(array(a))", "monotonically_increasing_id()", "spark_partition_id()", "input_file_name()",
+    "reflect('java.util.UUID', 'randomUUID')", "java_method('java.util.UUID', 'randomUUID')", "aes_encrypt(c, 'k')",
+    "CAST('now' AS TIMESTAMP)", "DATE 'today'", "TIMESTAMP ' Now '", "date('yesterday')", "to_date('tomorrow')",
+]  # fmt: skip
+PLACES = [
+    "SELECT CASE WHEN a > 1 THEN coalesce(c, {}) END AS x FROM t",
+    "SELECT a FROM t WHERE b IN (SELECT d FROM u WHERE u.a = {})",
+    "SELECT a FROM t GROUP BY a HAVING max({}) IS NOT NULL",
+    "SELECT a, rank() OVER (PARTITION BY a ORDER BY {}) AS r FROM t",
+    "WITH w AS (SELECT {} AS x) SELECT x FROM w",
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_the_tables_do_not_determine_is_refused_wherever_it_stands(call: str, place: str) -> None:
+    with pytest.raises(NotMaintainable, match=r"not determined by the tables.*put the value into a table"):
+        refuse_indeterminate(place.format(call))
+
+
+@pytest.mark.parametrize("name", ["localtimestamp", "CURRENT_TIME", "user"])
+def test_a_name_that_is_no_column_but_a_call_is_refused(name: str) -> None:
+    """Unless it is a column."""
+    with pytest.raises(InvalidStatement, match="not determined by the tables"):
+        lower(f"SELECT a, {name} AS x FROM t", SCHEMAS)
+    assert lower(f"SELECT {name} AS x FROM t", {"t": (name,)}).outputs[0][1] == "x"
+
+
+def test_what_spark_names_otherwise_is_no_algebra() -> None:
+    """A number or an order of columns that is not Spark's would be a wrong view."""
+    text = "SELECT a, b + 1, c AS x FROM t"
+    assert lower(text, SCHEMAS, ("a", "(b + 1)", "X"))
+    for names in (("a", "(b + 1)"), ("x", "(b + 1)", "a"), ("a", "(b + 1)", "x", "y")):
+        with pytest.raises(Unsupported, match="Spark gives"):
+            lower(text, SCHEMAS, names)

@@ -30,7 +30,7 @@ from freshview.maintenance.checking import compared
 from freshview.relation.schema import Schema
 
 _SCALES = {"tpch": ("dbgen", 0.001), "tpcds": ("dsdgen", 0.01)}
-_SHARE = 0.02  # of each table is deleted, as much updated, as much inserted
+_SHARE = 0.04  # of each table's rows is deleted, as much updated, as much inserted
 
 Say = Callable[[str], None]
 
@@ -108,7 +108,7 @@ def load(wh: Warehouse, tables: dict[str, pa.Table]) -> None:
 
 
 def change(wh: Warehouse, tables: Iterable[str], seed: int) -> int:
-    """Random deletes, updates (of one column) and inserts (of copies) on every table, in one transaction."""
+    """Random deletes, updates and inserts (of copies) on every table, in one transaction."""
     draw = random.Random(seed)
     total = 0
     with wh.transaction() as tx:
@@ -120,12 +120,20 @@ def change(wh: Warehouse, tables: Iterable[str], seed: int) -> int:
             picked = draw.sample(range(rows.num_rows), min(rows.num_rows, 2 * count))
             old = rows.take(pa.array(picked))
             copies = rows.take(pa.array(draw.choices(range(rows.num_rows), k=count)))
-            column = draw.randrange(rows.num_columns)
-            updated = old.slice(count)
-            values = rows.column(column).take(pa.array(draw.choices(range(rows.num_rows), k=updated.num_rows)))
-            mixed = updated.set_column(column, rows.schema.field(column), values)
-            total += core.apply(relation, old, pa.concat_tables([mixed.cast(rows.schema), copies]))
+            total += core.apply(relation, old, pa.concat_tables([_mixed(old.slice(count), rows, draw), copies]))
     return total
+
+
+def _mixed(chosen: pa.Table, rows: pa.Table, draw: random.Random) -> pa.Table:
+    """Rows that each have one column's value from another row; four columns among them."""
+    parts = []
+    size = -(-chosen.num_rows // 4) or 1
+    for start in range(0, chosen.num_rows, size):
+        part = chosen.slice(start, size)
+        column = draw.randrange(rows.num_columns)
+        values = rows.column(column).take(pa.array(draw.choices(range(rows.num_rows), k=part.num_rows)))
+        parts.append(part.set_column(column, rows.schema.field(column), values))
+    return pa.concat_tables([rows.slice(0, 0), *parts])
 
 
 def run(name: str, seed: int, numbers: set[int] | None, say: Say, done: Iterable[Verdict] = ()) -> list[Verdict]:

@@ -19,10 +19,10 @@ _DIMENSIONS = (
     "income_band", "item", "promotion", "reason", "ship_mode", "store", "time_dim", "warehouse", "web_page", "web_site",
 )  # fmt: skip
 _FACTS = {  # what tells which query a row belongs to (a return and its sale agree), and one row in how many is kept
-    "store_sales": ("ss_ticket_number", 4), "store_returns": ("sr_ticket_number", 1),
-    "catalog_sales": ("cs_order_number", 3), "catalog_returns": ("cr_order_number", 1),
-    "web_sales": ("ws_order_number", 2), "web_returns": ("wr_order_number", 1),
-    "inventory": ("inv_item_sk + inv_date_sk // 7", 6),
+    "store_sales": ("ss_ticket_number", 3), "store_returns": ("sr_ticket_number", 1),
+    "catalog_sales": ("cs_order_number", 2), "catalog_returns": ("cr_order_number", 1),
+    "web_sales": ("ws_order_number", 1), "web_returns": ("wr_order_number", 1),
+    "inventory": ("inv_item_sk + inv_date_sk // 7", 4),
 }  # fmt: skip
 _RETURNS = {  # a return belongs to a sale: (its columns, the sale's table and columns)
     "store_returns": (("sr_ticket_number", "sr_item_sk"), "store_sales", ("ss_ticket_number", "ss_item_sk")),
@@ -33,9 +33,10 @@ _ROLES = {  # names of foreign keys that do not end like the key they lead to
     "addr_sk": "customer_address", "cdemo_sk": "customer_demographics", "hdemo_sk": "household_demographics",
     "promo_sk": "promotion", "time_sk": "time_dim", "date_sk": "date_dim",
 }  # fmt: skip
+_PER_ORDER = ("store", "call_center", "web_site")
+_PER_ROW = ("warehouse", "promotion", "ship_mode", "web_page", "reason")
 _YEARS = (1998, 2002)
-_OWN = 3  # rows of a dimension for each query that asks something of it
-_LEAST = 6  # rows of a dimension at least
+_OWN = 3  # rows of a dimension for each query that reads it
 _NONE = -1  # the mark of a row that belongs to no query
 
 Wish = dict[str, Any]  # column → value
@@ -54,6 +55,8 @@ class _Shrinking:
         self._queries = [sqlglot.parse_one(q, read="duckdb") for q in queries]
         self._conditions = [_conditions(tree) for tree in self._queries]
         self._names = [{t.name.lower() for t in tree.find_all(exp.Table)} for tree in self._queries]
+        tables = db.execute("SELECT table_name FROM information_schema.tables").fetchall()
+        self._columns = {t: {r[0]: r[1] for r in db.execute(f"DESCRIBE {t}").fetchall()} for (t,) in tables}
 
     def run(self) -> None:
         for table, (mark, share) in _FACTS.items():
@@ -69,12 +72,8 @@ class _Shrinking:
             self._db.execute(f"ALTER TABLE {table} DROP COLUMN query")
         self._db.execute("DROP TABLE owners")
 
-    def _columns(self, table: str) -> dict[str, str]:
-        """Column → type."""
-        return {r[0]: r[1] for r in self._db.execute(f"DESCRIBE {table}").fetchall() if r[0] != "query"}
-
     def _key(self, table: str) -> str:
-        return next(iter(self._columns(table)))
+        return str(next(iter(self._columns[table])))
 
     # -- facts: which rows, and for which query ----------------------------------------------------
 
@@ -87,16 +86,17 @@ class _Shrinking:
             matched = " AND ".join(f"r.{a} = s.{b}" for a, b in zip(own, theirs, strict=True))
             self._db.execute(f"DELETE FROM {table} r WHERE NOT EXISTS (SELECT 1 FROM {sales} s WHERE {matched})")
         else:
-            self._db.execute(f"DELETE FROM {table} WHERE hash({mark}) % {share} <> 0")
+            thinned = f"hash({mark}) % {2 * share} = 0 AND rowid % 4 <> 0"  # some orders are short
+            self._db.execute(f"DELETE FROM {table} WHERE hash({mark}) % {share} <> 0 OR ({thinned})")
         self._db.execute(f"ALTER TABLE {table} ADD COLUMN query INTEGER")
         owner = f"CASE WHEN ({mark}) % 6 = 0 THEN {_NONE} ELSE [{places}][1 + ({mark}) % {len(readers)}] END"
         self._db.execute(f"UPDATE {table} SET query = {owner}")
 
     def _facts(self) -> None:
         for table in _FACTS:
-            for name in self._columns(table):
+            for name in self._columns[table]:
                 self._lead(table, name)
-            columns = {c: t for c, t in self._columns(table).items() if not c.endswith(("_sk", "_number"))}
+            columns = {c: t for c, t in self._columns[table].items() if not c.endswith(("_sk", "_number"))}
             for query in range(len(self._queries)):
                 for variant in range(3):
                     wish = self._wish(query, columns)
@@ -105,14 +105,11 @@ class _Shrinking:
     # -- dimensions --------------------------------------------------------------------------------
 
     def _dimension(self, table: str) -> None:
-        """Rows for every query that asks something of the dimension, with what it asks for."""
-        key, columns = self._key(table), self._columns(table)
+        """Rows for every query that reads the dimension, with what it asks for."""
+        key, columns = self._key(table), self._columns[table]
         wanted = {c: t for c, t in columns.items() if not c.endswith("_sk") and c != key.replace("_sk", "_id")}
-        wishes = [(q, self._wish(q, wanted)) for q in range(len(self._queries)) for _ in range(_OWN)]
-        wishes = [(q, wish) for q, wish in wishes if wish]
-        wishes += [(_NONE, {})] * max(_LEAST - len(wishes), 4)
-        if table == "customer":  # what is asked of a customer is often asked of the address or the demographics
-            wishes += [(q, {}) for q, names in enumerate(self._names) if table in names for _ in range(_OWN)]
+        readers = [q for q, names in enumerate(self._names) if table in names]
+        wishes = [(q, self._wish(q, wanted)) for q in readers for _ in range(_OWN)] + [(_NONE, {})] * _OWN
         self._cut(table, len(wishes))
         keys = [r[0] for r in self._db.execute(f"SELECT {key} FROM {table} ORDER BY 1").fetchall()]
         for row, (query, wish) in zip(keys, wishes, strict=True):
@@ -131,7 +128,7 @@ class _Shrinking:
         (last,) = self._db.execute(f"SELECT MAX({key}) FROM {table}").fetchone()
         for copy in range(1, rows - count + 1):
             id_ = key.replace("_sk", "_id")
-            others = f"{last + copy} AS {key}" + (f", '{copy:016}' AS {id_}" if id_ in self._columns(table) else "")
+            others = f"{last + copy} AS {key}" + (f", '{copy:016}' AS {id_}" if id_ in self._columns[table] else "")
             chosen = f"ORDER BY {key} LIMIT 1 OFFSET {copy % count}"
             self._db.execute(f"INSERT INTO {table} SELECT * REPLACE ({others}) FROM {table} {chosen}")
 
@@ -140,13 +137,13 @@ class _Shrinking:
         key = self._key("customer")
         self._db.execute("ALTER TABLE customer ADD COLUMN query INTEGER")
         self._db.execute(f"UPDATE customer SET query = o.query FROM owners o WHERE tab = 'customer' AND key = {key}")
-        for name in self._columns("customer"):
+        for name in self._columns["customer"]:
             if name != key:
                 self._lead("customer", name)
 
     def _days(self) -> None:
         """A query's days are among those that it asks for."""
-        columns = self._columns("date_dim")
+        columns = self._columns["date_dim"]
         for query in range(len(self._queries)):
             for _ in range(2 * _OWN):
                 wish = self._wish(query, columns)
@@ -172,8 +169,15 @@ class _Shrinking:
             f" COUNT(*) OVER (PARTITION BY query) AS m FROM ({own} UNION {others})"
         )
         self._db.execute(
-            f"UPDATE {table} SET {name} = k.key FROM ({numbered}) k WHERE {table}.query = k.query AND {name} % m = n"
+            f"UPDATE {table} SET {name} = k.key FROM ({numbered}) k"
+            f" WHERE {table}.query = k.query AND ({self._spread(table, name, target)}) % m = n"
         )
+
+    def _spread(self, table: str, name: str, target: str) -> str:
+        """What decides between several rows that a key may lead to; the generator knows one row of some dimensions."""
+        if target in _PER_ORDER:
+            return f"hash({_FACTS[table][0]}) // 7"
+        return f"hash({table}.rowid) // 7" if target in _PER_ROW else name
 
     # -- wishes ------------------------------------------------------------------------------------
 
@@ -208,7 +212,8 @@ def _wish(condition: exp.Expr, draw: random.Random) -> Wish:
     condition = condition.unnest()
     match condition:
         case exp.And():
-            return {k: v for part in condition.flatten() for k, v in _wish(part, draw).items()}
+            parts = list(condition.flatten())
+            return {k: v for part in draw.sample(parts, len(parts)) for k, v in _wish(part, draw).items()}
         case exp.Or():
             return _wish(draw.choice(list(condition.flatten())), draw)
         case exp.EQ():

@@ -43,6 +43,8 @@ from freshview.sql.fragments import (
     is_mark,
     marks,
     only,
+    refuse_bare_calls,
+    refuse_doubled_quotes,
     renamer,
     require_determinate,
     substituted,
@@ -56,15 +58,18 @@ from freshview.sql.subqueries import keep, marked, without_subqueries
 __all__ = ["Unsupported", "lower"]
 
 
-def lower(text: str, schemas: Mapping[str, Sequence[str]]) -> Lowered:
+def lower(text: str, schemas: Mapping[str, Sequence[str]], names: Sequence[str] | None = None) -> Lowered:
     """The algebra of a SELECT over relations with these columns.
 
-    Whether the text is right is for Spark to say. What cannot be understood here is Unsupported.
+    Whether the text is right is for Spark to say. What cannot be understood here is Unsupported; so is what Spark
+    understands otherwise: `names` are its names of the result's columns.
     """
     known = {fold(n): {fold(c): "string" for c in columns} for n, columns in schemas.items()}
     try:
         tree = sqlglot.parse_one(text, read="spark")
         require_determinate(tree)
+        refuse_bare_calls(tree, {c for columns in known.values() for c in columns})
+        refuse_doubled_quotes(text)
         with_windows_spelled_out(tree)
         natural_as_using(tree, known)
         tree = qualify(tree, schema=dict(known), dialect="spark", quote_identifiers=False)
@@ -77,7 +82,21 @@ def lower(text: str, schemas: Mapping[str, Sequence[str]]) -> Lowered:
     except UnknownColumn as error:
         raise Unsupported(f"{error} of an outer query in this place") from error
     outputs = tuple((c, name) for name, c in relation.outputs)
+    if names is not None:
+        _require_names([name for _, name in outputs], names)
     return Lowered(pruned(relation.node, {c for c, _ in outputs}), outputs)
+
+
+def _require_names(own: Sequence[str], theirs: Sequence[str]) -> None:
+    """The same columns in the same order, as far as names tell; names that are made up say nothing."""
+    agree = len(own) == len(theirs) and all(
+        fold(a) == fold(b) or _MADE_UP.fullmatch(a) for a, b in zip(own, theirs, strict=True)
+    )
+    if not agree:
+        raise Unsupported(f"a result that Spark gives as ({', '.join(theirs)}), not as ({', '.join(own)}),")
+
+
+_MADE_UP = re.compile(r"_c(ol_)?\d+")
 
 
 class Lowering:
