@@ -72,6 +72,8 @@ def rank(value: Any) -> Any:
     """What SQL compares of a value: NaN is above all numbers, −0.0 is 0.0."""
     if isinstance(value, Double):
         return (1, 0.0) if value.text == "nan" else (0, value.value + 0.0)
+    if isinstance(value, tuple):  # a struct: field by field, NULL first
+        return tuple((v is not None, rank(v)) for _, v in value)
     return value
 
 
@@ -346,7 +348,7 @@ def aggregate(call: exp.Expr, envs: list[Env]) -> Any:
 
 def _decided(value: Any) -> Any:
     """Order among values of one type. Of −0.0 and 0.0 Spark takes the one it meets first; here always the same."""
-    return (rank(value), repr(value)) if isinstance(value, Double) else value
+    return (rank(value), repr(value)) if isinstance(value, Double | tuple) else value
 
 
 # -- scalar expressions ----------------------------------------------------------------------------
@@ -393,6 +395,11 @@ def scalar(tree: exp.Expr, env: Env) -> Any:
         case exp.Nullif():
             a, b = scalar(tree.this, env), scalar(tree.expression, env)
             return None if rank(a) == rank(b) else a
+        case exp.Struct():
+            return tuple((f.name, scalar(f.expression, env)) for f in tree.expressions)
+        case exp.Dot():
+            fields = scalar(tree.this, env)
+            return None if fields is None else dict(fields)[tree.expression.name]
         case exp.Array():
             return [scalar(e, env) for e in tree.expressions]
         case exp.Anonymous() if tree.name.lower() == "raise_error":
@@ -406,6 +413,10 @@ def scalar(tree: exp.Expr, env: Env) -> Any:
 
 def _number(text: str) -> int | Fraction:
     return int(text) if re.fullmatch(r"-?\d+", text) else Fraction(text)
+
+
+def _fraction(value: Any) -> Fraction:
+    return Fraction(value.value if isinstance(value, Double) else value)
 
 
 def _case(tree: exp.Case, env: Env) -> Any:
@@ -441,6 +452,7 @@ _STRICT: dict[type[exp.Expr], Callable[..., Any]] = {  # NULL in, NULL out
     exp.Add: lambda a, b: a + b,
     exp.Sub: lambda a, b: a - b,
     exp.Mul: lambda a, b: a * b,
+    exp.Div: lambda a, b: _fraction(a) / _fraction(b),
     exp.Neg: lambda a: -a,
     exp.Abs: abs,
     exp.EQ: lambda a, b: rank(a) == rank(b),

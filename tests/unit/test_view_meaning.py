@@ -55,7 +55,8 @@ def _tables(state: State) -> dict[str, tuple[tuple[str, ...], Bag]]:
 def _answer(duck: Duck, text: str, tables: Tables, texts: Collection[str] = ("c",)) -> Bag:
     try:
         return duck.answer(text, tables, texts)
-    except duckdb.NotImplementedException:  # a join that DuckDB cannot do
+    except (duckdb.NotImplementedException, duckdb.ConversionException):
+        # a join that DuckDB cannot do; or a stored column without values, whose type cannot be told
         assume(False)
         raise
 

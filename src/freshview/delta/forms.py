@@ -3,22 +3,36 @@
     rows     the view's rows as a bag; Δ by the general rules.
     groups   γ at the root: stored with its group keys; Δ = γ(new(E) ⋉ K) − stored ⋉ K. What is taken away is
              read from the stored rows, so sums of doubles are retracted exactly as they were stored (law 11.5).
-    sums     γ at the root with COUNT and SUM on exact types: stored with its state (row count, sums and counts of
-             non-NULL arguments); Δ-groups are added to the state. A group dies when its row count is 0 (LAZY §3.3);
-             a SUM over only NULLs is NULL (law 11.8); without keys there is always one row (law 11.9).
+    sums     γ at the root whose aggregates all have an exact state (delta/aggregates.py): stored with it, and Δ-groups
+             are added to it. A group dies when its row count is 0 (LAZY §3.3); without keys there is always one row
+             (law 11.9). Groups whose MIN or MAX may have been deleted are computed again, from new(E) ⋉ those keys.
+             All groups are stored, also those that HAVING hides: a hidden column says which rows are shown.
 
 Columns beyond the view's own are hidden from queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import WEIGHT, Aggregate, Filter, Join, Lowered, Node, Project, Scan, Union, column
-from freshview.algebra.traversal import rewrite
+from freshview.algebra.nodes import (
+    WEIGHT,
+    Aggregate,
+    Filter,
+    Generate,
+    Join,
+    Lowered,
+    Node,
+    Project,
+    Scan,
+    Union,
+    column,
+)
+from freshview.algebra.traversal import bottom_up, relations, rewrite
+from freshview.delta.aggregates import State, TypesOf, case, state_of, stored
 from freshview.delta.derive import at_version, derive, null_safe, weighted
 
 STORED = "\0stored"  # the relation name under which a delta plan reads the view's own rows
@@ -34,6 +48,8 @@ class Form:
     root: Aggregate | None = None
     chain: tuple[Node, ...] = ()  # projections and filters above the aggregate, outermost first
     keys: tuple[tuple[str, str], ...] = ()  # (group key in the tree, stored column)
+    state: State | None = None
+    shown: str | None = None  # the hidden column that is true for rows that belong to the view; None: all do
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -45,7 +61,7 @@ def rows_form(lowered: Lowered, names: tuple[str, ...]) -> Form:
     return Form("rows", Project(lowered.node, items), names)
 
 
-def choose_form(lowered: Lowered, names: tuple[str, ...], exact_sums: bool) -> Form:
+def choose_form(lowered: Lowered, names: tuple[str, ...], types_of: TypesOf) -> Form:
     """The best form that a definition allows; `names` are the view's column names."""
     chain: list[Node] = []
     node = lowered.node
@@ -54,24 +70,13 @@ def choose_form(lowered: Lowered, names: tuple[str, ...], exact_sums: bool) -> F
         node = node.input
     if not isinstance(node, Aggregate) or (not node.items and not node.keys):
         return rows_form(lowered, names)
-    if (
-        exact_sums
-        and node.items
-        and all(_is_sum(e) for _, e in node.items)
-        and not any(isinstance(n, Filter) for n in chain)
-    ):
-        return _sums_form(lowered, names, tuple(chain), node)
-    return _groups_form(lowered, names, tuple(chain), node)
+    state = state_of(node, lambda name: hidden(name, names), types_of)
+    if state is None:
+        return _groups_form(lowered, names, tuple(chain), node)
+    return _sums_form(lowered, names, tuple(chain), node, state)
 
 
-def _is_sum(expression: exp.Expr) -> bool:
-    if isinstance(expression, exp.Count):
-        argument = expression.this
-        return not isinstance(argument, exp.Distinct) and not expression.expressions
-    return isinstance(expression, exp.Sum) and not isinstance(expression.this, exp.Distinct)
-
-
-def _hidden(name: str, visible: tuple[str, ...]) -> str:
+def hidden(name: str, visible: tuple[str, ...]) -> str:
     """The name of a hidden column, one that no visible column has."""
     name = f"__{name}"
     while any(name == v.casefold() for v in visible):
@@ -80,7 +85,7 @@ def _hidden(name: str, visible: tuple[str, ...]) -> str:
 
 
 def _key_columns(root: Aggregate, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((k, _hidden(f"key{i}", names)) for i, k in enumerate(root.keys))
+    return tuple((k, hidden(f"key{i}", names)) for i, k in enumerate(root.keys))
 
 
 def _outputs(lowered: Lowered, names: tuple[str, ...]) -> list[tuple[str, exp.Expr]]:
@@ -95,7 +100,7 @@ def _carried(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...]) -> Nod
             node = Filter(node, step.predicate)
         else:
             assert isinstance(step, Project)
-            node = Project(node, (*step.items, *((c, column(c)) for c in extra)))
+            node = Project(node, (*step.items, *_same(_missing(extra, step))))
     return node
 
 
@@ -106,85 +111,99 @@ def _groups_form(lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ..
     return Form("groups", tree, names, root, chain, keys)
 
 
-def _sums_form(lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ...], root: Aggregate) -> Form:
+def _sums_form(
+    lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ...], root: Aggregate, state: State
+) -> Form:
     keys = _key_columns(root, names)
-    state = _state(root, names)
-    base = Aggregate(root.input, root.keys, tuple((s.name, s.over_rows) for s in state))
-    tree = _from_state(base, lowered, names, chain, root, keys)
-    return Form("sums", tree, names, root, chain, keys)
+    shown = hidden("shown", names) if any(isinstance(n, Filter) for n in chain) else None
+    base = Aggregate(root.input, root.keys, tuple((p.name, p.over_rows) for p in state.parts))
+    form = Form("sums", base, names, root, chain, keys, state, shown)
+    return replace(form, tree=_from_state(form, lowered, base))
 
 
-@dataclass(frozen=True)
-class _State:
-    """A hidden column: what it is over rows, what it adds up to over a delta, and for a sum what counts its values."""
+def _from_state(form: Form, lowered: Lowered, base: Node) -> Node:
+    """The stored columns over a base that gives keys and state."""
+    assert form.root is not None
+    assert form.state is not None
+    results = Project(base, (*_same(form.root.keys), *form.state.results, *_same(form.state.names)))
+    top = _marked(form.chain, results, (*form.root.keys, *form.state.names), form.shown)
+    rest = (*form.state.names, *((form.shown,) if form.shown else ()))
+    own = tuple((s, column(k)) for k, s in form.keys)
+    return Project(top, (*_outputs(lowered, form.visible), *own, *_same(rest)))
 
-    name: str
-    over_rows: exp.Expr
-    over_delta: exp.Expr
-    known: str | None = None
 
+def _marked(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...], shown: str | None) -> Node:
+    """The chain over a base, where a filter does not drop rows but marks those it keeps.
 
-def _state(root: Aggregate, names: tuple[str, ...], types: Mapping[str, str] | None = None) -> list[_State]:
-    """The state of a view. With types, integers add up as decimals: −1 × the smallest is no integer (law 11.8)."""
-    weight = column(WEIGHT)
-    state = [_State(_hidden("rows", names), exp.Count(this=exp.Star()), exp.Sum(this=weight.copy()))]
-    for i, (_, call) in enumerate(root.items):
-        argument = call.this
-        if isinstance(argument, exp.Star):
+    What is computed above a filter is computed for the rows it keeps: on others it might fail.
+    """
+    node, marked = base, False
+    for step in reversed(chain):
+        if isinstance(step, Filter):
+            assert shown is not None
+            kept = exp.and_(column(shown), step.predicate.copy()) if marked else step.predicate.copy()
+            others = tuple(c for c in node.columns if c != shown)
+            node = Project(node, (*_same(others), (shown, case(kept, exp.true(), exp.false()))))
+            marked = True
             continue
-        known = exp.Case(
-            ifs=[exp.If(this=exp.Is(this=argument.copy(), expression=exp.Null()), true=exp.Literal.number(0))],
-            default=weight.copy(),
-        )
-        count = _hidden(f"known{i}", names)
-        state.append(_State(count, exp.Count(this=argument.copy()), exp.Sum(this=known)))
-        if isinstance(call, exp.Sum):
-            total = _hidden(f"sum{i}", names)
-            whole = types is not None and types[total] == "bigint"
-            positive = exp.GT(this=weight.copy(), expression=exp.Literal.number(0))
-            wide = exp.cast(argument.copy(), "decimal(20, 0)") if whole else argument
-            signed = exp.Case(ifs=[exp.If(this=positive, true=wide.copy())], default=exp.Neg(this=wide.copy()))
-            state.append(_State(total, exp.Sum(this=argument.copy()), exp.Sum(this=signed), count))
-    return state
+        assert isinstance(step, Project)
+        items = step.items
+        if marked and shown is not None:
+            items = tuple((n, e if isinstance(e, exp.Column) else case(column(shown), e.copy())) for n, e in items)
+            extra = (*(c for c in extra if c != shown), shown)
+        node = Project(node, (*items, *_same(_missing(extra, step))))
+    return node
 
 
-def _from_state(
-    base: Node, lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ...], root: Aggregate,
-    keys: tuple[tuple[str, str], ...],
-) -> Node:  # fmt: skip
-    """The view's columns from its state: an aggregate that was asked for is a state column."""
-    state = tuple(s.name for s in _state(root, names))
-    items: list[tuple[str, exp.Expr]] = [(k, column(k)) for k in root.keys]
-    for i, (name, call) in enumerate(root.items):
-        kind = f"sum{i}" if isinstance(call, exp.Sum) else "rows" if isinstance(call.this, exp.Star) else f"known{i}"
-        items.append((name, column(_hidden(kind, names))))
-    results = Project(base, (*items, *((s, column(s)) for s in state)))
-    top = _carried(chain, results, (*root.keys, *state))
-    return Project(
-        top, (*_outputs(lowered, names), *((s, column(k)) for k, s in keys), *((s, column(s)) for s in state))
-    )
+def _missing(names: tuple[str, ...], step: Project) -> list[str]:
+    """Columns that a projection does not hand on by itself."""
+    return [n for n in names if n not in step.columns]
+
+
+def _same(names: Iterable[str]) -> tuple[tuple[str, exp.Expr], ...]:
+    return tuple((n, column(n)) for n in names)
 
 
 def delta_plan(
-    form: Form, lowered: Lowered, changed: set[str], types: Mapping[str, str], *, small: bool = True
-) -> Node | None:
+    form: Form, lowered: Lowered, changed: set[str], types: Mapping[str, str], *, small: bool = True,
+    reduce: bool = True, inserts_only: frozenset[str] = frozenset(),
+) -> Node | None:  # fmt: skip
     """The change of the stored rows, with a weight; None if the view reads nothing that changed.
 
-    `types` gives Spark's type of each stored column.
+    `types` gives Spark's type of each stored column; `small` and `reduce` are those of `derive`; `inserts_only` names
+    changed relations whose change has no negative weight.
     """
     if form.rule == "rows":
-        return derive(form.tree, changed, small=small)
+        return derive(form.tree, changed, small=small, reduce=reduce)
     assert form.root is not None
-    delta = derive(form.root.input, changed, small=small)
+    delta = derive(form.root.input, changed, small=small, reduce=reduce)
     if delta is None:
         return None
     if form.rule == "sums":
-        return _sums_delta(form, lowered, delta, types)
+        grows = only_grows(form.root.input, changed, inserts_only)
+        return _sums_delta(form, lowered, delta, types, grows, "right" if small else "")
     return _groups_delta(form, delta, "right" if small else "")
 
 
+def only_grows(root: Node, changed: set[str], inserts_only: frozenset[str]) -> bool:
+    """Has the derived delta of a tree positive weights only? Only operators whose rule never subtracts keep it so."""
+    grows: dict[int, bool] = {}
+    for node in bottom_up(root):
+        inputs = all(grows[id(i)] for i in node.inputs)
+        match node:
+            case Scan():
+                grows[id(node)] = node.relation not in changed or node.relation in inserts_only
+            case Filter() | Project() | Generate() | Union() | Join(kind="inner"):
+                grows[id(node)] = inputs
+            case Join():
+                grows[id(node)] = inputs and not relations(node.right) & changed
+            case _:
+                grows[id(node)] = not relations(node) & changed
+    return grows[id(root)]
+
+
 def _stored_scan(form: Form) -> Scan:
-    return Scan(STORED, tuple((c, f"{c}__old") for c in form.stored), "old")
+    return Scan(STORED, tuple((c, stored(c)) for c in form.stored), "old")
 
 
 def _groups_delta(form: Form, delta: Node, small: str) -> Node:
@@ -199,18 +218,17 @@ def _groups_delta(form: Form, delta: Node, small: str) -> Node:
 
 def _touched_keys(form: Form, delta: Node) -> Node:
     assert form.root is not None
-    names = tuple(f"{k}__touched" for k in form.root.keys)
+    names = tuple(map(_touched, form.root.keys))
     keys = Project(delta, tuple((n, column(k)) for n, k in zip(names, form.root.keys, strict=True)))
     return Aggregate(keys, names, ())
 
 
 def _stored_near(form: Form, affected: Node) -> Node:
     """The stored rows of the affected groups, named as stored."""
-    stored: Node = _stored_scan(form)
+    old: Node = _stored_scan(form)
     if form.keys:
-        own = tuple(f"{s}__old" for _, s in form.keys)
-        stored = Join(stored, affected, "semi", null_safe(own, affected.columns))
-    return Project(stored, tuple((c, column(f"{c}__old")) for c in form.stored))
+        old = Join(old, affected, "semi", null_safe(tuple(stored(s) for _, s in form.keys), affected.columns))
+    return Project(old, tuple((c, column(stored(c))) for c in form.stored))
 
 
 def _replaced(form: Form, root: Node) -> Node:
@@ -227,35 +245,44 @@ def _difference(form: Form, new: Node, old: Node) -> Node:
     return Union((weighted(new, 1), weighted(old, -1)), (*form.stored, WEIGHT))
 
 
-def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, str]) -> Node:
-    root = form.root
+def _sums_delta(
+    form: Form, lowered: Lowered, delta: Node, types: Mapping[str, str], grows: bool, small: str
+) -> Node:
+    root, state = form.root, form.state
     assert root is not None
-    names = form.visible
-    state = _state(root, names, types)
-    groups = Aggregate(delta, root.keys, tuple((f"{s.name}__add", s.over_delta) for s in state))
-    own = tuple(f"{s}__old" for _, s in form.keys)
-    condition = null_safe(root.keys, own) if form.keys else None
+    assert state is not None
+    sums = tuple(item for p in state.parts for item in p.over_delta(types[p.name], grows=grows))
+    groups = Aggregate(delta, root.keys, sums)
+    condition = null_safe(root.keys, tuple(stored(s) for _, s in form.keys)) if form.keys else None
     joined = Join(groups, _stored_scan(form), "left", condition)
-    items: list[tuple[str, exp.Expr]] = [(k, column(k)) for k in root.keys]
-    for part in state:
-        value: exp.Expr = exp.cast(_added(part.name), types[part.name], dialect="spark")
-        if part.known is not None:
-            empty = exp.EQ(this=_added(part.known), expression=exp.Literal.number(0))
-            value = exp.Case(ifs=[exp.If(this=empty, true=exp.Null())], default=value)
-        items.append((part.name, value))
-    updated: Node = Project(joined, tuple(items))
-    if root.keys:
-        updated = Filter(updated, exp.GT(this=column(state[0].name), expression=exp.Literal.number(0)))
-    fresh = _from_state(updated, lowered, names, form.chain, root, form.keys)
-    touched = tuple(f"{k}__touched" for k in root.keys)
-    affected = Project(groups, tuple((n, column(k)) for n, k in zip(touched, root.keys, strict=True)))
-    return _difference(form, fresh, _stored_near(form, affected))
+    updated = Project(joined, (*_same(root.keys), *((p.name, p.merged(types[p.name])) for p in state.parts)))
+    doubts = [] if grows else [p.in_doubt for p in state.parts if p.in_doubt is not None]
+    fresh = _settled(root, state, updated, exp.or_(*doubts), small) if doubts else _alive(root, state, updated)
+    affected = Project(groups, tuple((_touched(k), column(k)) for k in root.keys))
+    return _difference(form, _from_state(form, lowered, fresh), _stored_near(form, affected))
 
 
-def _added(name: str) -> exp.Expr:
-    """A state column: what is stored and what the delta adds."""
-    return exp.Add(this=_or_zero(f"{name}__old"), expression=_or_zero(f"{name}__add"))
+def _alive(root: Aggregate, state: State, groups: Node) -> Node:
+    """Groups that have rows; the one group of a global aggregate never dies (law 11.9)."""
+    if not root.keys:
+        return groups
+    return Filter(groups, exp.GT(this=column(state.rows), expression=exp.Literal.number(0)))
 
 
-def _or_zero(name: str) -> exp.Expr:
-    return exp.Coalesce(this=column(name), expressions=[exp.Literal.number(0)])
+def _settled(root: Aggregate, state: State, updated: Project, doubt: exp.Expr, small: str) -> Node:
+    """Updated groups; those whose best value is in doubt are computed again from their new rows."""
+    mark = f"{state.rows}__doubt"
+    marked = Project(updated.input, (*updated.items, (mark, case(doubt, exp.true(), exp.false()))))
+    living = _alive(root, state, marked)
+    kept = Project(Filter(living, exp.Not(this=column(mark))), _same(updated.columns))
+    doubtful = Project(Filter(living, column(mark)), tuple((f"{k}__doubt", column(k)) for k in root.keys))
+    match = null_safe(root.keys, doubtful.columns) if root.keys else None
+    near = Join(at_version(root.input, "new"), doubtful, "semi", match, small)
+    again: Node = Aggregate(near, root.keys, tuple((p.name, p.over_rows) for p in state.parts))
+    if not root.keys:  # of no rows it would still give one
+        again = Join(again, doubtful, "semi", None, small)
+    return Union((kept, again), updated.columns)
+
+
+def _touched(key: str) -> str:
+    return f"{key}__touched"

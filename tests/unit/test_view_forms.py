@@ -1,0 +1,217 @@
+"""Which aggregates are kept as state, by Spark's types; and the shape of their deltas."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from tests.unit.oracle import Bag, evaluate, plus, signed
+from tests.unit.test_view_laws import all_of, laws
+from tests.unit.view_grammar import SCHEMAS, Change, State, noises, states
+
+from freshview.algebra.nodes import Node
+from freshview.algebra.traversal import bottom_up, scans
+from freshview.delta.aggregates import TypesOf
+from freshview.delta.derive import at_version
+from freshview.delta.forms import Form, choose_form, delta_plan, only_grows
+from freshview.errors import NotMaintainable
+from freshview.maintenance.definition import best_by_pairs, refuse_indeterminate
+from freshview.sql.lowering import lower
+
+T = {"t": ("a", "b", "c")}
+
+
+def _form(text: str, types_of: TypesOf) -> Form:
+    lowered = lower(text, T)
+    return choose_form(lowered, tuple(n for _, n in lowered.outputs), types_of)
+
+
+def _types(**by_ending: str) -> TypesOf:
+    """Types by how a column's name begins or ends; the others are bigint."""
+
+    def types(node: Node) -> Mapping[str, str]:
+        found = dict.fromkeys(node.columns, "bigint")
+        for c in node.columns:
+            for key, type_ in by_ending.items():
+                if (c.startswith(f"{key}_") and "__" not in c) or c.endswith(f"__{key}"):
+                    found[c] = type_
+        return found
+
+    return types
+
+
+@pytest.mark.parametrize(
+    ("types", "rule"),
+    [
+        ({"total": "bigint"}, "sums"),
+        ({"total": "decimal(25,2)", "twice": "decimal(26,2)"}, "sums"),
+        ({"total": "decimal(38,4)", "twice": "decimal(38,4)", "mode": "bigint"}, "sums"),
+        ({"total": "decimal(38,4)", "twice": "decimal(38,4)", "mode": "double"}, "groups"),  # overflow would be NULL
+        ({"total": "decimal(25,2)", "twice": "decimal(26,2)", "mode": "double"}, "sums"),
+        ({"total": "decimal(38,10)", "twice": "decimal(38,9)"}, "groups"),  # a digit would be lost
+        ({"total": "double", "twice": "double"}, "groups"),  # law 11.5
+        ({"total": "float", "twice": "float"}, "groups"),
+        ({"total": "interval day", "twice": "interval day"}, "groups"),
+    ],
+)
+def test_sums_are_kept_where_spark_adds_them_exactly(types: dict[str, str], rule: str) -> None:
+    assert _form("SELECT a, SUM(b) AS s FROM t GROUP BY a", _types(**types)).rule == rule
+
+
+_MONEY = {"avg": "decimal(19,6)", "argument": "decimal(15,2)"}
+
+
+@pytest.mark.parametrize(
+    ("types", "rule"),
+    [
+        ({"avg": "double", "argument": "int"}, "sums"),
+        ({"avg": "double", "argument": "tinyint"}, "sums"),
+        ({"avg": "double", "argument": "bigint"}, "groups"),  # Spark adds doubles, not exactly
+        ({"avg": "double", "argument": "double", "total": "double"}, "groups"),
+        ({"avg": "decimal(14,6)", "argument": "decimal(10,2)"}, "sums"),
+        ({**_MONEY, "fraction": "decimal(35,23)", "both": "decimal(38,23)"}, "sums"),
+        ({**_MONEY, "fraction": "decimal(35,23)", "both": "decimal(38,18)"}, "groups"),
+        ({**_MONEY, "fraction": "decimal(35,18)", "both": "decimal(38,23)"}, "groups"),
+    ],
+)  # fmt: skip
+def test_averages_are_kept_where_the_quotient_repeats_sparks(types: dict[str, str], rule: str) -> None:
+    assert _form("SELECT a, AVG(b) AS s FROM t GROUP BY a", _types(**types)).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("type_", "rule"),
+    [
+        ("int", "sums"), ("decimal(10,2)", "sums"), ("string", "sums"), ("timestamp", "sums"), ("boolean", "sums"),
+        ("struct<y:int,x:string>", "sums"), ("double", "groups"), ("float", "groups"), ("array<int>", "groups"),
+        ("struct<y:double,x:string>", "groups"), ("string collate UTF8_LCASE", "groups"),
+    ],
+)  # fmt: skip
+def test_best_values_are_kept_where_equal_values_are_the_same(type_: str, rule: str) -> None:
+    assert _form("SELECT a, MAX(b) AS m FROM t GROUP BY a", _types(max=type_)).rule == rule
+
+
+def test_equal_arguments_share_their_state() -> None:
+    form = _form(
+        "SELECT a, SUM(b) AS s, COUNT(b) AS n, AVG(b) AS m, COUNT(1) AS k, SUM(b) FILTER (WHERE c = 'x') AS f"
+        " FROM t GROUP BY a",
+        all_of("int"),
+    )
+    assert form.state is not None
+    assert form.state.names == ("__rows", "__known0", "__sum0", "__known1", "__sum1")
+
+
+def test_one_aggregate_without_state_makes_the_view_recompute_groups() -> None:
+    assert _form("SELECT a, SUM(b) AS s, COUNT(DISTINCT b) AS n FROM t GROUP BY a", all_of("int")).rule == "groups"
+
+
+@pytest.mark.parametrize(
+    ("text", "inserts", "grows"),
+    [
+        ("SELECT MAX(a) AS m FROM t", {"t"}, True),
+        ("SELECT MAX(a) AS m FROM t", set(), False),
+        ("SELECT MAX(t.a) AS m FROM t JOIN u ON t.a = u.a WHERE t.b > 1", {"t", "u"}, True),
+        ("SELECT MAX(t.a) AS m FROM t JOIN u ON t.a = u.a", {"t"}, False),
+        ("SELECT MAX(a) AS m FROM (SELECT a FROM t UNION ALL SELECT d FROM u)", {"t", "u"}, True),
+        ("SELECT MAX(e.x) AS m FROM t LATERAL VIEW explode(array(a, b)) e AS x", {"t"}, True),
+        ("SELECT MAX(d) AS m FROM t LEFT JOIN u ON t.a = u.a", {"t", "u"}, False),
+        ("SELECT MAX(a) AS m FROM (SELECT DISTINCT a FROM t)", {"t"}, False),
+        ("SELECT MAX(a) AS m FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a)", {"t", "u"}, False),
+        ("SELECT MAX(n) AS m FROM (SELECT COUNT(*) AS n FROM t GROUP BY a)", {"t"}, False),
+    ],
+)
+def test_a_change_that_only_grows_reads_no_new_rows(text: str, inserts: set[str], grows: bool) -> None:
+    """Law: inserts merge into a stored maximum; what computes groups again is in the plan only if rows may vanish."""
+    lowered = lower(text, SCHEMAS)
+    form = choose_form(lowered, ("m",), all_of("int"))
+    assert form.root is not None
+    changed = {s.relation for s in scans(lowered.node)}
+    assert only_grows(form.root.input, changed, frozenset(inserts)) == grows
+    types = dict.fromkeys(form.stored, "bigint")
+    plan = delta_plan(form, lowered, changed, types, inserts_only=frozenset(inserts))
+    assert plan is not None
+    doubts = [c for n in bottom_up(plan) for c in n.columns if c.endswith("__doubt")]
+    assert bool(doubts) != grows
+
+
+def test_unchanged_sides_do_not_hinder_growth() -> None:
+    lowered = lower("SELECT MAX(d) AS m FROM t LEFT JOIN u ON t.a = u.a", SCHEMAS)
+    form = choose_form(lowered, ("m",), all_of("int"))
+    assert form.root is not None
+    assert only_grows(form.root.input, {"t"}, frozenset({"t"}))
+    assert not only_grows(form.root.input, {"u"}, frozenset({"u"}))
+
+
+def test_what_stands_above_having_is_computed_for_shown_groups_only() -> None:
+    """12 / SUM(b) HAVING SUM(b) <> 0 must not divide by the sum of a hidden group."""
+    lowered = lower("SELECT a, 12 / SUM(b) AS q FROM t GROUP BY a HAVING SUM(b) <> 0", T)
+    form = choose_form(lowered, ("a", "q"), all_of("int"))
+    assert form.shown == "__shown"
+    state = {"t": Counter([(1, 5, None), (1, -5, None), (2, 4, None)])}
+    found = evaluate(at_version(form.tree, "old"), Change(state, state, schemas=T).read)
+    places = [form.stored.index(c) for c in ("a", "q", "__shown")]
+    assert {tuple(r[p] for p in places) for r in found} == {(1, None, False), (2, 3, True)}
+
+
+BEST_BY = {
+    "by": "SELECT a, MAX_BY(c, b) AS hi, MIN_BY(c, b) AS lo FROM t GROUP BY a",
+    "filtered": (
+        "SELECT a, MAX_BY(c, b) FILTER (WHERE b > 0) AS hi, COUNT(*) AS n FROM t GROUP BY a HAVING COUNT(*) > 1"
+    ),
+    "of all": "SELECT MAX_BY(b, a) AS hi FROM t",
+    "beside others": "SELECT a, MAX_BY(b, b) AS hi, SUM(b) AS s FROM t GROUP BY a",
+}
+
+
+@pytest.mark.parametrize("name", BEST_BY)
+@settings(laws, max_examples=60)
+@given(run=states(2), noise=noises())
+def test_max_by_is_the_best_pair(name: str, run: list[State], noise: dict[str, Any]) -> None:
+    """Law: the pair (y, x) gives an x that max_by may give, and follows changes as state does."""
+    plain = lower(BEST_BY[name], SCHEMAS)
+    lowered = best_by_pairs(plain, all_of("int"))
+    assert lowered.outputs == plain.outputs
+    change = Change(run[0], run[1], noise)
+    for types in ("int", "double"):
+        form = choose_form(lowered, tuple(f"n{i}" for i, _ in enumerate(lowered.outputs)), all_of(types))
+        old, new = (evaluate(at_version(form.tree, v), change.read) for v in ("old", "new"))
+        plan = delta_plan(form, lowered, change.changed, dict.fromkeys(form.stored, "bigint"))
+        delta: Bag = Counter() if plan is None else signed(plan, replace(change, stored=(form.stored, old)).read)
+        assert plus(old, delta) == new
+
+
+@pytest.mark.parametrize("type_", ["map<int,int>", "variant", "struct<a:map<int,int>>"])
+def test_max_by_of_what_has_no_order_is_refused(type_: str) -> None:
+    with pytest.raises(NotMaintainable, match="has no order"):
+        best_by_pairs(lower("SELECT MAX_BY(a, b) AS m FROM t", T), all_of(type_))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "collect_list(a)", "collect_set(a)", "array_agg(a)", "first(a)", "last(a, true)", "first_value(a)",
+        "any_value(a)", "mode(a)", "listagg(c, ',')", "string_agg(c)", "approx_percentile(a, 0.5)",
+        "histogram_numeric(a, 3)", "hll_sketch_agg(a)", "kll_sketch_agg_bigint(a)", "theta_sketch_agg(a)",
+        "approx_top_k(a)", "array_sort(collect_list(a), (x, y) -> 0)", "collect_list(a) FILTER (WHERE b > 0)",
+        "collect_list(a) OVER (PARTITION BY b)", "any_value(a) OVER (PARTITION BY b)",
+    ],
+)  # fmt: skip
+def test_what_depends_on_the_order_of_rows_is_refused(call: str) -> None:
+    with pytest.raises(NotMaintainable, match="is not determined"):
+        refuse_indeterminate(f"SELECT {call} AS x FROM t")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "sort_array(collect_list(a))", "sort_array(collect_set(a), false)",
+        "sort_array(collect_list(a) FILTER (WHERE b > 0))",
+        "mode(a, true)", "approx_count_distinct(a)", "percentile(a, 0.5)", "median(a)", "max_by(a, b)",
+        "first_value(a) OVER (PARTITION BY b ORDER BY c)", "first(a) IGNORE NULLS OVER (PARTITION BY b ORDER BY c)",
+    ],
+)  # fmt: skip
+def test_what_is_determined_is_not_refused(call: str) -> None:
+    refuse_indeterminate(f"SELECT {call} AS x FROM t")
