@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.storage.model import play
 
 import freshview
 from freshview import Warehouse
@@ -278,8 +279,8 @@ def test_rows_are_found_by_key_after_columns_were_added_and_renamed(wh: Warehous
     relation = wh._catalog.relation("t")
     state = wh._catalog.state(relation, wh._catalog.snapshot())
     keys = pa.table({"key": pa.array([3, 7, 100, 999], relation.schema.arrow.field(0).type)})
-    for keys_only in (False, True):
-        found = wh._storage.reader.lookup(state, keys, keys_only=keys_only)
+    for columns in (None, (), ("n",)):
+        found = wh._storage.reader.lookup(state, keys, columns=columns)
         assert sorted(int(k) for k in found.column("key").to_pylist()) == [3, 7, 100]
     found = wh._storage.reader.lookup(state, keys).sort_by("key")
     assert found.column("n").to_pylist() == [None, 2, 1]
@@ -287,89 +288,16 @@ def test_rows_are_found_by_key_after_columns_were_added_and_renamed(wh: Warehous
 
 # -- any sequence ------------------------------------------------------------------------------------------
 
-keyed_rows = st.lists(
-    st.tuples(st.integers(0, 12), st.sampled_from(["a", "b", None])), min_size=1, max_size=6, unique_by=lambda r: r[0]
-)
-bag_rows = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", None])), min_size=1, max_size=6)
-
-
-def as_dicts(rows: list[tuple[Any, ...]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [dict(zip(names, r, strict=False)) for r in rows]
-
-
-class Model:
-    """What the table should hold at every CSN."""
-
-    def __init__(self, wh: Warehouse, keyed: bool) -> None:
-        self.wh = wh
-        self.keyed = keyed
-        self.rows: list[tuple[Any, ...]] = []
-        self.width = 2
-        self.at: dict[int, list[tuple[Any, ...]]] = {}
-
-    def note(self) -> None:
-        self.at[self.wh._catalog.snapshot()] = [r + (None,) * (self.width - len(r)) for r in self.rows]
-
-    def names(self) -> tuple[str, ...]:
-        return self.wh._catalog.relation("t").schema.names
-
-    def expected(self, csn: int) -> Bag:
-        return Counter(tuple(map(repr, row)) for row in self.at[csn])
-
-
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.booleans(), st.data())
 def test_checkpoints_change_no_answer_at_any_csn(keyed: bool, data: st.DataObject) -> None:
     """Law: contents at every CSN are those of the model, whatever was folded in between, by whichever way."""
-    kinds = ["insert", "delete", "checkpoint", "add", "rename"] + (["upsert"] if keyed else [])
     with (
         tempfile.TemporaryDirectory() as place,
         freshview.connect(Path(place) / "w") as wh,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(checkpoint_module, "_MERGE_SHARE", data.draw(st.sampled_from([0.0, 5.0]), label="merge share"))
-        wh.sql(f"CREATE TABLE t (k INT, v STRING{', PRIMARY KEY (k)' if keyed else ''})")
-        model = Model(wh, keyed)
-        model.note()
-        for step in range(data.draw(st.integers(2, 9), label="steps")):
-            kind = data.draw(st.sampled_from(kinds), label="kind")
-            patch.setattr(transaction_module, "INLINE_BYTES", data.draw(st.sampled_from([0, 1 << 20]), label="inline"))
-            match kind:
-                case "insert":
-                    rows = data.draw(keyed_rows if keyed else bag_rows)
-                    if keyed:
-                        taken = {r[0] for r in model.rows}
-                        rows = [r for r in rows if r[0] not in taken]
-                    with wh.transaction() as tx:
-                        tx.insert("t", as_dicts(rows, model.names()))
-                    model.rows += rows
-                case "upsert":
-                    rows = data.draw(keyed_rows)
-                    with wh.transaction() as tx:
-                        tx.upsert("t", as_dicts(rows, model.names()))
-                    new = {r[0] for r in rows}
-                    model.rows = [r for r in model.rows if r[0] not in new] + rows
-                case "delete" if keyed:
-                    keys = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=5))
-                    with wh.transaction() as tx:
-                        tx.delete("t", keys)
-                    model.rows = [r for r in model.rows if r[0] not in keys]
-                case "delete" if model.rows:
-                    gone = data.draw(st.lists(st.sampled_from(range(len(model.rows))), unique=True, max_size=4))
-                    schema = wh._catalog.relation("t").schema
-                    wide = [model.rows[i] + (None,) * (model.width - len(model.rows[i])) for i in gone]
-                    images = pa.Table.from_pylist([dict(zip(schema.names, r, strict=True)) for r in wide], schema.arrow)
-                    with wh.transaction() as tx:
-                        tx._core.apply(tx._core.writable("t"), images, None)
-                    model.rows = [r for i, r in enumerate(model.rows) if i not in gone]
-                case "add":
-                    wh.sql(f"ALTER TABLE t ADD COLUMN c{step} DOUBLE")
-                    model.width += 1
-                case "rename":
-                    wh.sql(f"ALTER TABLE t RENAME COLUMN {model.names()[1]} TO r{step}")
-                case "checkpoint":
-                    run(wh)
-            model.note()
+        model = play(wh, keyed, data, patch)
         run(wh)
         for csn in model.at:
             relation = wh._catalog.relation("t")

@@ -41,12 +41,14 @@ class Scan(Node):
     """A stored relation; `fields` pairs its columns with their names in this tree.
 
     `version` says which state: "now" in a definition; in a delta plan "old", "new", or "delta", the
-    change from old to new with a signed weight beside each row.
+    change from old to new with a signed weight beside each row. Rows that one of `near` does not admit
+    make no difference to the plan: they may be left out.
     """
 
     relation: str
     fields: tuple[tuple[str, str], ...]
     version: str = "now"
+    near: tuple[Near, ...] = ()
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -55,6 +57,15 @@ class Scan(Node):
     @cached_property
     def columns(self) -> tuple[str, ...]:
         return tuple(name for _, name in self.fields) + ((WEIGHT,) if self.version == "delta" else ())
+
+
+@dataclass(frozen=True)
+class Near:
+    """Rows whose `column` holds a value that one of the sources (scans and their stored columns) has, or NULL."""
+
+    column: str
+    sources: tuple[tuple[Scan, str], ...]
+    nulls: bool
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,23 +1,41 @@
 """Δ of a stored relation between two CSNs: its segments folded, blind rows completed, equal rows cancelled.
 
-    Δ(R) = last image per key − R@c0 ⋉ keys        keyed (blind rows need nothing more: law 11.1)
+    Δ(R) = last image per key − old image per key   keyed; the old image is that of the key's first delta row if it
+                                                    carries one, else it is looked up in R@c0 (law 11.1)
     Δ(R) = the net of inserted and deleted rows     bags, views
     Δ(R) = the difference of two versions           external tables
 
-Rows come with a weight of +1 or −1.
+Rows come with a weight of +1 or −1, and only with the columns that are asked for: what changed elsewhere cancels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
-from freshview.relation.delta import DELETE, INSERT, is_live, overlay, tag, untag
+from freshview.maintenance.definition import shown_column
+from freshview.relation.delta import (
+    DELETE,
+    DELETE_KEY,
+    INSERT,
+    UPSERT,
+    actions,
+    conform_delta,
+    first_positions,
+    is_live,
+    key_table,
+    last_positions,
+    overlay,
+    tag,
+    untag,
+)
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 from freshview.storage.external import changes as external_changes
@@ -37,25 +55,73 @@ def with_weight(schema: Schema) -> Schema:
     return Schema((*schema.columns, Column(WEIGHT, DataType("int"))))
 
 
-def changes(catalog: Catalog, storage: Storage, relation: Relation, c0: int, c1: int) -> pa.Table:
+def changes(
+    catalog: Catalog, storage: Storage, relation: Relation, c0: int, c1: int, columns: Sequence[str] | None = None
+) -> pa.Table:
     """The relation's signed delta from c0 to c1."""
-    bag = Schema(relation.schema.columns)
+    shown = part(relation.schema, columns)
     segments = catalog.segments([relation.id], c0, c1)
     if relation.is_external:
         seen = {m.delta_version: m for m in catalog.mains(relation.id)}
         parts = [external_changes(relation, *s.versions, seen.get(s.versions[1])) for s in segments if s.versions]
-        return _signed(overlay(parts, bag).rows, bag)
+        return _net(_images(parts, relation.schema), relation.schema, shown)
     if sum(s.rows for s in segments) > OVERLAY_ROWS:
         raise TooLarge(sum(s.rows for s in segments))
-    folded = overlay([storage.reader.segment_rows(s, relation.schema) for s in segments], relation.schema)
+    parts = [storage.reader.segment_rows(s, relation.schema) for s in segments]
     if not relation.schema.key:
-        return _signed(folded.rows, bag)
-    keys = untag(folded.rows).select(list(relation.schema.key_positions))
-    old = relation.schema.conform(storage.reader.lookup(catalog.state(relation, c0), keys))
-    net = overlay([tag(old, bag, DELETE, 1), tag(folded.live, bag, INSERT, 2)], bag)
-    return _signed(net.rows, bag)
+        old, new = _images(parts, relation.schema)
+        return _net((shown_rows(relation, old), shown_rows(relation, new)), relation.schema, shown)
+
+    def look_up(keys: pa.Table) -> pa.Table:
+        state = catalog.state(relation, c0)  # its columns may have had other names then, or not been there yet
+        places = [p for p in map(relation.schema.position, shown.names) if p < len(state.schema.columns)]
+        own = [state.schema.names[p] for p in relation.schema.key_positions]
+        return storage.reader.lookup(state, keys.rename_columns(own), columns=[state.schema.names[p] for p in places])
+
+    return _net(_keyed_images(parts, relation.schema, look_up), relation.schema, shown)
 
 
-def _signed(rows: pa.Table, bag: Schema) -> pa.Table:
+def shown_rows(relation: Relation, rows: pa.Table) -> pa.Table:
+    """Stored rows that belong to the relation: a view may keep groups that its HAVING hides."""
+    shown = shown_column(relation)
+    return rows.filter(rows.column(shown)) if shown else rows
+
+
+def part(schema: Schema, columns: Sequence[str] | None) -> Schema:
+    """Some columns of a relation, as a bag."""
+    return Schema(schema.columns if columns is None else tuple(schema.column(c) for c in columns))
+
+
+def _images(parts: Sequence[pa.Table], schema: Schema) -> tuple[pa.Table, pa.Table]:
+    """Deleted and inserted images of a bag's delta rows."""
+    rows = _joined(parts, schema)
+    live = is_live(rows)
+    return untag(rows.filter(pc.invert(live))), untag(rows.filter(live))
+
+
+def _keyed_images(
+    parts: Sequence[pa.Table], schema: Schema, look_up: Callable[[pa.Table], pa.Table]
+) -> tuple[pa.Table, pa.Table]:
+    """The images of all touched keys before and after."""
+    rows = _joined(parts, schema)
+    keys = key_table(untag(rows), schema)
+    first, last = rows.take(first_positions(keys)), rows.take(last_positions(keys))
+    action = actions(first)
+    old = untag(first.filter(pc.equal(action, DELETE)))
+    blind = untag(first.filter(pc.or_(pc.equal(action, DELETE_KEY), pc.equal(action, UPSERT))))
+    if blind.num_rows:
+        old = pa.concat_tables([old, schema.conform(look_up(blind.select(list(schema.key_positions))))])
+    return old, untag(last.filter(is_live(last)))
+
+
+def _joined(parts: Sequence[pa.Table], schema: Schema) -> pa.Table:
+    return pa.concat_tables([schema.segment_arrow.empty_table(), *(conform_delta(p, schema) for p in parts)])
+
+
+def _net(images: tuple[pa.Table, pa.Table], schema: Schema, shown: Schema) -> pa.Table:
+    """Deleted and inserted images as one signed bag of the shown columns, equal ones cancelled."""
+    places = [schema.position(n) for n in shown.names]
+    old, new = (table.select(places) for table in images)
+    rows = overlay([tag(old, shown, DELETE, 1), tag(new, shown, INSERT, 2)], shown).rows
     weights = np.where(is_live(rows).to_numpy(), 1, -1).astype(np.int32)
-    return pa.table([*untag(rows).columns, pa.array(weights, pa.int32())], schema=with_weight(bag).arrow)
+    return pa.table([*untag(rows).columns, pa.array(weights, pa.int32())], schema=with_weight(shown).arrow)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from freshview.algebra.nodes import Node, Scan
+from freshview.algebra.stages import staged
 from freshview.algebra.traversal import scans
 from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.writer import Catalog
-from freshview.maintenance.definition import Definition, visible_columns
+from freshview.maintenance.definition import Definition, shown_column, visible_columns
 from freshview.relation.schema import Schema, fold
 from freshview.sql.binding import bind
 from freshview.sql.rendering import render
@@ -35,17 +36,31 @@ class Runner:
 
     def run(self, plan: Node, frame: Callable[[Scan], Any]) -> Frame:
         """A plan as one Spark query."""
-        names: dict[tuple[str, str], str] = {}
+        names: dict[object, str] = {}
         frames: dict[str, Any] = {}
         for scan in scans(plan):
-            key = (scan.relation, scan.version)
-            if key not in names:
-                names[key] = f"fv{len(names)}"
-                frames[names[key]] = frame(scan)
+            if _reading(scan) not in names:
+                names[_reading(scan)] = f"fv{len(names)}"
+                frames[names[_reading(scan)]] = frame(scan)
         marks = {k: f"\1{n}\2" for k, n in names.items()}
-        text = render(plan, lambda s: marks[s.relation, s.version])
+        text = render(plan, lambda s: marks[_reading(s)])
         text = text.replace("{", "{{").replace("}", "}}").replace("\1", "{").replace("\2", "}")
         return self.engine.query(text, frames, text)
+
+    def in_stages(self, plan: Node, frame: Callable[[Scan], Any]) -> Frame:
+        """A plan as several Spark queries: small parts that it uses more than once are computed first."""
+        frames: dict[object, Any] = {}
+
+        def read(scan: Scan) -> Any:
+            if _reading(scan) not in frames:
+                frames[_reading(scan)] = frame(scan)
+            return frames[_reading(scan)]
+
+        stages, rest = staged(plan)
+        for stage in stages:
+            rows = self.engine.settled(self.run(stage.part, read), "view")
+            frames[_reading(stage.scan)] = rows
+        return self.run(rest, read)
 
     def types_of(self, frames: Mapping[str, Any]) -> Callable[[Node], dict[str, str]]:
         def types(node: Node) -> dict[str, str]:
@@ -59,6 +74,11 @@ class Runner:
         if definition.form is not None:
             return self.run(definition.form.tree, lambda s: frames[s.relation])
         return self.original(definition.text, frames)
+
+    def defined(self, definition: Definition, frames: Mapping[str, Any]) -> Frame:
+        """What a query of the definition gives: the stored rows that are shown."""
+        shown = definition.form.shown if definition.form is not None else None
+        return _chosen(self.recomputed(definition, frames), definition.names, shown)
 
     def original(self, text: str, frames: Mapping[str, Any]) -> Frame:
         bound = bind(text, lambda name: any(fold(name) == fold(n) for n in frames))
@@ -80,7 +100,7 @@ class Runner:
     def visible(self, relation: Relation, frame: Any) -> Frame:
         if relation.kind != "view":
             return frame
-        return frame.select(*(f"`{c}`" for c in visible_columns(relation)))
+        return _chosen(frame, visible_columns(relation), shown_column(relation))
 
     def fetch(self, frame: Any, schema: Schema, *, small: bool = False) -> pa.Table:
         """A result on the driver: fetched at once, or through files where it may be large."""
@@ -96,3 +116,13 @@ class Runner:
         finally:
             self.storage.discard(0, lease.path)
             self.catalog.drop_leases([lease.id])
+
+
+def _chosen(frame: Any, columns: Sequence[str], shown: str | None) -> Frame:
+    rows = frame.where(f"`{shown}`") if shown else frame
+    return rows.select(*(f"`{c}`" for c in columns))
+
+
+def _reading(scan: Scan) -> object:
+    """What tells one scan's frame from another's."""
+    return scan.relation, scan.version, scan.near, scan.fields if scan.near else ()

@@ -11,21 +11,16 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from freshview.algebra.nodes import WEIGHT, Scan
 from freshview.catalog.records import PENDING, Lease, Relation, RelationState, Segment
 from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
-from freshview.delta.forms import STORED, delta_plan
-from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, QueryFailed, SnapshotExpired
+from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, QueryFailed
 from freshview.events import Events
-from freshview.maintenance.changes import TooLarge, changes, with_weight
 from freshview.maintenance.checking import Difference, compared
 from freshview.maintenance.definition import (
     Definition,
@@ -37,7 +32,8 @@ from freshview.maintenance.definition import (
 )
 from freshview.maintenance.explain import explained
 from freshview.maintenance.runner import Frame, Runner
-from freshview.relation.delta import DELETE, INSERT, encode, overlay, tag
+from freshview.maintenance.work import Work, Working
+from freshview.relation.delta import INSERT, encode, tag
 from freshview.relation.schema import Schema
 from freshview.sql.binding import bind
 from freshview.sql.statements import CreateView
@@ -48,18 +44,7 @@ if TYPE_CHECKING:
 
 States = Callable[[Relation], RelationState]
 _INLINE_BYTES = 1 << 20
-_SMALL_DELTA = 50_000  # deltas up to this many rows are sent to the other sides, and the result is fetched
-_RECOMPUTE_SHARE = 0.3  # a change of more than this share of a table is recomputed
 _ATTEMPTS = 20
-
-
-@dataclass(frozen=True)
-class _Work:
-    """One job's way and its result: delta rows of the stored relation."""
-
-    strategy: str
-    rows: pa.Table
-    delta_rows: int
 
 
 class ViewKeeper:
@@ -247,7 +232,7 @@ class ViewKeeper:
         finally:
             self._catalog.release(pin)
 
-    def _work(self, view: Relation, c0: int, c1: int, *, full: bool) -> _Work:
+    def _work(self, view: Relation, c0: int, c1: int, *, full: bool) -> Work:
         """The change of the stored rows from c0 to c1."""
         definition = self.definition(view)
         for source in definition.sources.values():
@@ -255,67 +240,8 @@ class ViewKeeper:
                 self.bring(source, c1)
         commits = self._views.commits_between(self._views.bases(view), c0, c1)
         reset = any(c.kind == "reset" for c in commits)
-        if definition.incremental and not full and not reset:
-            try:
-                deltas = self._deltas(definition, c0, c1)
-                if not deltas:
-                    return _Work("nothing", view.schema.segment_arrow.empty_table(), 0)
-                if self._is_small(definition, deltas, c1):
-                    return self._incremental(view, definition, deltas, c0, c1)
-            except (TooLarge, SnapshotExpired):
-                pass  # the change cannot be had; the result still can
-        return self._full(view, definition, c0, c1)
-
-    def _deltas(self, definition: Definition, c0: int, c1: int) -> dict[str, pa.Table]:
-        """Net changes of the sources, those that have any, projected on what the view may use."""
-        found = {}
-        for name, relation in definition.sources.items():
-            delta = changes(self._catalog, self._storage, relation, c0, c1)
-            if delta.num_rows:
-                found[name] = delta
-        return found
-
-    def _is_small(self, definition: Definition, deltas: Mapping[str, pa.Table], c1: int) -> bool:
-        if definition.refresh == "incremental":
-            return True
-        for name, delta in deltas.items():
-            rows = self._catalog.state(definition.sources[name], c1).rows_at_most
-            if delta.num_rows > max(1000, _RECOMPUTE_SHARE * rows):
-                return False
-        return True
-
-    def _incremental(
-        self, view: Relation, definition: Definition, deltas: Mapping[str, pa.Table], c0: int, c1: int
-    ) -> _Work:
-        assert definition.form is not None
-        assert definition.lowered is not None
-        total = sum(d.num_rows for d in deltas.values())
-        small = total <= _SMALL_DELTA
-        plan = delta_plan(definition.form, definition.lowered, set(deltas), definition.types, small=small)
-        assert plan is not None
-        runner = self._runner_of(view, small=small)
-        versions = {"old": c0, "new": c1}
-
-        def frame(scan: Scan) -> Any:
-            if scan.relation == STORED:
-                return runner.engine.scan(runner.stored(view, c0))
-            relation = definition.sources[scan.relation]
-            if scan.version == "delta":
-                return runner.engine.frame(deltas[scan.relation], with_weight(relation.schema))
-            return runner.frame(relation, versions[scan.version])
-
-        rows = runner.run(plan, frame)
-        signed = runner.fetch(rows, with_weight(view.schema), small=small)
-        return _Work("incremental", _net(signed, view.schema), total)
-
-    def _full(self, view: Relation, definition: Definition, c0: int, c1: int) -> _Work:
-        """Δ = definition@c1 − stored@c0, counted by Spark, so that only what differs is written."""
-        runner = self._runner_of(view)
-        frames = {n: runner.frame(r, c1) for n, r in definition.sources.items()}
-        fresh = runner.recomputed(definition, frames)
-        stored = runner.engine.scan(runner.stored(view, c0))
-        signed = runner.fetch(runner.engine.difference(fresh, stored, view.schema), with_weight(view.schema))
-        return _Work("full", _net(signed, view.schema), 0)
+        working = Working(view, definition, c0, c1, lambda small: self._runner_of(view, small=small))
+        return working.work(full=full or reset)
 
     # -- storing ----------------------------------------------------------------------------------
 
@@ -375,8 +301,7 @@ class ViewKeeper:
                 frames[name] = runner.engine.scan(state(relation))
             else:
                 frames[name] = runner.frame(relation, csn)
-        rows = runner.recomputed(definition, frames)
-        return rows.select(*(f"`{c}`" for c in definition.names))
+        return runner.defined(definition, frames)
 
     def _reader(self) -> Runner:
         """The session in which the user's queries run."""
@@ -441,18 +366,3 @@ def _checked_properties(properties: dict[str, str]) -> str:
                 f"property '{name}'='{value}'", f"is not among {', '.join(known[name])}", "Choose one of them."
             )
     return properties.get("refresh", "auto").lower()
-
-
-def _net(signed: pa.Table, schema: Schema) -> pa.Table:
-    """Signed rows as delta rows, equal ones cancelled (full condense, LAZY §4)."""
-    weights = signed.column(WEIGHT).cast(pa.int64())
-    rows = signed.drop_columns([WEIGHT])
-    parts = []
-    for action, sign in ((DELETE, -1), (INSERT, 1)):
-        copies = pc.multiply(weights, sign)
-        chosen = rows.filter(pc.greater(copies, 0))
-        times = copies.filter(pc.greater(copies, 0)).to_pylist()
-        if any(n > 1 for n in times):
-            chosen = chosen.take(pa.array([i for i, n in enumerate(times) for _ in range(n)], pa.int64()))
-        parts.append(tag(schema.conform(chosen), schema, action, 1))
-    return overlay(parts, schema).rows

@@ -111,11 +111,20 @@ def _key_names(keys: pa.Table) -> list[str]:
     return [n for n in keys.column_names if n != _POSITION]
 
 
+def _extreme_positions(keys: pa.Table, which: str) -> pa.Array:
+    groups = _numbered(keys).group_by(_key_names(keys), use_threads=False)
+    positions = groups.aggregate([(_POSITION, which)]).column(f"{_POSITION}_{which}").combine_chunks()
+    return positions.take(pc.sort_indices(positions))
+
+
 def last_positions(keys: pa.Table) -> pa.Array:
     """The position of the last row of each key, ascending."""
-    groups = _numbered(keys).group_by(_key_names(keys), use_threads=False)
-    positions = groups.aggregate([(_POSITION, "max")]).column(f"{_POSITION}_max").combine_chunks()
-    return positions.take(pc.sort_indices(positions))
+    return _extreme_positions(keys, "max")
+
+
+def first_positions(keys: pa.Table) -> pa.Array:
+    """The position of the first row of each key, ascending."""
+    return _extreme_positions(keys, "min")
 
 
 def first_duplicate(keys: pa.Table) -> int | None:

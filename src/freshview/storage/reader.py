@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from freshview.catalog.records import DataFile, RelationState, Segment
-from freshview.relation.delta import Overlay, key_table, overlay, positions_in, untag
+from freshview.relation.delta import Overlay, key_table, overlay, positions_in, subtract, untag
 from freshview.relation.schema import Column, Schema
 from freshview.storage.files import Layout, check_present
 from freshview.storage.main import MainStore, damage_errors, plain, read_parquet
 
 LOCAL_ROWS = 10_000  # relations up to this size are folded on the driver
 OVERLAY_ROWS = 200_000  # deltas up to this size are folded on the driver
-_LITERAL_KEYS = 2_000  # more keys than this are found by a scan instead of an IN list
+_LITERAL_KEYS = 20_000  # more keys than this are found by a scan instead of an IN list
 _CACHED_OVERLAYS = 16
 _Shape = tuple[tuple[int, int], ...]
 
@@ -91,16 +91,16 @@ class StateReader:
             return state.schema.arrow.empty_table()
         return state.schema.conform(self._mains.read(state.relation.id, state.main.delta_version))
 
-    def lookup(self, state: RelationState, keys: pa.Table, *, keys_only: bool = False) -> pa.Table:
+    def lookup(self, state: RelationState, keys: pa.Table, *, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows that have one of these keys; a leading part of the key is enough.
 
-        `keys` holds columns of the relation's key, typed as stored. With `keys_only` the columns
-        that are not in the key come back as NULL and are not read.
+        `keys` holds columns of the relation's key, typed as stored. If `columns` are given, those that are
+        neither there nor in the key come back as NULL and are not read.
         """
         schema = state.schema
         places = [schema.position(n) for n in keys.column_names]
         probe = pa.table([keys.column(i) for i in range(len(places))], names=[f"k{i}" for i in range(len(places))])
-        found = self._main_lookup(state, keys, keys_only)
+        found = self._main_lookup(state, keys, columns)
         found = found.take(positions_in(_project(found, places), probe))
         changed = self._overlay_near(state, keys, places)
         if changed.rows.num_rows:
@@ -109,6 +109,51 @@ class StateReader:
             live = changed.live
             found = pa.concat_tables([found, live.take(positions_in(_project(live, places), probe))])
         return found
+
+    def near(
+        self, state: RelationState, column: str, values: pa.Array, *, nulls: bool, columns: Sequence[str], limit: int
+    ) -> pa.Table | None:
+        """The rows whose column holds one of these values (or NULL), as far as these columns go.
+
+        None if they cannot be had cheaply: more than `limit` rows, too many values, or values without literals.
+        """
+        schema, place = state.schema, state.schema.position(column)
+        literals = _literals(values) if len(values) <= _LITERAL_KEYS else None
+        changes = sum(s.rows for s in state.segments)
+        if literals is None or state.relation.is_external or changes > OVERLAY_ROWS:
+            return None
+        if state.main_schema is not None and place >= len(state.main_schema.columns):
+            return None  # the column was added later
+        changed = self.overlay(state)
+        bag_shrinks = not schema.key and changed.removals.num_rows > 0
+        wanted = {place, *(schema.position(c) for c in columns), *schema.key_positions}
+        places = sorted(range(len(schema.columns)) if bag_shrinks else wanted)
+        part = Schema(tuple(schema.columns[p] for p in places), schema.key)
+        live = _matching(changed.live, place, values, nulls).select(places)
+        found = self._main_near(state, place, literals, nulls, part, limit)
+        if found.num_rows + live.num_rows > limit:
+            return None
+        if schema.key and changed.rows.num_rows:
+            touched = key_table(untag(changed.rows), schema)
+            found = found.take(positions_in(key_table(found, part), touched, inside=False))
+        elif bag_shrinks:
+            found = subtract(found, changed.removals, schema)
+        return pa.concat_tables([found, live]).select([part.position(c) for c in columns])
+
+    def _main_near(
+        self, state: RelationState, place: int, literals: list[str], nulls: bool, part: Schema, limit: int
+    ) -> pa.Table:
+        """Main's rows whose column holds one of the values, at most one more than the limit."""
+        main, stored = state.main, state.main_schema
+        if main is None or stored is None or main.rows == 0 or not (literals or nulls):
+            return part.arrow.empty_table()
+        name = _quoted(stored.names[place])
+        conditions = [f"{name} IN ({', '.join(literals)})"] if literals else []
+        conditions += [f"{name} IS NULL"] if nulls else []
+        places = [state.schema.position(c) for c in part.names]
+        there = [_quoted(stored.names[p]) for p in places if p < len(stored.columns)]
+        sql = f"SELECT {', '.join(there)} FROM t WHERE {' OR '.join(conditions)} LIMIT {limit + 1}"
+        return part.conform(self._mains.query(state.relation.id, main.delta_version, sql))
 
     def _overlay_near(self, state: RelationState, keys: pa.Table, places: list[int]) -> Overlay:
         """The overlay, or where segments are too large for the driver, its part around these keys."""
@@ -123,22 +168,24 @@ class StateReader:
                 deltas.append(segment.tagged(rows, state.schema))
         return overlay(deltas, state.schema)
 
-    def _main_lookup(self, state: RelationState, keys: pa.Table, keys_only: bool) -> pa.Table:
+    def _main_lookup(self, state: RelationState, keys: pa.Table, columns: Sequence[str] | None) -> pa.Table:
         """Candidates from main: exact on one key column, a superset on several."""
         schema, main, stored = state.schema, state.main, state.main_schema
         if main is None or stored is None or main.rows == 0 or keys.num_rows == 0:
             return schema.arrow.empty_table()
         places = [schema.position(n) for n in keys.column_names]
-        wanted = [i for i in range(len(stored.columns)) if not keys_only or i in schema.key_positions]
+        asked = schema.names if columns is None else columns
+        read = {schema.position(c) for c in asked} | set(schema.key_positions)
+        wanted = [i for i in range(len(stored.columns)) if i in read]
         conditions = [_condition(stored.names[p], keys.column(i)) for i, p in enumerate(places)]
         if keys.num_rows <= _LITERAL_KEYS and all(conditions):
-            columns = ", ".join(_quoted(stored.names[i]) for i in wanted)
-            sql = f"SELECT {columns} FROM t WHERE {' AND '.join(c for c in conditions if c)}"
+            chosen = ", ".join(_quoted(stored.names[i]) for i in wanted)
+            sql = f"SELECT {chosen} FROM t WHERE {' AND '.join(c for c in conditions if c)}"
             found = self._mains.query(state.relation.id, main.delta_version, sql)
         else:
             files = self._mains.files(state.relation.id, main.delta_version)
             found = self._filtered(state.relation.id, files, keys, places, {i: stored.columns[i] for i in wanted})
-        if keys_only:
+        if columns is not None:
             by_place = dict(zip(wanted, found.columns, strict=True))
             arrays = [by_place.get(i, pa.nulls(found.num_rows, c.type.arrow)) for i, c in enumerate(stored.columns)]
             found = pa.table(arrays, names=list(stored.names))
@@ -188,23 +235,31 @@ def _padded(rows: pa.Table, kept: list[str] | None, columns: dict[int, Column] |
     return pa.table(arrays, names=[c.name for c in columns.values()])
 
 
+def _matching(rows: pa.Table, place: int, values: pa.Array, nulls: bool) -> pa.Table:
+    held = rows.column(place)
+    match = pc.is_in(held, value_set=values.cast(held.type))
+    return rows.filter(pc.or_(match, pc.is_null(held)) if nulls else match)
+
+
 def _project(rows: pa.Table, places: Sequence[int]) -> pa.Table:
     return pa.table([rows.column(p) for p in places], names=[f"k{i}" for i in range(len(places))])
 
 
 def _condition(name: str, values: pa.ChunkedArray) -> str | None:
     """`name IN (…)` for DataFusion, or None for types whose literals we would rather not write."""
-    distinct = pc.unique(values)
-    kind = distinct.type
+    literals = _literals(pc.unique(values))
+    return None if literals is None else f"{_quoted(name)} IN ({', '.join(literals)})"
+
+
+def _literals(values: pa.Array) -> list[str] | None:
+    kind = values.type
     if kind in [pa.int8(), pa.int16(), pa.int32(), pa.int64()]:
-        literals = [str(v) for v in distinct.to_pylist()]
-    elif kind == pa.string():
-        literals = ["'" + v.replace("'", "''") + "'" for v in distinct.to_pylist()]
-    elif kind == pa.date32() and all(isinstance(v, date) for v in distinct.to_pylist()):
-        literals = [f"DATE '{v.isoformat()}'" for v in distinct.to_pylist()]
-    else:
-        return None
-    return f"{_quoted(name)} IN ({', '.join(literals)})"
+        return [str(v) for v in values.to_pylist()]
+    if kind == pa.string():
+        return ["'" + v.replace("'", "''") + "'" for v in values.to_pylist()]
+    if kind == pa.date32() and all(isinstance(v, date) for v in values.to_pylist()):
+        return [f"DATE '{v.isoformat()}'" for v in values.to_pylist()]
+    return None
 
 
 def _quoted(name: str) -> str:

@@ -30,7 +30,7 @@ def check_keys(reader: StateReader, state: RelationState, deletes: pa.Table | No
         inserts = inserts.take(fresh)
     if inserts.num_rows == 0:
         return
-    existing = reader.lookup(state, inserts.select(list(schema.key_positions)), keys_only=True)
+    existing = reader.lookup(state, inserts.select(list(schema.key_positions)), columns=())
     if existing.num_rows:
         raise DuplicateKey(
             f"table {name}",

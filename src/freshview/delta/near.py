@@ -1,0 +1,188 @@
+"""Which rows of a large scan a delta plan can need: only those that meet the delta.
+
+A plan starts at small deltas and joins outward. Where a join asks for `a = b` and the values of `a` come from a
+scan that is small (a delta, or a scan that was reduced already), the scan behind `b` matters only as far as its
+column holds one of those values. The scan is told so; whoever reads it may leave the other rows out.
+
+Law: leaving out rows that no restriction admits does not change what the plan gives. A restriction therefore
+
+    passes      σ, π of a plain column, ⊎, EXCEPT/INTERSECT ALL, generators; the group keys of γ, the partition keys of
+                windows (law 11.6); both sides of an inner join; the left side of left, semi and anti joins
+    arises      at a join's equality: for the other side of an inner or semi join, the right side of a left or anti join
+    ends        at everything else.
+
+Nothing is known about sizes here: a restriction is an offer that the reader takes up if the values are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sqlglot import exp
+
+from freshview.algebra.nodes import (
+    Aggregate,
+    Filter,
+    Generate,
+    Join,
+    Near,
+    Node,
+    Project,
+    Scan,
+    SetOperation,
+    Union,
+    Values,
+    Window,
+    conjuncts,
+)
+from freshview.algebra.traversal import scans, with_inputs
+
+_Values = tuple[tuple[Scan, str], ...]  # scans and stored columns that together hold all values of a column
+Wanted = Mapping[str, tuple[tuple[_Values, bool], ...]]  # per column: restrictions, and whether NULL is admitted too
+Origins = Mapping[str, _Values]  # columns whose values come from small scans
+
+
+def reduced(plan: Node) -> Node:
+    """The plan with its scans told which rows matter."""
+    return _Reducing().visit(plan, {}, ())[0]
+
+
+class _Reducing:
+    def __init__(self) -> None:
+        self._done: dict[object, tuple[Node, Origins]] = {}
+        self._kept: list[Node] = []  # keeps nodes alive, so that their ids stay theirs
+        self._deltas: dict[int, bool] = {}
+
+    def visit(self, node: Node, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
+        """The node under these restrictions. `conditions` are those of filters above, which an inner join may use."""
+        key = (id(node), tuple(sorted(wanted.items(), key=lambda w: w[0])), tuple(map(id, conditions)))
+        if key not in self._done:
+            self._kept.append(node)
+            self._done[key] = self._visit(node, wanted, conditions)
+        return self._done[key]
+
+    def _visit(self, node: Node, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
+        match node:
+            case Scan():
+                return _scan(node, wanted)
+            case Values():
+                return node, {}
+            case Filter():
+                inner = (*conditions, *conjuncts(node.predicate)) if _leads_to_join(node.input) else ()
+                below, origins = self.visit(node.input, wanted, inner)
+                return with_inputs(node, (below,)), origins
+            case Project():
+                return self._project(node, wanted)
+            case Join():
+                return self._join(node, wanted, conditions if node.kind == "inner" else ())
+            case Union() | SetOperation():
+                return self._by_place(node, wanted)
+            case Aggregate():
+                return self._through(node, wanted, set(node.keys))
+            case Window():
+                return self._through(node, wanted, set(node.partition), keeps=True)
+            case Generate():
+                return self._through(node, wanted, set(node.input.columns), keeps=True)
+        return with_inputs(node, tuple(self.visit(i, {}, ())[0] for i in node.inputs)), {}
+
+    def _through(
+        self, node: Aggregate | Window | Generate, wanted: Wanted, columns: set[str], *, keeps: bool = False
+    ) -> tuple[Node, Origins]:
+        below, origins = self.visit(node.input, {c: w for c, w in wanted.items() if c in columns}, ())
+        shown = origins if keeps else {c: o for c, o in origins.items() if c in columns}
+        return with_inputs(node, (below,)), shown
+
+    def _project(self, node: Project, wanted: Wanted) -> tuple[Node, Origins]:
+        plain = {name: e.name for name, e in node.items if isinstance(e, exp.Column)}
+        inner: dict[str, tuple[tuple[_Values, bool], ...]] = {}
+        for name, restrictions in wanted.items():
+            if name in plain:
+                inner[plain[name]] = (*inner.get(plain[name], ()), *restrictions)
+        below, origins = self.visit(node.input, inner, ())
+        return with_inputs(node, (below,)), {n: origins[c] for n, c in plain.items() if c in origins}
+
+    def _by_place(self, node: Union | SetOperation, wanted: Wanted) -> tuple[Node, Origins]:
+        parts, found = [], []
+        for part in node.inputs:
+            own = {c: wanted[n] for n, c in zip(node.columns, part.columns, strict=True) if n in wanted}
+            below, origins = self.visit(part, own, ())
+            parts.append(below)
+            found.append([origins.get(c) for c in part.columns])
+        shown: dict[str, _Values] = {}
+        for place, name in enumerate(node.columns):
+            values = [f[place] for f in found]
+            if isinstance(node, SetOperation) and values[0] is not None:
+                shown[name] = values[0]
+            elif all(v is not None for v in values):
+                shown[name] = tuple(dict.fromkeys(s for v in values if v for s in v))
+        return with_inputs(node, tuple(parts)), shown
+
+    def _join(self, node: Join, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
+        own = conjuncts(node.condition) if node.condition is not None else []
+        pairs = _equalities(node, [*own, *conditions])
+        left_wanted = {c: w for c, w in wanted.items() if c in node.left.columns}
+        right_wanted = {c: w for c, w in wanted.items() if c in node.right.columns and node.kind == "inner"}
+        passed = conditions if node.kind == "inner" else ()
+        to_left = passed if _leads_to_join(node.left) else ()
+        to_right = passed if _leads_to_join(node.right) else ()
+        backwards = [(b, a, n) for a, b, n in pairs]
+        right_first = node.kind in ("inner", "semi") and not self._starts(node.left, left_wanted)
+        if node.kind == "semi" and self._starts(node.right, {}):
+            right_first = True
+        if right_first:
+            right, from_right = self.visit(node.right, right_wanted, to_right)
+            left, from_left = self.visit(node.left, _more(left_wanted, backwards, from_right), to_left)
+        else:
+            left, from_left = self.visit(node.left, left_wanted, to_left)
+            right, from_right = self.visit(node.right, _more(right_wanted, pairs, from_left), to_right)
+        shown = {**from_left, **(from_right if node.kind in ("inner", "left") else {})}
+        return with_inputs(node, (left, right)), shown
+
+    def _starts(self, node: Node, wanted: Wanted) -> bool:
+        """Does this side bring values of its own: a delta, or a restriction?"""
+        if id(node) not in self._deltas:
+            self._kept.append(node)
+            self._deltas[id(node)] = any(s.version == "delta" for s in scans(node))
+        return bool(wanted) or self._deltas[id(node)]
+
+
+def _scan(node: Scan, wanted: Wanted) -> tuple[Node, Origins]:
+    if node.version == "delta":
+        return node, {name: ((node, stored),) for stored, name in node.fields}
+    stored = {name: c for c, name in node.fields}
+    near = [Near(stored[c], v, nulls) for c, offers in wanted.items() if c in stored for v, nulls in offers]
+    if not near:
+        return node, {}
+    node = replace(node, near=tuple(near))
+    return node, {name: ((node, c),) for c, name in node.fields}
+
+
+def _more(wanted: Wanted, pairs: list[tuple[str, str, bool]], origins: Origins) -> Wanted:
+    """Restrictions that a join's equalities add: pairs of (known column, its partner, null-safe)."""
+    result = dict(wanted)
+    for known, partner, nulls in pairs:
+        if known in origins:
+            result[partner] = (*result.get(partner, ()), (origins[known], nulls))
+    return result
+
+
+def _equalities(node: Join, conditions: list[exp.Expr]) -> list[tuple[str, str, bool]]:
+    """(left column, right column, null-safe) of every plain equality between the sides."""
+    left, right = set(node.left.columns), set(node.right.columns)
+    found = []
+    for c in conditions:
+        if not isinstance(c, exp.EQ | exp.NullSafeEQ):
+            continue
+        if not (isinstance(c.this, exp.Column) and isinstance(c.expression, exp.Column)):
+            continue
+        a, b, nulls = c.this.name, c.expression.name, isinstance(c, exp.NullSafeEQ)
+        if a in left and b in right:
+            found.append((a, b, nulls))
+        elif a in right and b in left:
+            found.append((b, a, nulls))
+    return found
+
+
+def _leads_to_join(node: Node) -> bool:
+    return isinstance(node, Filter | Join)

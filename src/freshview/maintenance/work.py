@@ -1,0 +1,201 @@
+"""The work of one job: the change of a view's stored rows from one CSN to another.
+
+By delta rules where the definition has them and they are the cheaper way for this change; else by recomputing the
+definition and taking the difference to what is stored, so that only what differs is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshview.algebra.nodes import WEIGHT, Node, Scan
+from freshview.algebra.traversal import scans
+from freshview.catalog.records import Relation, RelationState
+from freshview.delta.forms import STORED, delta_plan
+from freshview.delta.near import reduced
+from freshview.errors import SnapshotExpired
+from freshview.maintenance.changes import TooLarge, changes, part, with_weight
+from freshview.maintenance.cost import Estimate, estimate
+from freshview.maintenance.definition import Definition
+from freshview.maintenance.reduction import Reduction
+from freshview.maintenance.runner import Runner
+from freshview.relation.delta import DELETE, INSERT, overlay, tag
+from freshview.relation.schema import Schema
+from freshview.storage.reader import LOCAL_ROWS
+
+_SMALL_DELTA = 50_000  # deltas up to this many rows are sent to the other sides, and the result is fetched
+_RECOMPUTE_SHARE = 0.3  # a change of more than this share of a table is recomputed
+
+
+@dataclass(frozen=True)
+class Work:
+    """One job's way and its result: delta rows of the stored relation."""
+
+    strategy: str  # "incremental" | "full" | "nothing"
+    rows: pa.Table
+    delta_rows: int
+
+
+@dataclass(frozen=True)
+class Working:
+    """A view to be taken from c0 to c1."""
+
+    view: Relation
+    definition: Definition
+    c0: int
+    c1: int
+    runner: Callable[[bool], Runner]  # for small jobs, or for large ones
+    _states: dict[tuple[str, bool], RelationState] = field(default_factory=dict)
+
+    def work(self, *, full: bool) -> Work:
+        if self.definition.incremental and not full:
+            try:
+                if not self.deltas:
+                    return Work("nothing", self.view.schema.segment_arrow.empty_table(), 0)
+                plan = self._chosen_plan()
+                if plan is not None:
+                    return self._incremental(plan)
+            except (TooLarge, SnapshotExpired):
+                pass  # the change cannot be had; the result still can
+        return self._full()
+
+    # -- what changed ------------------------------------------------------------------------------
+
+    @cached_property
+    def deltas(self) -> dict[str, pa.Table]:
+        """Net changes of the sources, those that have any, as far as the view uses their columns."""
+        found = {}
+        runner = self.runner(True)
+        for name, relation in self.definition.sources.items():
+            delta = changes(runner.catalog, runner.storage, relation, self.c0, self.c1, self._columns[name])
+            if delta.num_rows:
+                found[name] = delta
+        return found
+
+    @cached_property
+    def _columns(self) -> dict[str, tuple[str, ...]]:
+        """The columns of each source that the definition uses; of a table that is only counted, the first."""
+        assert self.definition.form is not None
+        used: dict[str, dict[str, None]] = {name: {} for name in self.definition.sources}
+        for scan in scans(self.definition.form.tree):
+            used[scan.relation].update(dict.fromkeys(c for c, _ in scan.fields))
+        return {n: tuple(c) or self.definition.sources[n].schema.names[:1] for n, c in used.items()}
+
+    @property
+    def _rows(self) -> int:
+        return sum(d.num_rows for d in self.deltas.values())
+
+    @property
+    def _is_small(self) -> bool:
+        return self._rows <= _SMALL_DELTA
+
+    # -- which way ---------------------------------------------------------------------------------
+
+    def _chosen_plan(self) -> Node | None:
+        """The delta plan, if it is expected to be better than recomputing."""
+        forced = self.definition.refresh == "incremental"
+        if not forced and any(self._is_large(name) for name in self.deltas):
+            return None
+        plan = self._plan(reduce=False)
+        if self._left_to_spark(plan):
+            plan = self._plan(reduce=True)
+        if forced or self._estimate(plan).seconds <= self._estimate_full.seconds * 1.1 + 0.5:
+            return plan
+        return None
+
+    def _is_large(self, name: str) -> bool:
+        rows = self._state(Scan(name, (), "new")).rows_at_most
+        return bool(self.deltas[name].num_rows > max(1000, _RECOMPUTE_SHARE * rows))
+
+    def _plan(self, *, reduce: bool) -> Node:
+        form, lowered = self.definition.form, self.definition.lowered
+        assert form is not None
+        assert lowered is not None
+        plan = delta_plan(
+            form, lowered, set(self.deltas), self.definition.types, small=self._is_small, reduce=reduce,
+            inserts_only=frozenset(n for n, d in self.deltas.items() if pc.min(d.column(WEIGHT)).as_py() > 0),
+        )  # fmt: skip
+        assert plan is not None
+        return reduced(plan) if self._is_small else plan
+
+    @cached_property
+    def _reduction(self) -> Reduction:
+        return Reduction(self.runner(True).storage.reader, self._state, self.deltas)
+
+    def _left_to_spark(self, plan: Node) -> bool:
+        return any(self._rows_to_read(s) for s in scans(plan))
+
+    def _rows_to_read(self, scan: Scan) -> int:
+        """How many rows of files Spark reads for a scan."""
+        if scan.version == "delta" or self._reduction.table(scan) is not None:
+            return 0
+        rows = self._state(scan).rows_at_most
+        return rows if rows > LOCAL_ROWS else 0
+
+    def _estimate(self, plan: Node) -> Estimate:
+        return estimate(plan, self._rows_to_read)
+
+    @cached_property
+    def _estimate_full(self) -> Estimate:
+        assert self.definition.form is not None
+        return estimate(self.definition.form.tree, self._rows_to_read)
+
+    def _state(self, scan: Scan) -> RelationState:
+        """The state that a scan reads. What did not change is the same before and after."""
+        is_old = scan.version == "old" or scan.relation not in self.deltas
+        key = (scan.relation, is_old)
+        if key not in self._states:
+            runner = self.runner(True)
+            if scan.relation == STORED:
+                self._states[key] = runner.stored(self.view, self.c0)
+            else:
+                source = self.definition.sources[scan.relation]
+                self._states[key] = runner.catalog.state(source, self.c0 if is_old else self.c1)
+        return self._states[key]
+
+    # -- doing it ----------------------------------------------------------------------------------
+
+    def _incremental(self, plan: Node) -> Work:
+        runner = self.runner(self._is_small)
+
+        def frame(scan: Scan) -> Any:
+            relation = self.view if scan.relation == STORED else self.definition.sources[scan.relation]
+            rows = self._reduction.table(scan)
+            if scan.version == "delta":
+                return runner.engine.frame(rows, with_weight(part(relation.schema, self._columns[scan.relation])))
+            if rows is not None:
+                return runner.engine.frame(rows, part(relation.schema, rows.column_names))
+            whole = runner.engine.scan(self._state(scan))
+            return whole if scan.relation == STORED else runner.visible(relation, whole)
+
+        signed = runner.fetch(runner.in_stages(plan, frame), with_weight(self.view.schema), small=self._is_small)
+        return Work("incremental", net(signed, self.view.schema), self._rows)
+
+    def _full(self) -> Work:
+        runner = self.runner(False)
+        frames = {n: runner.frame(r, self.c1) for n, r in self.definition.sources.items()}
+        fresh = runner.recomputed(self.definition, frames)
+        stored = runner.engine.scan(runner.stored(self.view, self.c0))
+        difference = runner.engine.difference(fresh, stored, self.view.schema)
+        return Work("full", net(runner.fetch(difference, with_weight(self.view.schema)), self.view.schema), 0)
+
+
+def net(signed: pa.Table, schema: Schema) -> pa.Table:
+    """Signed rows as delta rows, equal ones cancelled (full condense, LAZY §4)."""
+    weights = signed.column(WEIGHT).cast(pa.int64())
+    rows = signed.drop_columns([WEIGHT])
+    parts = []
+    for action, sign in ((DELETE, -1), (INSERT, 1)):
+        copies = pc.multiply(weights, sign)
+        chosen = rows.filter(pc.greater(copies, 0))
+        times = copies.filter(pc.greater(copies, 0)).to_pylist()
+        if any(n > 1 for n in times):
+            chosen = chosen.take(pa.array([i for i, n in enumerate(times) for _ in range(n)], pa.int64()))
+        parts.append(tag(schema.conform(chosen), schema, action, 1))
+    return overlay(parts, schema).rows

@@ -1,0 +1,104 @@
+"""Δ between two CSNs, and rows near some values: both equal what the whole states say."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.storage.model import Model, play
+
+import freshview
+from freshview.algebra.nodes import WEIGHT
+from freshview.maintenance.changes import changes
+from freshview.storage import reader as reader_module
+
+laws = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+Bag = Counter[tuple[Any, ...]]
+
+
+def _bag(rows: pa.Table, names: tuple[str, ...]) -> Bag:
+    return Counter(tuple(repr(row[n]) for n in names) for row in rows.to_pylist())
+
+
+def _contents(model: Model, csn: int) -> pa.Table:
+    """The table at a CSN, in the columns that it had then."""
+    wh = model.wh
+    return wh._storage.reader.contents(wh._catalog.state(wh._catalog.relation("t"), csn))
+
+
+@laws
+@given(keyed=st.booleans(), data=st.data())
+def test_changes_are_the_difference_of_two_states(keyed: bool, data: st.DataObject) -> None:
+    """Δ(c0 → c1) = R@c1 − R@c0 over the columns asked for, each row net: none is both added and taken away."""
+    with (
+        tempfile.TemporaryDirectory() as place,
+        freshview.connect(Path(place) / "w") as wh,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        model = play(wh, keyed, data, patch)
+        c0, c1 = sorted(data.draw(st.lists(st.sampled_from(sorted(model.at)), min_size=2, max_size=2), label="csns"))
+        relation = wh._catalog.relation("t")
+        names = tuple(data.draw(st.lists(st.sampled_from(relation.schema.names), min_size=1, unique=True)))
+        found = changes(wh._catalog, wh._storage, relation, c0, c1, names)
+        difference = _bag(relation.schema.conform(_contents(model, c1)), names)
+        difference.subtract(_bag(relation.schema.conform(_contents(model, c0)), names))
+        signed: Bag = Counter()
+        for row in found.to_pylist():
+            signed[tuple(repr(row[n]) for n in names)] += row[WEIGHT]
+        assert signed == Counter({r: n for r, n in difference.items() if n})
+        assert found.num_rows == sum(abs(n) for n in difference.values())
+
+
+@laws
+@given(keyed=st.booleans(), nulls=st.booleans(), data=st.data())
+def test_rows_near_some_values_are_those_that_hold_them(keyed: bool, nulls: bool, data: st.DataObject) -> None:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        freshview.connect(Path(place) / "w") as wh,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        model = play(wh, keyed, data, patch)
+        csn = data.draw(st.sampled_from(sorted(model.at)), label="csn")
+        state = wh._catalog.state(wh._catalog.relation("t"), csn)
+        schema = state.schema
+        column, pool = data.draw(st.sampled_from([(0, [0, 1, 2, 3, 99]), (1, ["a", "b", "it's"])]), label="column")
+        chosen = data.draw(st.lists(st.sampled_from(pool), unique=True), label="values")
+        names = tuple(data.draw(st.lists(st.sampled_from(schema.names), min_size=1, unique=True)))
+        values = pa.array(chosen, schema.columns[column].type.arrow)
+        found = wh._storage.reader.near(state, schema.names[column], values, nulls=nulls, columns=names, limit=1000)
+        held = _contents(model, csn).to_pylist()
+        kept = [r for r in held if (v := r[schema.names[column]]) in chosen or (nulls and v is None)]
+        assert found is not None
+        assert _bag(found, names) == Counter(tuple(repr(r[n]) for n in names) for r in kept)
+        assert found.column_names == list(names)
+
+
+def test_what_is_not_cheap_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many rows, too many values, types without literals, columns that main does not have yet: None."""
+    with freshview.connect(tmp_path / "w") as wh:
+        wh.sql("CREATE TABLE t (k INT, d DOUBLE, PRIMARY KEY (k))")
+        with wh.transaction() as tx:
+            tx.insert("t", [{"k": i, "d": 0.5} for i in range(100)])
+        wh.sql("CHECKPOINT t")
+        wh.sql("ALTER TABLE t ADD COLUMN n INT")
+        relation = wh._catalog.relation("t")
+        state = wh._catalog.state(relation, wh._catalog.snapshot())
+
+        def near(column: str, values: list[Any], limit: int = 1000) -> pa.Table | None:
+            kind = relation.schema.column(column).type.arrow
+            return wh._storage.reader.near(
+                state, column, pa.array(values, kind), nulls=False, columns=("k",), limit=limit
+            )
+
+        assert near("k", [1, 2, 3]) is not None
+        assert near("k", list(range(50)), limit=49) is None
+        assert near("d", [0.5]) is None
+        assert near("n", [1]) is None
+        monkeypatch.setattr(reader_module, "_LITERAL_KEYS", 2)
+        assert near("k", [1, 2, 3]) is None
