@@ -67,41 +67,41 @@ def _check(plan: Node | None, change: Change) -> None:
         assert signed(reduced(plan), _in_part(change)) == signed(plan, change.read)
 
 
-def _check_view(text: str, change: Change, small: bool, reduce: bool) -> None:
+def _check_view(text: str, change: Change, small: bool) -> None:
     lowered = lower(text, SCHEMAS)
-    _check(derive(lowered.node, change.changed, small=small, reduce=reduce), change)
+    _check(derive(lowered.node, change.changed, small=small), change)
     for form in forms(lowered).values():
         types = dict.fromkeys(form.stored, "bigint")
-        plan = delta_plan(form, lowered, change.changed, types, small=small, reduce=reduce)
+        plan = delta_plan(form, lowered, change.changed, types, small=small)
         stored = evaluate(at_version(form.tree, "old"), change.read)
         _check(plan, replace(change, stored=(form.stored, stored)))
 
 
 @pytest.mark.parametrize("name", VIEWS)
 @settings(laws, max_examples=15)
-@given(run=states(2), noise=noises(), small=st.booleans(), reduce=st.booleans())
+@given(run=states(2), noise=noises(), small=st.booleans())
 def test_rows_left_out_make_no_difference_for_each_rule(
-    name: str, run: list[State], noise: dict[str, Any], small: bool, reduce: bool
+    name: str, run: list[State], noise: dict[str, Any], small: bool
 ) -> None:
-    _check_view(VIEWS[name], Change(run[0], run[1], noise), small, reduce)
+    _check_view(VIEWS[name], Change(run[0], run[1], noise), small)
 
 
 @pytest.mark.parametrize("name", ENDS)
 @settings(laws, max_examples=150)
 @given(run=states(2), small=st.booleans())
 def test_a_restriction_ends_where_it_must(name: str, run: list[State], small: bool) -> None:
-    _check_view(ENDS[name], Change(run[0], run[1]), small, reduce=False)
+    _check_view(ENDS[name], Change(run[0], run[1]), small)
 
 
 @laws
-@given(text=views(), run=states(2), noise=noises(), reduce=st.booleans())
-def test_rows_left_out_make_no_difference(text: str, run: list[State], noise: dict[str, Any], reduce: bool) -> None:
-    _check_view(text, Change(run[0], run[1], noise), True, reduce)
+@given(text=views(), run=states(2), noise=noises(), small=st.booleans())
+def test_rows_left_out_make_no_difference(text: str, run: list[State], noise: dict[str, Any], small: bool) -> None:
+    _check_view(text, Change(run[0], run[1], noise), small)
 
 
-def _restricted(text: str, changed: set[str], reduce: bool = False) -> dict[str, list[tuple[str, str]]]:
+def _restricted(text: str, changed: set[str]) -> dict[str, list[tuple[str, str]]]:
     """Per table that is not a delta: (column, table its values come from) of every restriction."""
-    plan = derive(lower(text, SCHEMAS).node, changed, reduce=reduce)
+    plan = derive(lower(text, SCHEMAS).node, changed, small=False)
     assert plan is not None
     found: dict[str, list[tuple[str, str]]] = {}
     for scan in scans(reduced(plan)):

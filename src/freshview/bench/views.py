@@ -7,15 +7,25 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import freshview
 from freshview import Warehouse
+from freshview.algebra.stages import staged
+from freshview.bench.conformance import named_apart, queries_of, without_order
 from freshview.bench.data import tpch
-from freshview.bench.measure import Figure, Timing
+from freshview.bench.measure import Figure, Timing, shown
+from freshview.delta.forms import delta_plan
+from freshview.delta.near import reduced
+from freshview.sql.rendering import render
 
 _KEYS = {
     "customer": "c_custkey", "orders": "o_orderkey", "lineitem": "l_orderkey, l_linenumber", "nation": "n_nationkey",
+    "region": "r_regionkey", "part": "p_partkey", "supplier": "s_suppkey", "partsupp": "ps_partkey, ps_suppkey",
 }  # fmt: skip
 # V1 of LAZY §5.1.
 _V1 = """SELECT n_name, c_mktsegment, count(*) AS totalcnt, sum(l_extendedprice) AS totalprice,
@@ -23,74 +33,216 @@ _V1 = """SELECT n_name, c_mktsegment, count(*) AS totalcnt, sum(l_extendedprice)
 FROM customer, orders, lineitem, nation
 WHERE c_custkey = o_custkey AND o_orderkey = l_orderkey AND n_nationkey = c_nationkey
 GROUP BY n_name, c_mktsegment"""
+_FIVE = """SELECT n_name, c_name, o_orderdate, l_quantity, s_name FROM customer, orders, lineitem, supplier, nation
+WHERE c_custkey = o_custkey AND o_orderkey = l_orderkey AND l_suppkey = s_suppkey AND n_nationkey = c_nationkey"""
 
 
 def refresh(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """V1: 100 customers changed, and 0.1 % of orders and lineitem deleted and inserted."""
-    home = folder / "views"
-    with _loaded(home, folder, scale) as wh:
-        wh.sql(f"CREATE OR REPLACE MATERIALIZED VIEW v1 AS {_V1}")
+    with _loaded(folder, scale, ("customer", "orders", "lineitem", "nation")) as wh:
+        wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {_V1}")
         draw = random.Random(1)
-        customers = wh.sql("SELECT max(c_custkey) FROM customer").collect()[0][0]
-        orders = wh.sql("SELECT max(o_orderkey) FROM orders").collect()[0][0]
-
-        def change_customers() -> None:
-            keys = ", ".join(map(str, draw.sample(range(1, customers + 1), 100)))
-            wh.sql(f"UPDATE customer SET c_nationkey = (c_nationkey + 1) % 25 WHERE c_custkey IN ({keys})")
-
-        def change_orders() -> None:
-            low = draw.randrange(orders - orders // 1000)
-            window = f"BETWEEN {low} AND {low + orders // 1000}"
-            with wh.transaction() as tx:
-                tx.sql(
-                    f"UPDATE lineitem SET l_quantity = l_quantity + 1 WHERE l_orderkey {window} AND l_linenumber > 1"
-                )
-                tx.sql(f"DELETE FROM lineitem WHERE l_orderkey {window} AND l_linenumber = 1")
-                tx.sql(f"UPDATE orders SET o_custkey = o_custkey % {customers} + 1 WHERE o_orderkey {window}")
-
-        figures = [
-            _ratio(wh, "100 customers", change_customers, repeat, 5.0),
-            _ratio(wh, "0.1 % of orders and lineitem", change_orders, repeat, 4.0),
-        ]
-        exact = wh.check("v1").ok
+        small = _raced(wh, {"v1": _V1}, lambda: _change_customers(wh, draw, 100), repeat)["v1"]
+        large = _raced(wh, {"v1": _V1}, lambda: _change_orders(wh, draw), repeat)["v1"]
         return [
-            *figures,
-            Figure("V1 equals its definition afterwards (1 = yes)", float(exact), 1.0, "", {}, at_least=True),
+            small.figure("V1, 100 customers: recompute / refresh", 5.0),
+            large.figure("V1, 0.1 % of orders and lineitem: recompute / refresh", 4.0),
+            _exact(wh, ["v1"]),
         ]
 
 
-STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (refresh,)
+def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """A refresh after 1,000 small transactions, and after one that changes the same rows."""
+    with _loaded(folder, scale, ("customer", "orders", "lineitem", "nation")) as wh:
+        wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {_V1}")
+        draw = random.Random(2)
+        seconds: dict[str, list[float]] = {"one": [], "many": []}
+        for i in range(repeat + 1):
+            for way, times in seconds.items():
+                rows = _changed_customers(wh, draw, 1000)
+                for part in [rows] if way == "one" else [rows.slice(n, 1) for n in range(rows.num_rows)]:
+                    with wh.transaction() as tx:
+                        tx.upsert("customer", part)
+                begun = time.perf_counter()
+                wh.maintain(["v1"])
+                if i:
+                    times.append(time.perf_counter() - begun)
+        one, many = (Timing(tuple(s)) for s in seconds.values())
+        details = {"after one transaction": str(one), "after 1,000": str(many)}
+        return [Figure("refresh after 1,000 transactions / after one", many.p50 / one.p50, 1.3, "×", details)]
 
 
-def _ratio(wh: Warehouse, what: str, change: Callable[[], None], repeat: int, limit: float) -> Figure:
-    """Recomputing over refreshing, in turn."""
-    refreshed, recomputed = [], []
-    strategies: set[str] = set()
-    for i in range(repeat + 2):
+def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Every TPC-H query as a view: 0.1 % of orders and lineitem changed, and 0.1 % of all tables."""
+    texts = {f"q{n}": named_apart(without_order(text)) for n, text in queries_of("tpch")}
+    with _loaded(folder, scale, tuple(_KEYS)) as wh:
+        for name, text in texts.items():
+            wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
+        draw = random.Random(3)
+        touched = {n: t for n, t in texts.items() if "orders" in t.lower() or "lineitem" in t.lower()}
+        two = _raced(wh, touched, lambda: _change_orders(wh, draw), repeat)
+        every = _raced(wh, texts, lambda: _change_all(wh, draw), max(1, repeat - 1))
+        return [
+            _table("0.1 % of orders and lineitem", two, 2.0),
+            _table("0.1 % of all tables", every, None),
+            _slowest([*two.items(), *every.items()]),
+            _exact(wh, list(texts)),
+        ]
+
+
+def planning(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """What Freshview itself needs to plan the refresh of a join of five tables that have all changed."""
+    with _loaded(folder, scale, ("customer", "orders", "lineitem", "nation", "supplier"), rows=False) as wh:
+        wh.sql(f"CREATE MATERIALIZED VIEW v5 AS {_FIVE}")
+        definition = wh._keeper.definition(wh._catalog.relation("v5"))
+        assert definition.form is not None
+        assert definition.lowered is not None
+        seconds = []
+        for _ in range(20 * repeat):
+            begun = time.perf_counter()
+            plan = delta_plan(definition.form, definition.lowered, set(definition.sources), definition.types)
+            assert plan is not None
+            stages, rest = staged(reduced(plan))
+            for piece in (*(s.part for s in stages), rest):
+                render(piece, lambda s: s.relation)
+            seconds.append(time.perf_counter() - begun)
+        timing = Timing(tuple(seconds))
+        details = {"planning": str(timing)}
+        return [Figure("planning a refresh of a join of five tables", timing.p50 * 1000, 50.0, "ms", details)]
+
+
+STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (refresh, transactions, planning, queries)
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+def _changed_customers(wh: Warehouse, draw: random.Random, count: int) -> pa.Table:
+    """Customers that have moved to another nation."""
+    most = wh.sql("SELECT max(c_custkey) FROM customer").collect()[0][0]
+    keys = ", ".join(map(str, draw.sample(range(1, most + 1), count)))
+    rows = wh.sql(f"SELECT * FROM customer WHERE c_custkey IN ({keys})").toArrow()
+    place = rows.schema.get_field_index("c_nationkey")
+    moved = pa.array([(n + 1) % 25 for n in rows.column(place).to_pylist()], rows.schema.field(place).type)
+    return rows.set_column(place, rows.schema.field(place), moved)
+
+
+def _change_customers(wh: Warehouse, draw: random.Random, count: int) -> None:
+    with wh.transaction() as tx:
+        tx.upsert("customer", _changed_customers(wh, draw, count))
+
+
+def _change_orders(wh: Warehouse, draw: random.Random) -> None:
+    """0.05 % of orders leave with their lines, as many come: scattered over the table."""
+    seed = draw.randrange(1_000_000)
+    some = wh.sql(f"SELECT o_orderkey FROM orders WHERE pmod(hash(o_orderkey, {seed}), 1000) = 0")
+    keys = [row[0] for row in some.collect()]
+    old, new = keys[::2], keys[1::2]
+    offset = 10_000_000 + draw.randrange(1_000_000_000)
+    with wh.transaction() as tx:
+        for table, column in (("orders", "o_orderkey"), ("lineitem", "l_orderkey")):
+            listed = ", ".join(map(str, new))
+            rows = wh.sql(f"SELECT * FROM {table} WHERE {column} IN ({listed})").toArrow()
+            place = rows.schema.get_field_index(column)
+            fresh = pc.add(rows.column(place), pa.scalar(offset, rows.schema.field(place).type))
+            tx.sql(f"DELETE FROM {table} WHERE {column} IN ({', '.join(map(str, old))})")
+            tx.insert(table, rows.set_column(place, rows.schema.field(place), fresh))
+
+
+def _change_all(wh: Warehouse, draw: random.Random) -> None:
+    """The same, and in every other table 0.1 % of the rows, at least two, exchange the values of a column."""
+    _change_orders(wh, draw)
+    for table in (t for t in _KEYS if t not in ("orders", "lineitem")):
+        keys = _KEYS[table].split(", ")
+        order = f"ORDER BY hash({keys[0]}, {draw.randrange(1_000_000)})"
+        count = max(2, wh.sql(f"SELECT count(*) FROM {table}").collect()[0][0] // 1000)
+        rows = wh.sql(f"SELECT * FROM {table} {order} LIMIT {count}").toArrow()
+        place = draw.choice([i for i, n in enumerate(rows.column_names) if n not in keys])
+        column = rows.column(place)
+        turned = pa.concat_arrays([column.slice(1).combine_chunks(), column.slice(0, 1).combine_chunks()])
+        with wh.transaction() as tx:
+            tx.upsert(table, rows.set_column(place, rows.schema.field(place), turned))
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Race:
+    """Refreshing against recomputing, in turn."""
+
+    refreshed: list[float] = field(default_factory=list)
+    recomputed: list[float] = field(default_factory=list)
+    strategies: set[str] = field(default_factory=set)
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.recomputed) / statistics.median(self.refreshed)
+
+    @property
+    def strategy(self) -> str:
+        return ", ".join(sorted(self.strategies))
+
+    def figure(self, name: str, limit: float | None) -> Figure:
+        details = {
+            "refresh": str(Timing(tuple(self.refreshed))), "recompute": str(Timing(tuple(self.recomputed))),
+            "strategy": self.strategy,
+        }  # fmt: skip
+        return Figure(name, self.ratio, limit, "×", details, at_least=True)
+
+
+def _raced(wh: Warehouse, texts: dict[str, str], change: Callable[[], None], repeat: int) -> dict[str, _Race]:
+    """Change the tables, then refresh each view and recompute its query; the first round warms up."""
+    races = {name: _Race() for name in texts}
+    for i in range(repeat + 1):
         change()
-        begun = time.perf_counter()
-        jobs = wh.maintain(["v1"])
-        middle = time.perf_counter()
-        wh.sql(_V1).collect()
-        end = time.perf_counter()
-        strategies.update(j.strategy for j in jobs)
-        if i >= 2:
-            refreshed.append(middle - begun)
-            recomputed.append(end - middle)
+        for name, text in texts.items():
+            begun = time.perf_counter()
+            jobs = wh.maintain([name])
+            middle = time.perf_counter()
+            wh.sql(text).write.format("noop").mode("overwrite").save()
+            end = time.perf_counter()
+            if i:
+                race = races[name]
+                race.refreshed.append(middle - begun)
+                race.recomputed.append(end - middle)
+                race.strategies.update(j.strategy for j in jobs)
+    return races
+
+
+def _table(what: str, races: dict[str, _Race], limit: float | None) -> Figure:
+    """The median over all queries, with each query beside it."""
     details = {
-        "refresh": str(Timing(tuple(refreshed))), "recompute": str(Timing(tuple(recomputed))),
-        "strategy": ", ".join(sorted(strategies)),
-    }  # fmt: skip
-    ratio = statistics.median(recomputed) / statistics.median(refreshed)
-    return Figure(f"V1, {what}: recompute / refresh", ratio, limit, "×", details, at_least=True)
+        name: f"{race.ratio:.2f}× ({shown(statistics.median(race.recomputed))} / "
+        f"{shown(statistics.median(race.refreshed))}, {race.strategy})"
+        for name, race in races.items()
+    }
+    median = statistics.median(r.ratio for r in races.values())
+    return Figure(f"TPC-H views, {what}: median of recompute / refresh", median, limit, "×", details, at_least=True)
 
 
-def _loaded(home: Path, folder: Path, scale: float) -> Warehouse:
-    """A warehouse with the four tables of V1."""
-    data = tpch(folder, scale, tuple(_KEYS))
+def _slowest(races: list[tuple[str, _Race]]) -> Figure:
+    """The worst of the views that were maintained incrementally by Freshview's own choice."""
+    chosen = [(race.ratio, name) for name, race in races if "incremental" in race.strategies]
+    ratio, name = min(chosen)
+    return Figure("slowest view chosen incremental", ratio, 1 / 1.2, "×", {"view": name}, at_least=True)
+
+
+def _exact(wh: Warehouse, views: list[str]) -> Figure:
+    wrong = [v for v in views if not wh.check(v).ok]
+    details = {"wrong": ", ".join(wrong) or "none"}
+    right = len(views) - len(wrong)
+    return Figure("views that equal their definition afterwards", right, len(views), "", details, at_least=True)
+
+
+def _loaded(folder: Path, scale: float, tables: tuple[str, ...], *, rows: bool = True) -> Warehouse:
+    """A warehouse with these tables, or with a few rows of them."""
+    data = tpch(folder, scale, tables)
+    home = folder / "views"
     shutil.rmtree(home, ignore_errors=True)
     wh = freshview.connect(home)
-    for table, key in _KEYS.items():
+    for table in tables:
         wh.engine().session.read.parquet(str(data / f"{table}.parquet")).createOrReplaceTempView(f"source_{table}")
-        wh.sql(f"CREATE TABLE {table} PRIMARY KEY ({key}) AS SELECT * FROM source_{table}")
+        some = "" if rows else " LIMIT 10"
+        wh.sql(f"CREATE TABLE {table} PRIMARY KEY ({_KEYS[table]}) AS SELECT * FROM source_{table}{some}")
     return wh

@@ -49,21 +49,19 @@ def at_version(root: Node, version: str) -> Node:
     return rewrite(root, lambda n: replace(n, version=version) if isinstance(n, Scan) else n)
 
 
-def derive(root: Node, changed: set[str], *, small: bool = True, reduce: bool = True) -> Node | None:
+def derive(root: Node, changed: set[str], *, small: bool = True) -> Node | None:
     """The delta of a tree whose relations `changed` have changed; None if nothing it reads has.
 
-    The result has the tree's columns and a weight. If the changes are small, whatever comes from them is marked
-    so; with `reduce`, large inputs are semi-joined to it before they are joined (not worth it where the scans are
-    read in part only, see near.py).
+    The result has the tree's columns and a weight. If the changes are small compared with the rest, whatever comes
+    from them is marked so, and large inputs are reduced by it before they are joined.
     """
-    return _Deriving(changed, small, small and reduce).delta(root)
+    return _Deriving(changed, small).delta(root)
 
 
 class _Deriving:
-    def __init__(self, changed: set[str], small: bool, reduce: bool) -> None:
+    def __init__(self, changed: set[str], small: bool) -> None:
         self._changed = changed
         self._small = small
-        self._reduce = reduce
         self._numbers = itertools.count(1)
         self._old: dict[int, Node] = {}
         self._new: dict[int, Node] = {}
@@ -155,7 +153,7 @@ class _Deriving:
 
     def _near_join(self, left: Node, right: Node, node: Join) -> Node:
         """left op right, with the right side first reduced to what can match."""
-        if not self._reduce or not _has_equality(node):
+        if not self._small or not _has_equality(node):
             return Join(left, right, node.kind, node.condition)
         keys = Project(left, tuple((c, column(c)) for c in node.left.columns))
         near = Join(right, keys, "semi", node.condition, "right")

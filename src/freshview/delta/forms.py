@@ -121,13 +121,13 @@ def _sums_form(
     return replace(form, tree=_from_state(form, lowered, base))
 
 
-def _from_state(form: Form, lowered: Lowered, base: Node) -> Node:
-    """The stored columns over a base that gives keys and state."""
+def _from_state(form: Form, lowered: Lowered, base: Node, extra: tuple[str, ...] = ()) -> Node:
+    """The stored columns over a base that gives keys and state, and further columns of the base."""
     assert form.root is not None
     assert form.state is not None
-    results = Project(base, (*_same(form.root.keys), *form.state.results, *_same(form.state.names)))
-    top = _marked(form.chain, results, (*form.root.keys, *form.state.names), form.shown)
-    rest = (*form.state.names, *((form.shown,) if form.shown else ()))
+    results = Project(base, (*_same(form.root.keys), *form.state.results, *_same((*form.state.names, *extra))))
+    top = _marked(form.chain, results, (*form.root.keys, *form.state.names, *extra), form.shown)
+    rest = (*form.state.names, *((form.shown,) if form.shown else ()), *extra)
     own = tuple((s, column(k)) for k, s in form.keys)
     return Project(top, (*_outputs(lowered, form.visible), *own, *_same(rest)))
 
@@ -166,17 +166,17 @@ def _same(names: Iterable[str]) -> tuple[tuple[str, exp.Expr], ...]:
 
 def delta_plan(
     form: Form, lowered: Lowered, changed: set[str], types: Mapping[str, str], *, small: bool = True,
-    reduce: bool = True, inserts_only: frozenset[str] = frozenset(),
+    inserts_only: frozenset[str] = frozenset(),
 ) -> Node | None:  # fmt: skip
     """The change of the stored rows, with a weight; None if the view reads nothing that changed.
 
-    `types` gives Spark's type of each stored column; `small` and `reduce` are those of `derive`; `inserts_only` names
-    changed relations whose change has no negative weight.
+    `types` gives Spark's type of each stored column; `small` is that of `derive`; `inserts_only` names changed
+    relations whose change has no negative weight.
     """
     if form.rule == "rows":
-        return derive(form.tree, changed, small=small, reduce=reduce)
+        return derive(form.tree, changed, small=small)
     assert form.root is not None
-    delta = derive(form.root.input, changed, small=small, reduce=reduce)
+    delta = derive(form.root.input, changed, small=small)
     if delta is None:
         return None
     if form.rule == "sums":
@@ -255,11 +255,39 @@ def _sums_delta(
     groups = Aggregate(delta, root.keys, sums)
     condition = null_safe(root.keys, tuple(stored(s) for _, s in form.keys)) if form.keys else None
     joined = Join(groups, _stored_scan(form), "left", condition)
-    updated = Project(joined, (*_same(root.keys), *((p.name, p.merged(types[p.name])) for p in state.parts)))
     doubts = [] if grows else [p.in_doubt for p in state.parts if p.in_doubt is not None]
-    fresh = _settled(root, state, updated, exp.or_(*doubts), small) if doubts else _alive(root, state, updated)
+    if not doubts:
+        return _in_one_pass(form, lowered, joined, types)
+    updated = Project(joined, (*_same(root.keys), *((p.name, p.merged(types[p.name])) for p in state.parts)))
+    fresh = _settled(root, state, updated, exp.or_(*doubts), small)
     affected = Project(groups, tuple((_touched(k), column(k)) for k in root.keys))
     return _difference(form, _from_state(form, lowered, fresh), _stored_near(form, affected))
+
+
+def _in_one_pass(form: Form, lowered: Lowered, joined: Join, types: Mapping[str, str]) -> Node:
+    """Every touched group twice, as it will be and as it is stored: the groups are computed once.
+
+    Only groups that have rows get so far as the view's expressions, which might fail on others.
+    """
+    root, state = form.root, form.state
+    assert root is not None
+    assert state is not None
+    signs = exp.Explode(this=exp.Array(expressions=[exp.Literal.number(1), exp.Neg(this=exp.Literal.number(1))]))
+    comes = exp.GT(this=column(WEIGHT), expression=exp.Literal.number(0))
+    there = exp.Not(this=exp.Is(this=column(stored(state.rows)), expression=exp.Null()))
+
+    def chosen(new: exp.Expr, old: str) -> exp.Expr:
+        return case(comes.copy(), new, column(stored(old)))
+
+    both = Filter(Generate(joined, signs, (WEIGHT,)), exp.or_(comes.copy(), there))
+    read = (*form.visible, *((form.shown,) if form.shown else ()))
+    old = tuple(map(stored, read))
+    keys = tuple((k, chosen(column(k), s)) for k, s in form.keys)
+    parts = tuple((p.name, chosen(p.merged(types[p.name]), p.name)) for p in state.parts)
+    living = _alive(root, state, Project(both, (*keys, *parts, *_same((*old, WEIGHT)))))
+    full = _from_state(form, lowered, living, (*old, WEIGHT))
+    items = tuple((c, chosen(column(c), c) if c in read else column(c)) for c in form.stored)
+    return Project(full, (*items, (WEIGHT, column(WEIGHT))))
 
 
 def _alive(root: Aggregate, state: State, groups: Node) -> Node:

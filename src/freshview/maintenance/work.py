@@ -102,9 +102,9 @@ class Working:
         forced = self.definition.refresh == "incremental"
         if not forced and any(self._is_large(name) for name in self.deltas):
             return None
-        plan = self._plan(reduce=False)
+        plan = self._plan(outward=False)
         if self._left_to_spark(plan):
-            plan = self._plan(reduce=True)
+            plan = self._plan(outward=True)
         if forced or self._estimate(plan).seconds <= self._estimate_full.seconds * 1.1 + 0.5:
             return plan
         return None
@@ -113,12 +113,13 @@ class Working:
         rows = self._state(Scan(name, (), "new")).rows_at_most
         return bool(self.deltas[name].num_rows > max(1000, _RECOMPUTE_SHARE * rows))
 
-    def _plan(self, *, reduce: bool) -> Node:
+    def _plan(self, *, outward: bool) -> Node:
+        """The delta plan. `outward`: what is small is sent to what is large; else all is small, and Spark sees that."""
         form, lowered = self.definition.form, self.definition.lowered
         assert form is not None
         assert lowered is not None
         plan = delta_plan(
-            form, lowered, set(self.deltas), self.definition.types, small=self._is_small, reduce=reduce,
+            form, lowered, set(self.deltas), self.definition.types, small=self._is_small and outward,
             inserts_only=frozenset(n for n, d in self.deltas.items() if pc.min(d.column(WEIGHT)).as_py() > 0),
         )  # fmt: skip
         assert plan is not None

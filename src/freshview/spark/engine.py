@@ -35,7 +35,10 @@ _MEANING = (
     "spark.sql.orderByOrdinal", "spark.sql.groupByAliases",
 )  # fmt: skip
 # Small jobs: one shuffle partition and a plan that is final, or fixed costs outweigh the work.
-_SMALL_JOBS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
+_SMALL_JOBS = {
+    "spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+}  # fmt: skip
 
 
 class SparkEngine:

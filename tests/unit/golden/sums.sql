@@ -25,30 +25,21 @@ WITH scan1 AS (
   SELECT `country` AS `country__old`, `amount` AS `amount__old`, `n` AS `n__old`, `__key0` AS `__key0__old`, `__rows` AS `__rows__old`, `__known0` AS `__known0__old`, `__sum0` AS `__sum0__old` FROM stored
 ), joined3 AS (
   SELECT * FROM grouped1 LEFT OUTER JOIN scan5 ON `country_6` IS NOT DISTINCT FROM `__key0__old`
-), projected3 AS (
-  SELECT `country_6`, CAST(CASE WHEN `__rows__old` IS NULL THEN `__rows__add` WHEN `__rows__add` IS NULL THEN `__rows__old` ELSE `__rows__old` + `__rows__add` END AS BIGINT) AS `__rows`, CAST(CASE WHEN `__known0__old` IS NULL THEN `__known0__add` WHEN `__known0__add` IS NULL THEN `__known0__old` ELSE `__known0__old` + `__known0__add` END AS BIGINT) AS `__known0`, CASE WHEN CASE WHEN `__known0__old` IS NULL THEN `__known0__add` WHEN `__known0__add` IS NULL THEN `__known0__old` ELSE `__known0__old` + `__known0__add` END = 0 THEN NULL ELSE CAST(CASE WHEN `__sum0__old` IS NULL THEN `__sum0__add` WHEN `__sum0__add` IS NULL THEN `__sum0__old` ELSE `__sum0__old` + `__sum0__add` END AS BIGINT) END AS `__sum0` FROM joined3
+), generated1 AS (
+  SELECT * FROM joined3 LATERAL VIEW EXPLODE(ARRAY(1, -1)) g AS `__w`
 ), filtered1 AS (
+  SELECT * FROM generated1 WHERE `__w` > 0 OR NOT `__rows__old` IS NULL
+), projected3 AS (
+  SELECT CASE WHEN `__w` > 0 THEN `country_6` ELSE `__key0__old` END AS `country_6`, CASE WHEN `__w` > 0 THEN CAST(CASE WHEN `__rows__old` IS NULL THEN `__rows__add` WHEN `__rows__add` IS NULL THEN `__rows__old` ELSE `__rows__old` + `__rows__add` END AS BIGINT) ELSE `__rows__old` END AS `__rows`, CASE WHEN `__w` > 0 THEN CAST(CASE WHEN `__known0__old` IS NULL THEN `__known0__add` WHEN `__known0__add` IS NULL THEN `__known0__old` ELSE `__known0__old` + `__known0__add` END AS BIGINT) ELSE `__known0__old` END AS `__known0`, CASE WHEN `__w` > 0 THEN CASE WHEN CASE WHEN `__known0__old` IS NULL THEN `__known0__add` WHEN `__known0__add` IS NULL THEN `__known0__old` ELSE `__known0__old` + `__known0__add` END = 0 THEN NULL ELSE CAST(CASE WHEN `__sum0__old` IS NULL THEN `__sum0__add` WHEN `__sum0__add` IS NULL THEN `__sum0__old` ELSE `__sum0__old` + `__sum0__add` END AS BIGINT) END ELSE `__sum0__old` END AS `__sum0`, `country__old`, `amount__old`, `n__old`, `__w` FROM filtered1
+), filtered2 AS (
   SELECT * FROM projected3 WHERE `__rows` > 0
 ), projected4 AS (
-  SELECT `country_6`, `__sum0` AS `sum_7`, `__rows` AS `count_8`, `__rows`, `__known0`, `__sum0` FROM filtered1
+  SELECT `country_6`, `__sum0` AS `sum_7`, `__rows` AS `count_8`, `__rows`, `__known0`, `__sum0`, `country__old`, `amount__old`, `n__old`, `__w` FROM filtered2
 ), projected5 AS (
-  SELECT `country_6` AS `country_9`, `sum_7` AS `amount_10`, `count_8` AS `n_11`, `country_6`, `__rows`, `__known0`, `__sum0` FROM projected4
+  SELECT `country_6` AS `country_9`, `sum_7` AS `amount_10`, `count_8` AS `n_11`, `country_6`, `__rows`, `__known0`, `__sum0`, `country__old`, `amount__old`, `n__old`, `__w` FROM projected4
 ), projected6 AS (
-  SELECT `country_9` AS `country`, `amount_10` AS `amount`, `n_11` AS `n`, `country_6` AS `__key0`, `__rows`, `__known0`, `__sum0` FROM projected5
+  SELECT `country_9` AS `country`, `amount_10` AS `amount`, `n_11` AS `n`, `country_6` AS `__key0`, `__rows`, `__known0`, `__sum0`, `country__old`, `amount__old`, `n__old`, `__w` FROM projected5
 ), projected7 AS (
-  SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, 1 AS `__w` FROM projected6
-), scan6 AS (
-  SELECT `country` AS `country__old`, `amount` AS `amount__old`, `n` AS `n__old`, `__key0` AS `__key0__old`, `__rows` AS `__rows__old`, `__known0` AS `__known0__old`, `__sum0` AS `__sum0__old` FROM stored
-), projected8 AS (
-  SELECT `country_6` AS `country_6__touched` FROM grouped1
-), joined4 AS (
-  SELECT * FROM scan6 LEFT SEMI JOIN projected8 ON `__key0__old` IS NOT DISTINCT FROM `country_6__touched`
-), projected9 AS (
-  SELECT `country__old` AS `country`, `amount__old` AS `amount`, `n__old` AS `n`, `__key0__old` AS `__key0`, `__rows__old` AS `__rows`, `__known0__old` AS `__known0`, `__sum0__old` AS `__sum0` FROM joined4
-), projected10 AS (
-  SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, -1 AS `__w` FROM projected9
-), united2 AS (
-  SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, `__w` FROM projected7
-  UNION ALL SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, `__w` FROM projected10
+  SELECT CASE WHEN `__w` > 0 THEN `country` ELSE `country__old` END AS `country`, CASE WHEN `__w` > 0 THEN `amount` ELSE `amount__old` END AS `amount`, CASE WHEN `__w` > 0 THEN `n` ELSE `n__old` END AS `n`, `__key0`, `__rows`, `__known0`, `__sum0`, `__w` FROM projected6
 )
-SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, `__w` FROM united2
+SELECT `country`, `amount`, `n`, `__key0`, `__rows`, `__known0`, `__sum0`, `__w` FROM projected7
