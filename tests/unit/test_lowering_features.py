@@ -61,6 +61,7 @@ VIEWS = {
     ),
     "a join condition under or": "SELECT t.b, u.d FROM t, u WHERE (t.a = u.a AND t.b = 1) OR (t.a = u.a AND u.d > 0)",
     "what or takes in": "SELECT b FROM t WHERE a = 1 OR (a = 1 AND b > 0)",
+    "the empty grouping set": "SELECT COUNT(*) AS n, SUM(b) AS s FROM t GROUP BY GROUPING SETS (())",
     "a query used twice": (
         "WITH w AS (SELECT a, SUM(b) AS s FROM t GROUP BY a)"
         " SELECT x.a, y.s FROM w x JOIN w y ON x.a = y.a AND x.s <= y.s"

@@ -34,7 +34,7 @@ REASONS = {
     "SELECT a FROM t UNION ALL SELECT a FROM u ORDER BY a + 1 LIMIT 3": "LIMIT of a set operation",
     "SELECT DISTINCT a FROM t ORDER BY b LIMIT 1": "DISTINCT in the order",
     "SELECT a FROM t ORDER BY a LIMIT 1 + 1": "LIMIT",
-    "SELECT COUNT(*) AS n FROM t GROUP BY GROUPING SETS (())": "GROUPING SETS (())",
+    "SELECT COUNT(*) AS n FROM t GROUP BY GROUPING SETS ((), ())": "GROUPING SETS (())",
     "SELECT SUM((SELECT MAX(d) FROM u)) AS s FROM t": "subquery inside an aggregate",
     "SELECT col FROM t LATERAL VIEW explode(array(a, b)) e": "cannot be resolved",
     "SELECT a FROM t WHERE c = 'it''s'": "doubled quotes",
@@ -112,6 +112,38 @@ def test_a_name_that_is_no_column_but_a_call_is_refused(name: str) -> None:
     with pytest.raises(InvalidStatement, match="not determined by the tables"):
         lower(f"SELECT a, {name} AS x FROM t", SCHEMAS)
     assert lower(f"SELECT {name} AS x FROM t", {"t": (name,)}).outputs[0][1] == "x"
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("to_char(a, '99')", "ToChar"),
+        ("percentile_cont(0.5) WITHIN GROUP (ORDER BY a)", "percentile_cont"),
+        ("max_by(a, b, 2)", "ArgMax"),
+        ("parse_json(c)", "parse_json"),
+        ("date_format(c, 'y')", "string 'y'"),
+        ("to_date(c, 'yyyy-MM-dd')", "string 'yyyy-MM-dd'"),
+        ("array_size(array(a))", "array_size"),
+        ("CAST(c AS TIME)", "TIME"),
+        ("'it''s'", "doubled quotes"),
+    ],
+)
+def test_what_the_parser_would_change_is_not_lowered(expression: str, reason: str) -> None:
+    """Spark gets the text as it was written instead."""
+    with pytest.raises(Unsupported, match=reason):
+        lower(f"SELECT {expression} AS x FROM t", SCHEMAS)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "nvl(a, b)", "substr(c, 1, 2)", "named_struct('x', a)", "date_trunc('month', c)", "a + INTERVAL 1 DAY",
+        "a::int", "DATE '2020-01-01'", "c LIKE 'a!%' ESCAPE '!'", "'it' 's'", "'a\\'b\\n'", "if(a > 1, 'x', \"y\")",
+        "1.5D + 1L", "date_format(c, 'yyyy-MM-dd')", "cast(a AS decimal(10, 2))", "transform(array(a), x -> x + 1)",
+    ],
+)  # fmt: skip
+def test_what_is_only_spelled_otherwise_is_lowered(expression: str) -> None:
+    assert lower(f"SELECT {expression} AS x FROM t", SCHEMAS).outputs[0][1] == "x"
 
 
 def test_what_spark_names_otherwise_is_no_algebra() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 
-import sqlglot
 from sqlglot import exp
 
 from freshview.algebra.nodes import column, conjunction, conjuncts
@@ -191,28 +189,6 @@ def require_determinate(tree: exp.Expr) -> None:
             "which rows it takes is not determined",
             "Leave it out, or choose rows by a condition, such as hash(key) % 10 = 0.",
         )
-
-
-def refuse_bare_calls(tree: exp.Expr, columns: Collection[str]) -> None:
-    """Names that are no columns but calls: Spark takes `localtimestamp` for `localtimestamp()`."""
-    for node in tree.find_all(exp.Column):
-        if not node.table and fold(node.name) in _BARE_CALLS and fold(node.name) not in columns:
-            raise InvalidStatement(
-                node.name,
-                "its value is not determined by the tables",
-                "Leave it out, or put the value into a table.",
-            )
-
-
-_BARE_CALLS = {"localtimestamp", "current_time", "user", "session_user", "current_catalog", "current_schema"}
-
-
-def refuse_doubled_quotes(text: str) -> None:
-    """'it''s' is it's to Spark, and two strings side by side to the parser used here."""
-    tokens = sqlglot.tokenize(text, read="spark")
-    for one, two in pairwise(tokens):
-        if one.token_type == two.token_type == sqlglot.TokenType.STRING and one.end + 1 == two.start:
-            raise Unsupported("a string with doubled quotes (write \\' for a quote)")
 
 
 def with_windows_spelled_out(tree: exp.Expr) -> None:

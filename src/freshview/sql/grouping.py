@@ -27,7 +27,7 @@ def group_by(select: Select, group: exp.Group | None, items: list[tuple[str, exp
         columns.append(name)
         if not isinstance(resolved, exp.Column):
             select.computed.append((resolved, name))
-    if sets is None:
+    if sets is None or (sets == [()] and not keys):  # GROUPING SETS (()) alone has its row even of nothing, as in Spark
         aggregated(select, columns, rest)
         return
     calls = [c for e in rest for c in outermost(e, lambda n: isinstance(n, exp.Grouping | exp.GroupingId))]

@@ -43,8 +43,6 @@ from freshview.sql.fragments import (
     is_mark,
     marks,
     only,
-    refuse_bare_calls,
-    refuse_doubled_quotes,
     renamer,
     require_determinate,
     substituted,
@@ -52,6 +50,7 @@ from freshview.sql.fragments import (
     with_windows_spelled_out,
 )
 from freshview.sql.grouping import group_by
+from freshview.sql.misread import refuse_bare_calls, refuse_misread
 from freshview.sql.sources import Cte, Ctes, Relation, Scope, add, join, lateral_view, natural_as_using
 from freshview.sql.subqueries import keep, marked, without_subqueries
 
@@ -67,9 +66,9 @@ def lower(text: str, schemas: Mapping[str, Sequence[str]], names: Sequence[str] 
     known = {fold(n): {fold(c): "string" for c in columns} for n, columns in schemas.items()}
     try:
         tree = sqlglot.parse_one(text, read="spark")
-        require_determinate(tree)
         refuse_bare_calls(tree, {c for columns in known.values() for c in columns})
-        refuse_doubled_quotes(text)
+        require_determinate(tree)
+        refuse_misread(text, tree)
         with_windows_spelled_out(tree)
         natural_as_using(tree, known)
         tree = qualify(tree, schema=dict(known), dialect="spark", quote_identifiers=False)

@@ -1,0 +1,84 @@
+"""What the parser used here reads otherwise than Spark: such a query is not lowered, its text stays as it is.
+
+The parser knows many dialects, and writes some of Spark's calls back as others that are not the same: `to_char(x, f)`
+as a cast, `percentile_cont` as an approximation, the format 'y' as 'yyyy'. So a query is read, written back, and
+compared by its words: no string, no function may be lost on the way, but for aliases that are known to be the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from itertools import pairwise
+
+import sqlglot
+from sqlglot import ErrorLevel, TokenType, exp
+from sqlglot.errors import UnsupportedError
+
+from freshview.errors import InvalidStatement
+from freshview.relation.schema import fold
+from freshview.sql.fragments import Unsupported
+
+_ALIASES = {
+    "BIGINT", "BINARY", "BOOLEAN", "CEILING", "CHAR", "CHARACTER_LENGTH", "CHAR_LENGTH", "DATE", "DATEADD", "DATE_DIFF",
+    "DECIMAL", "DIV", "DOUBLE", "FLOAT", "IFNULL", "ILIKE", "INSTR", "INT", "LCASE", "LEN", "LIKE", "LOG", "MOD",
+    "NAMED_STRUCT", "NVL", "POSITION", "POW", "REGEXP", "REGEXP_LIKE", "RLIKE", "SIGNUM", "SMALLINT", "STRING",
+    "SUBSTR", "TIMESTAMP", "TIMESTAMPADD", "TINYINT", "TO_TIMESTAMP", "TO_UNIX_TIMESTAMP", "UCASE",
+}  # fmt: skip
+_UNITS = {"year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond"}
+_WORDS = {
+    "ALL", "AND", "ANY", "AS", "BETWEEN", "BY", "CASE", "CUBE", "DISTINCT", "ELSE", "ESCAPE", "EXCEPT", "EXISTS",
+    "FILTER", "FROM", "GROUP", "HAVING", "IN", "INNER", "INTERSECT", "IS", "JOIN", "LATERAL", "LIKE", "NOT", "ON", "OR",
+    "OVER", "PARTITION", "QUALIFY", "ROLLUP", "SELECT", "SETS", "SOME", "THEN", "UNION", "USING", "VALUES", "WHEN",
+    "WHERE", "WITH",
+}  # fmt: skip
+_BARE_CALLS = {"localtimestamp", "current_time", "user", "session_user", "current_catalog", "current_schema"}
+
+
+def refuse_misread(text: str, tree: exp.Expr) -> None:
+    """Is the tree of a text what Spark would make of it, as far as words tell? Unsupported if not."""
+    try:
+        written = tree.sql(dialect="spark", unsupported_level=ErrorLevel.RAISE)
+    except UnsupportedError as error:
+        raise Unsupported(f"a call that cannot be written back ({str(error).splitlines()[0]})") from error
+    ours, theirs = (sqlglot.tokenize(t, read="spark") for t in (text, written))
+    for one, two in pairwise(ours):  # 'it''s' is it's to Spark, and two strings side by side here
+        if one.token_type == two.token_type == TokenType.STRING and one.end + 1 == two.start:
+            raise Unsupported("a string with doubled quotes (write \\' for a quote)")
+    lost = _strings(ours) - _strings(theirs) - Counter(_field_names(tree))
+    if lost:
+        raise Unsupported(f"the string '{next(iter(lost))}', which is read as something else,")
+    calls = _calls(ours) - _calls(theirs) - _ALIASES - _WORDS
+    if calls:
+        raise Unsupported(f"the call of {min(calls).lower()}, which is read as something else,")
+    if any(c.args.get("separator") is None for c in tree.find_all(exp.GroupConcat)):
+        raise Unsupported("listagg without a separator")
+    if any(t.is_type(exp.DataType.Type.TIME) for t in tree.find_all(exp.DataType)):
+        raise Unsupported("the type TIME")
+
+
+def _strings(tokens: list[sqlglot.Token]) -> Counter[str]:
+    """The strings of a text; units of time in whatever case."""
+    texts = [t.text for t in tokens if t.token_type in (TokenType.STRING, TokenType.RAW_STRING)]
+    return Counter(t.lower() if t.lower() in _UNITS else t for t in texts)
+
+
+def _calls(tokens: list[sqlglot.Token]) -> set[str]:
+    """Words before a bracket."""
+    return {a.text.upper() for a, b in pairwise(tokens) if b.token_type == TokenType.L_PAREN and a.text[:1].isalpha()}
+
+
+def _field_names(tree: exp.Expr) -> list[str]:
+    """named_struct('x', 1) is STRUCT(1 AS x) here."""
+    return [e.this.name for s in tree.find_all(exp.Struct) for e in s.expressions if isinstance(e, exp.PropertyEQ)]
+
+
+def refuse_bare_calls(tree: exp.Expr, columns: Collection[str]) -> None:
+    """Names that are no columns but calls: Spark takes `localtimestamp` for `localtimestamp()`."""
+    for node in tree.find_all(exp.Column):
+        if not node.table and fold(node.name) in _BARE_CALLS and fold(node.name) not in columns:
+            raise InvalidStatement(
+                node.name,
+                "its value is not determined by the tables",
+                "Leave it out, or put the value into a table.",
+            )
