@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from freshview.errors import NotMaintainable
-from freshview.maintenance.definition import refuse_indeterminate
+from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.sql.fragments import Unsupported
 from freshview.sql.misread import refuse_misread
 from freshview.sql.rendering import text as rendered

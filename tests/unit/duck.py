@@ -67,7 +67,7 @@ def translated(query: str) -> str:
 
 
 def comparable(value: Any) -> Any:
-    """Numbers of all kinds as one, NaN equal to itself. Averages are doubles in DuckDB: the last places do not count."""
+    """Numbers of all kinds as one, NaN equal to itself. DuckDB averages in doubles: the last places do not count."""
     value = value.value if isinstance(value, Double) else value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -46,7 +46,8 @@ from freshview.delta.derive import at_version, derive
 from freshview.delta.forms import STORED, choose_form, delta_plan
 from freshview.errors import FreshviewError, NotMaintainable
 from freshview.maintenance.changes import changes
-from freshview.maintenance.definition import analyse, refuse_indeterminate
+from freshview.maintenance.definition import analyse
+from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.sql.lowering import lower
 from freshview.transactions.transaction import Transaction
 

@@ -19,7 +19,7 @@ from freshview.delta.aggregates import TypesOf
 from freshview.delta.derive import at_version
 from freshview.delta.forms import Form, choose_form, delta_plan, only_grows
 from freshview.errors import NotMaintainable
-from freshview.maintenance.definition import best_by_pairs, refuse_indeterminate
+from freshview.maintenance.determinism import best_by_pairs, refuse_indeterminate
 from freshview.sql.lowering import lower
 
 T = {"t": ("a", "b", "c")}

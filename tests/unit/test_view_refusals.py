@@ -6,7 +6,7 @@ import pytest
 from tests.unit.view_grammar import SCHEMAS
 
 from freshview.errors import InvalidStatement, NotMaintainable
-from freshview.maintenance.definition import refuse_indeterminate
+from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.sql.lowering import Unsupported, lower
 
 REASONS = {

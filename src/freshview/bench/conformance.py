@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import sqlglot
@@ -28,6 +29,9 @@ from freshview.bench.tpcds import shrink
 from freshview.errors import FreshviewError, NotMaintainable
 from freshview.maintenance.checking import compared
 from freshview.relation.schema import Schema
+
+if TYPE_CHECKING:
+    import duckdb
 
 _SCALES = {"tpch": ("dbgen", 0.001), "tpcds": ("dsdgen", 0.01)}
 _SHARE = 0.04  # of each table's rows is deleted, as much updated, as much inserted
@@ -52,17 +56,31 @@ class Verdict:
 
 def benchmark(name: str) -> tuple[dict[str, pa.Table], list[tuple[int, str]]]:
     """Tables and query texts of a benchmark, from DuckDB's extension of that name."""
-    import duckdb
-
     generator, scale = _SCALES[name]
-    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
-    connection.execute(f"LOAD '{extension(name)}'")
-    queries = connection.execute(f"SELECT query_nr, query FROM {name}_queries() ORDER BY 1").fetchall()
+    connection = _duckdb_with(name)
+    queries = _texts(connection, name)
     connection.execute(f"CALL {generator}(sf = {scale})")
     if name == "tpcds":
         shrink(connection, [text for _, text in queries])
     names = [r[0] for r in connection.execute("SELECT table_name FROM information_schema.tables ORDER BY 1").fetchall()]
     return {t: connection.execute(f"SELECT * FROM {t}").to_arrow_table() for t in names}, queries
+
+
+def queries_of(name: str) -> list[tuple[int, str]]:
+    """The query texts of a benchmark, by number."""
+    return _texts(_duckdb_with(name), name)
+
+
+def _duckdb_with(name: str) -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    connection.execute(f"LOAD '{extension(name)}'")
+    return connection
+
+
+def _texts(connection: duckdb.DuckDBPyConnection, name: str) -> list[tuple[int, str]]:
+    return connection.execute(f"SELECT query_nr, query FROM {name}_queries() ORDER BY 1").fetchall()
 
 
 def extension(name: str) -> Path:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from freshview.algebra.nodes import Node, Scan
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import scans
-from freshview.catalog.records import Relation, RelationState
+from freshview.catalog.records import DataFile, Relation, RelationState
 from freshview.catalog.writer import Catalog
 from freshview.maintenance.definition import Definition, shown_column, visible_columns
 from freshview.relation.schema import Schema, fold
@@ -109,13 +109,16 @@ class Runner:
         lease = self.catalog.lease(0, self.storage.layout.new_folder("stage"))
         assert lease is not None
         try:
-            files = self.engine.write(frame, 0, lease.path, "view")
-            home = self.storage.layout.relation(0)
-            parts = [pq.ParquetFile(home / f.path).read() for f in files]
-            return pa.concat_tables([schema.arrow.empty_table(), *(schema.conform(p) for p in parts)])
+            return self.read(0, self.engine.write(frame, 0, lease.path, "view"), schema)
         finally:
             self.storage.discard(0, lease.path)
             self.catalog.drop_leases([lease.id])
+
+    def read(self, relation_id: int, files: Sequence[DataFile], schema: Schema) -> pa.Table:
+        """Files of rows on the driver."""
+        home = self.storage.layout.relation(relation_id)
+        parts = [pq.ParquetFile(home / f.path).read() for f in files]
+        return pa.concat_tables([schema.arrow.empty_table(), *(schema.conform(p) for p in parts)])
 
 
 def _chosen(frame: Any, columns: Sequence[str], shown: str | None) -> Frame:

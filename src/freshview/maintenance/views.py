@@ -19,17 +19,17 @@ import pyarrow as pa
 from freshview.catalog.records import PENDING, Lease, Relation, RelationState, Segment
 from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
-from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, QueryFailed
+from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, QueryFailed, ViewUnusable
 from freshview.events import Events
 from freshview.maintenance.checking import Difference, compared
 from freshview.maintenance.definition import (
     Definition,
     analyse,
     check_output_names,
-    refuse_indeterminate,
     sources_to_json,
     visible_columns,
 )
+from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.maintenance.explain import explained
 from freshview.maintenance.runner import Frame, Runner
 from freshview.maintenance.work import Work, Working
@@ -92,30 +92,45 @@ class ViewKeeper:
                 "settings": json.dumps(settings),
                 "columns": json.dumps(list(names)), "refresh": refresh,
             }  # fmt: skip
-            table = runner.fetch(rows, schema)
-            return self._store_new(statement, existing, schema, properties, sources, table, pin.csn)
+            if existing is not None:
+                self.require_unused(existing)
+            view_id = self._catalog.reserve_id()
+            segments, leases = self._first_rows(runner, rows, view_id, schema)
+            bases = {b for r in sources.values() for b in (self._views.bases(r) if r.kind == "view" else [r.id])}
+            try:
+                view, created = self._views.create(
+                    view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments,
+                    leases, pin.csn, existing,
+                )  # fmt: skip
+            except BaseException:
+                self._give_up(view_id, segments, leases)
+                raise
+            count = sum(s.rows for s in segments)
+            self._events.emit("view.created", view=view.name, rows=count)
+            return count, created
         finally:
             self._catalog.release(pin)
 
-    def _store_new(
-        self, statement: CreateView, existing: Relation | None, schema: Schema, properties: dict[str, str],
-        sources: dict[str, Relation], table: pa.Table, csn: int,
-    ) -> tuple[int, int]:  # fmt: skip
-        bases = {b for r in sources.values() for b in (self._views.bases(r) if r.kind == "view" else [r.id])}
-        if existing is not None:
-            self.require_unused(existing)
-        view_id = self._catalog.reserve_id()
-        segments, leases = self._segments(view_id, tag(table, schema, INSERT, 1))
+    def _first_rows(self, runner: Runner, rows: Frame, view_id: int, schema: Schema) -> tuple[list[Segment], list[str]]:
+        """The rows of a new view: written by Spark, kept as files if they are many."""
+        lease = self._catalog.lease(view_id, self._storage.layout.new_folder("bulk"))
+        assert lease is not None
         try:
-            view, created = self._views.create(
-                view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments, leases,
-                csn, existing,
-            )  # fmt: skip
+            files = runner.engine.write(rows, view_id, lease.path, "view")
+            count, size = sum(f.rows for f in files), sum(f.size for f in files)
+            if size > _INLINE_BYTES:
+                segment = Segment(view_id, PENDING, 0, count, size, 1, stmtsn=1, action=INSERT, files=files)
+                return [segment], [lease.id]
+            table = runner.read(view_id, files, schema)
         except BaseException:
-            self._give_up(view_id, segments, leases)
+            self._drop_folder(view_id, lease)
             raise
-        self._events.emit("view.created", view=view.name, rows=table.num_rows)
-        return table.num_rows, created
+        self._drop_folder(view_id, lease)
+        return self._segments(view_id, tag(table, schema, INSERT, 1))
+
+    def _drop_folder(self, view_id: int, lease: Lease) -> None:
+        self._storage.discard(view_id, lease.path)
+        self._catalog.drop_leases([lease.id])
 
     def _sources(self, text: str, csn: int) -> dict[str, Relation]:
         """The relations that a definition names; nothing else may be read."""
@@ -158,6 +173,11 @@ class ViewKeeper:
             names = tuple(json.loads(view.properties["columns"]))
             refresh = view.properties.get("refresh", "auto")
             known = analyse(view.properties["definition"], sources, columns, names, refresh, runner.types_of(frames))
+            if known.form is not None and known.form.stored != view.schema.names:
+                raise ViewUnusable(
+                    f"view {view.name}", "its rows were stored by another version of Freshview, in another form",
+                    "Create it again: CREATE OR REPLACE MATERIALIZED VIEW.",
+                )  # fmt: skip
             self._definitions[key] = known
         return known
 
