@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -212,3 +213,9 @@ def test_many_rows_are_compared_in_better_than_quadratic_time() -> None:
     begun = time.perf_counter()
     assert _compared(rows, near, _POINT) == (0, 0)
     assert time.perf_counter() - begun < 20
+
+
+def test_explain_tells_which_rows_of_a_table_matter() -> None:
+    """A scan that is joined to a delta is read only where it meets it."""
+    text = explained("v", replace(_definition("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a"), sources={"t": None}), 1)
+    assert "u@old /* rows with a in t@delta.a */" in text

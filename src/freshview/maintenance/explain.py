@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from freshview.algebra.nodes import Scan
 from freshview.delta.forms import STORED, delta_plan
+from freshview.delta.near import reduced
 from freshview.delta.report import Step, lines, report, unreadable
 from freshview.maintenance.definition import Definition
 from freshview.sql.rendering import render
@@ -34,6 +36,17 @@ def _query(name: str, definition: Definition) -> list[str]:
     plan = delta_plan(definition.form, definition.lowered, set(definition.sources), definition.types)
     if plan is None:
         return []
-    named = {STORED: name}
-    text = render(plan, lambda s: f"{named.get(s.relation, s.relation)}@{s.version}")
+    text = render(reduced(plan), lambda s: _source(s, name))
     return ["  when all its sources have changed, a refresh runs:", text]
+
+
+def _source(scan: Scan, name: str) -> str:
+    """A scan's relation and version, and which of its rows matter."""
+    read = f"{name if scan.relation == STORED else scan.relation}@{scan.version}"
+    if not scan.near:
+        return read
+    offers = []
+    for near in scan.near:
+        values = " or ".join(dict.fromkeys(f"{s.relation}@{s.version}.{c}" for s, c in near.sources))
+        offers.append(f"{near.column} in {values}".replace(STORED, name))
+    return f"{read} /* rows with {' and '.join(dict.fromkeys(offers))} */"
