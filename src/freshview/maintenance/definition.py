@@ -82,7 +82,7 @@ def analyse(
             raise NotMaintainable(
                 "LIMIT" if limit else undetermined.sql(dialect="spark"),
                 f"which of equal rows it keeps is not determined, since {unsupported} has no algebra here",
-                "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}.",
+                "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery.",
             ) from unsupported
         lowered = form = None
         reason = f"{unsupported} has no delta rule"

@@ -1,0 +1,37 @@
+"""The choice between delta rules and recomputing: rows that Spark reads and operators it plans, once per use."""
+
+from __future__ import annotations
+
+from freshview.algebra.nodes import Project, Scan, Union, column
+from freshview.maintenance.cost import estimate
+
+_SCAN = Scan("t", (("a", "a1"),))
+
+
+def _rows(scan: Scan) -> int:
+    return {"t": 1_000_000, "u": 10}[scan.relation]
+
+
+def test_a_part_counts_once_per_use() -> None:
+    once = Project(_SCAN, (("b", column("a1")),))
+    twice = Union((once, once), ("b",))
+    assert estimate(once, _rows).rows == 1_000_000
+    assert estimate(twice, _rows).rows == 2_000_000
+    assert estimate(twice, _rows).operators == 2 * estimate(once, _rows).operators + 1
+
+
+def test_more_rows_and_more_operators_cost_more() -> None:
+    few, many = estimate(Scan("u", (("a", "a1"),)), _rows), estimate(_SCAN, _rows)
+    assert few.seconds < many.seconds
+    deep = _SCAN
+    for i in range(20):
+        deep = Project(deep, ((f"c{i}", column(deep.columns[0])),))  # type: ignore[assignment]
+    assert estimate(deep, _rows).seconds > many.seconds
+
+
+def test_a_shared_part_of_a_large_plan_is_a_stage_that_is_paid_once() -> None:
+    """A plan that would grow with every level is estimated as it runs: in stages."""
+    node = Project(Scan("u", (("a", "a1"),), "delta"), (("c0", column("a1")),))
+    for i in range(1, 12):
+        node = Project(Union((node, node), (f"c{i}",)), ((f"d{i}", column(f"c{i}")),))  # type: ignore[assignment]
+    assert estimate(node, _rows).operators < 500
