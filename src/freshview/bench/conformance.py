@@ -236,6 +236,7 @@ def write(path: Path, results: dict[str, list[Verdict]], seed: int) -> None:
         f"Written by `make conformance` (seed {seed}). Every query, without its final ORDER BY and LIMIT, is a view",
         "over small data. Random inserts, updates and deletes on every table follow, in one transaction; then it is",
         "maintained and compared, as a bag, with what Spark answers to the query's own text.",
+        "A view without GROUP BY has one row even of nothing: whether it changed says more than whether it has rows.",
         "",
         "| benchmark | queries | accepted as views | maintained incrementally | exact after the changes"
         " | with rows | changed |",
