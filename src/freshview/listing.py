@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from freshview.catalog.records import Relation
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
@@ -26,15 +27,27 @@ def show(catalog: Catalog, statement: Show) -> Listing:
     if statement.what == "columns":
         return Listing(("col_name",), [(c.name,) for c in catalog.relation(statement.name).schema.columns])
     if statement.what == "tasks":
-        names = {r.id: r.name for r in catalog.relations()}
-        rows = [
-            (names.get(t.view_id, "?"), names.get(t.relation_id, "?"), str(t.txsn), str(t.csn), str(t.stmtsn))
-            for t in catalog.tasks()
-        ]
-        return Listing(("view", "table", "txsn", "csn", "stmtsn"), rows)
+        return _tasks(catalog, statement)
     wanted = ("view",) if statement.what == "views" else ("table", "external")
     found = [r for r in catalog.relations() if r.kind in wanted and _matches(r.name, statement.pattern)]
     return Listing(("name", "kind", "primary_key"), [(r.name, r.kind, ", ".join(r.schema.key)) for r in found])
+
+
+def _tasks(catalog: Catalog, statement: Show) -> Listing:
+    """One row per view and transaction that it has not seen; `stmtsn` is set where it has seen a part."""
+    views, now = ViewCatalog(catalog), catalog.now()
+    names = {r.id: r.name for r in catalog.relations()}
+    at_work = views.in_progress()
+    rows = [
+        (
+            names[task.view_id], str(task.txsn), str(task.csn), str(task.stmtsn),
+            ", ".join(names.get(i, "?") for i in task.tables), str(task.rows),
+            f"{max(now - task.committed_at, 0) / 1e6:.1f} s", "in progress" if task.view_id in at_work else "pending",
+        )
+        for task in views.tasks()
+        if task.view_id in names and _matches(names[task.view_id], statement.pattern)
+    ]  # fmt: skip
+    return Listing(("view", "txsn", "csn", "stmtsn", "tables", "rows", "age", "status"), rows)
 
 
 def _matches(name: str, pattern: str) -> bool:

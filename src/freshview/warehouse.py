@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +26,15 @@ from freshview.errors import (
 from freshview.events import Events
 from freshview.maintenance.background import DUE_BYTES, DUE_SEGMENTS, Loop, heartbeat_loop
 from freshview.maintenance.checkpoint import Checkpointer, choose
+from freshview.maintenance.manager import (
+    BACKGROUND_ROWS,
+    BUSY_LOAD,
+    POLICIES,
+    Activity,
+    Candidate,
+    Manager,
+    machine_load,
+)
 from freshview.maintenance.notice import look
 from freshview.maintenance.vacuum import RETENTION, vacuum
 from freshview.maintenance.views import ViewKeeper
@@ -109,8 +119,15 @@ class Warehouse:
     """A folder of tables with snapshot-isolated transactions. Safe to use from several threads."""
 
     def __init__(
-        self, path: str | Path, catalog: str | None = None, spark: SparkSession | None = None, background: bool = False
+        self,
+        path: str | Path,
+        catalog: str | None = None,
+        spark: SparkSession | None = None,
+        background: bool = False,
+        policy: str = "oldest",
     ) -> None:
+        if policy not in POLICIES:
+            raise InvalidStatement(f"policy {policy!r}", "is not known", f"Use one of {', '.join(POLICIES)}.")
         self.path = Path(path).absolute()
         self.events = Events()
         with storage_errors(f"warehouse {self.path}"):
@@ -130,11 +147,16 @@ class Warehouse:
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
         self._keeper = ViewKeeper(self._catalog, self._storage, self.events, self.engine)
         self._heartbeat = heartbeat_loop(self._catalog.heartbeat, self.events)
-        self._background = (
-            Loop("freshview-background", _BACKGROUND_SECONDS, self._background_step, self.events)
-            if background
-            else None
-        )
+        self._activity = Activity()
+        self._background: Loop | None = None
+        self._managing: Loop | None = None
+        if background:
+            manager = Manager(
+                self._keeper.candidates, self._maintain_one, self._is_busy, self.events,
+                policy=POLICIES[policy], now=self._catalog.now,
+            )  # fmt: skip
+            self._background = Loop("freshview-background", _BACKGROUND_SECONDS, self._background_step, self.events)
+            self._managing = Loop("freshview-manager", _BACKGROUND_SECONDS, manager.turn, self.events)
 
     # -- the public surface ------------------------------------------------------------------------
 
@@ -147,6 +169,10 @@ class Warehouse:
         if not (freshness in ("fresh", "any") or isinstance(freshness, timedelta)):
             raise InvalidStatement(f"freshness {freshness!r}", "is not known", "Use 'fresh', 'any' or a timedelta.")
         statement = parse(text)
+        with self._activity.working():
+            return self._run(statement, freshness, as_of)
+
+    def _run(self, statement: Statement, freshness: str | timedelta, as_of: int | datetime | None) -> Any:
         match statement:
             case Query() | Show() | Describe() | ExplainRefresh():
                 return self._read(statement, as_of=as_of, freshness=freshness)
@@ -156,8 +182,12 @@ class Warehouse:
                 return self._autocommit(statement)
             case RefreshView():
                 self._notice()
-                job = self._keeper.bring(self._view(statement.name), self._catalog.snapshot(), full=statement.full)
-                return Outcome(job.view_rows if job else 0, self._keeper.frontier(self._view(statement.name)))
+                view = self._view(statement.name)
+                if statement.full:
+                    jobs = [self._keeper.refresh(view)]
+                else:
+                    jobs = self._keeper.bring(view, self._catalog.snapshot())
+                return Outcome(sum(j.view_rows for j in jobs), self._keeper.frontier(view))
             case Checkpoint():
                 report = self._checkpointer.run(self._catalog.relation(statement.name))
                 return Outcome(report.rows, report.csn)
@@ -171,6 +201,7 @@ class Warehouse:
         """Begin a transaction on the newest snapshot; use it in a `with` block."""
         self._notice()
         core = Transaction(self._catalog, self._storage, self.events)
+        self._activity.began(lambda: core.is_open)
         reading = ReadContext(self._catalog, core.snapshot, core)
         lost = dict(self._lost)
         statements = Statements(
@@ -182,9 +213,9 @@ class Warehouse:
         """Bring these views (default: all) up to date now; the jobs that ran."""
         self._notice()
         csn = self._catalog.snapshot()
-        names = views if views is not None else [r.name for r in self._catalog.relations() if r.kind == "view"]
-        jobs = [self._keeper.bring(self._view(name), csn) for name in names]
-        return [job for job in jobs if job is not None]
+        found = [r for r in self._catalog.relations() if r.kind == "view"] if views is None else map(self._view, views)
+        lower_first = sorted(found, key=lambda r: r.id)  # what a view reads is older than the view
+        return [job for view in lower_first for job in self._keeper.bring(view, csn)]
 
     def history(self, view: str | None = None) -> list[Job]:
         """Past maintenance jobs, of one view or of all, oldest first."""
@@ -235,9 +266,10 @@ class Warehouse:
 
     def close(self) -> None:
         """Give up pins and leases, stop threads. A Spark session that was found or made stays."""
-        for loop in (self._background, self._heartbeat):
+        for loop in (self._managing, self._background, self._heartbeat):
             if loop is not None:
                 loop.stop()
+        self._note_uses()
         self._keeper.close()
         if self._engine is not None:
             self._engine.close()
@@ -357,6 +389,7 @@ class Warehouse:
             fresh = self._keeper.age(state.relation, state.csn) > freshness
         else:
             fresh = freshness == "fresh"
+        self._activity.used(state.relation.id, time.time_ns() // 1000)
         stored: DataFrame = self._keeper.read(state.relation, state.csn, fresh=fresh)
         return stored
 
@@ -500,6 +533,20 @@ class Warehouse:
                 relation = self._catalog.relation_by_id(relation_id)
                 if relation is not None:
                     self._checkpointer.run(relation)
+        self._note_uses()
+        self._keeper.advance()
+
+    def _note_uses(self) -> None:
+        if uses := self._activity.take_uses():
+            self._keeper.note_uses(uses)
+
+    def _is_busy(self) -> bool:
+        return self._activity.is_busy() or machine_load() > BUSY_LOAD
+
+    def _maintain_one(self, chosen: Candidate) -> bool:
+        """One bounded job of a view; False if somebody else is at it."""
+        view = self._catalog.relation_by_id(chosen.view_id)
+        return view is None or self._keeper.step(view, self._catalog.snapshot(), most_rows=BACKGROUND_ROWS) is not None
 
 
 def connect(
@@ -507,10 +554,12 @@ def connect(
     catalog: str | None = None,
     spark: SparkSession | None = None,
     background: bool = False,
+    policy: str = "oldest",
 ) -> Warehouse:
     """Open a warehouse, making it if there is none.
 
     `catalog` is a database URL (default: SQLite in the folder); `spark` a session to use (default:
-    one is found or started when first needed); `background` starts the upkeep thread.
+    one is found or started when first needed); `background` starts upkeep and the maintenance manager, whose
+    `policy` is 'oldest' (first), 'use' (what queries are expected to ask for first) or 'size' (the largest first).
     """
-    return Warehouse(path, catalog, spark, background)
+    return Warehouse(path, catalog, spark, background, policy)

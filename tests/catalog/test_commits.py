@@ -16,6 +16,7 @@ from tests.catalog.helpers import contents, seen_by
 from freshview import Warehouse
 from freshview.catalog import tables as t
 from freshview.catalog.records import Task
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
     CatalogUnavailable,
@@ -401,7 +402,8 @@ def test_tasks_are_the_commits_beyond_a_frontier(db: Warehouse) -> None:
         c.execute(t.frontiers.insert().values(view_id=70, epoch=1, csn=db.status().csn, stmtsn=0))
         c.execute(t.frontiers.insert().values(view_id=71, epoch=1, csn=0, stmtsn=0))
         c.execute(t.inputs.insert(), [{"view_id": 70, "relation_id": 1}, {"view_id": 71, "relation_id": 2}])
-    assert [k for k in db._catalog.tasks() if k.view_id == 70] == []
+    views = ViewCatalog(db._catalog)
+    assert [k for k in views.tasks() if k.view_id == 70] == []
     with db.transaction() as one:
         one.upsert("t", [{"k": 1, "v": "x"}])
     with db.transaction() as two:
@@ -411,13 +413,17 @@ def test_tasks_are_the_commits_beyond_a_frontier(db: Warehouse) -> None:
         both.delete("t", [1])
     assert one.csn is not None
     assert both.csn is not None
-    mine = [k for k in db._catalog.tasks() if k.view_id == 70]
-    assert mine == [Task(70, 1, one.txsn, one.csn, 0), Task(70, 1, both.txsn, both.csn, 0)]
-    assert [k.csn for k in db._catalog.tasks() if k.view_id == 71] == [2, 3, two.csn, both.csn]
-    assert [k.csn for k in db._catalog.tasks(upto=one.csn) if k.view_id == 70] == [one.csn]
+    times = {c.csn: c.committed_at for c in db._catalog.commits()}
+    mine = [k for k in views.tasks() if k.view_id == 70]
+    assert mine == [
+        Task(70, one.txsn, one.csn, 0, times[one.csn], (1,), 1),
+        Task(70, both.txsn, both.csn, 0, times[both.csn], (1,), 1),
+    ]
+    assert [k.csn for k in views.tasks() if k.view_id == 71 and k.csn > 3] == [two.csn, both.csn]
     with db._catalog.database.write() as c:
         c.execute(t.frontiers.update().where(t.frontiers.c.view_id == 70).values(csn=both.csn, stmtsn=1))
-    assert [k for k in db._catalog.tasks() if k.view_id == 70] == [Task(70, 1, both.txsn, both.csn, 1)]
+    mine = [k for k in views.tasks() if k.view_id == 70]
+    assert mine == [Task(70, both.txsn, both.csn, 1, times[both.csn], (1,), 1)]
 
 
 # -- no Spark --------------------------------------------------------------------------------------

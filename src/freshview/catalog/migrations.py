@@ -22,8 +22,15 @@ def _create(connection: Connection) -> None:
     connection.execute(t.meta.insert().values(key="schema_version", value="0"))
 
 
+def _add_uses_and_versions(connection: Connection) -> None:
+    """Uses of views, and the way to a view's versions; a new catalog has both from its first step."""
+    t.uses.create(connection, checkfirst=True)
+    for index in t.jobs.indexes:
+        index.create(connection, checkfirst=True)
+
+
 # Step n takes a catalog from version n to n + 1. Steps are only ever appended.
-STEPS: tuple[Step, ...] = (_create,)
+STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions)
 
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:

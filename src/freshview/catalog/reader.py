@@ -18,7 +18,6 @@ from freshview.catalog.records import (
     Relation,
     RelationState,
     Segment,
-    Task,
     files_from_json,
 )
 from freshview.errors import CorruptWarehouse, NotFound, SnapshotExpired
@@ -167,28 +166,6 @@ class CatalogReader:
             query = query.where(t.commits.c.relation_id == relation_id)
         with self.database.read() as c:
             return [Commit(**r._mapping) for r in c.execute(query)]
-
-    def tasks(self, upto: int | None = None) -> list[Task]:
-        """Commits beyond the frontier of a view that reads their relation (LAZY §2.2, §3.1)."""
-        commits, frontiers, inputs = t.commits.c, t.frontiers.c, t.inputs.c
-        partial = sa.and_(frontiers.stmtsn > 0, commits.csn == frontiers.csn)
-        query = (
-            sa.select(
-                inputs.view_id,
-                commits.relation_id,
-                commits.txsn,
-                commits.csn,
-                sa.case((partial, frontiers.stmtsn), else_=0).label("stmtsn"),
-            )
-            .join_from(t.inputs, t.frontiers, frontiers.view_id == inputs.view_id)
-            .join(t.commits, commits.relation_id == inputs.relation_id)
-            .where(sa.or_(commits.csn > frontiers.csn, partial))
-            .order_by(commits.csn, inputs.view_id, commits.relation_id)
-        )
-        if upto is not None:
-            query = query.where(commits.csn <= upto)
-        with self.database.read() as c:
-            return [Task(**r._mapping) for r in c.execute(query)]
 
     def backlog(self) -> dict[int, tuple[int, int, int]]:
         """Per relation: segments, rows and bytes not yet folded into main."""

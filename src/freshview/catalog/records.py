@@ -150,13 +150,27 @@ class Commit:
 
 @dataclass(frozen=True)
 class Task:
-    """A commit beyond a view's frontier: one unit of pending maintenance."""
+    """A transaction beyond a view's frontier: one unit of pending maintenance (LAZY §2.2, §3.1)."""
 
     view_id: int
-    relation_id: int
     txsn: int
     csn: int
-    stmtsn: int
+    stmtsn: int  # 0: a full task; else a partial one, whose earlier statements the view has seen
+    committed_at: int
+    tables: tuple[int, ...]  # ids of the updated base tables
+    rows: int  # delta rows in their segments
+    reset: bool = False  # a table's history was rewritten: no delta leads across
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """All tasks of one view, counted."""
+
+    view_id: int
+    tasks: int
+    rows: int
+    oldest_at: int  # commit time of the oldest task
+    newest_csn: int
 
 
 @dataclass(frozen=True)

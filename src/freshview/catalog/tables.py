@@ -167,5 +167,16 @@ jobs = Table(
     Column("finished_at", BigInteger),
     Column("report", Text, nullable=False),
     Column("error", Text),
+    Index("fv_jobs_version", "relation_id", "to_csn"),
     sqlite_autoincrement=True,
+)
+
+# When queries used a view: what tells when it will be used next.
+uses = Table(
+    "fv_uses",
+    metadata,
+    Column("view_id", BigInteger, primary_key=True),
+    Column("uses", BigInteger, nullable=False),
+    Column("last_at", BigInteger, nullable=False),
+    Column("mean_gap", BigInteger, nullable=False),  # µs between uses, the newest counting most; 0: used once
 )

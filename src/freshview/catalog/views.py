@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
-from freshview.catalog.records import Commit, Relation, Segment
+from freshview.catalog.records import Backlog, Relation, Segment, Task
 from freshview.catalog.writer import Catalog, _segment_values
 from freshview.errors import NotFound, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name
+
+CHANGES = ("data", "reset")  # commits that a view has to follow; others change no rows
+READERS = ("transaction", "query")  # snapshots that may still ask for a view
+_RECENT = 0.3  # how much the newest gap between uses counts
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,23 @@ class Job:
     to_csn: int
     strategy: str
     tasks: int
-    delta_rows: int
-    view_rows: int
+    delta_rows: int  # of the sources, after condensing
+    view_rows: int  # applied to the view
     seconds: float
     error: str | None = None
     view: str = ""
+    rows_in: int = 0  # in the segments of all tasks
+    condensed: int = 0  # of those, what never reached a join
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a view has been used by queries."""
+
+    uses: int
+    last_at: int
+    mean_gap: int
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,10 @@ class ViewCatalog:
     def frontier(self, view: Relation) -> int:
         """The CSN up to which a view is maintained."""
         with self.catalog.database.read() as c:
-            csn = c.execute(sa.select(t.frontiers.c.csn).where(t.frontiers.c.view_id == view.id)).scalar()
+            return self._frontier(c, view)
+
+    def _frontier(self, c: sa.Connection, view: Relation) -> int:
+        csn = c.execute(sa.select(t.frontiers.c.csn).where(t.frontiers.c.view_id == view.id)).scalar()
         if csn is None:
             raise NotFound(f"view {view.name}", "it was dropped meanwhile", "See SHOW MATERIALIZED VIEWS.")
         return int(csn)
@@ -98,12 +118,111 @@ class ViewCatalog:
             query = sa.select(t.inputs.c.relation_id).where(t.inputs.c.view_id == view.id)
             return list(c.execute(query).scalars())
 
-    def commits_between(self, relation_ids: Sequence[int], after: int, upto: int) -> list[Commit]:
-        """Commits that touched these relations with after < csn ≤ upto."""
-        r = t.commits.c
-        query = sa.select(t.commits).where(r.relation_id.in_(list(relation_ids)), r.csn > after, r.csn <= upto)
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def pending(self, view: Relation, upto: int) -> tuple[int, list[Task]]:
+        """A view's frontier and its tasks up to a CSN, in commit order."""
         with self.catalog.database.read() as c:
-            return [Commit(**row._mapping) for row in c.execute(query.order_by(r.csn))]
+            return self._frontier(c, view), self._tasks(c, t.inputs.c.view_id == view.id, t.commits.c.csn <= upto)
+
+    def tasks(self) -> list[Task]:
+        """All tasks of all views, in commit order."""
+        with self.catalog.database.read() as c:
+            return self._tasks(c)
+
+    def _tasks(self, c: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Task]:
+        r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
+        stmtsn = sa.case((r.csn == f.csn, f.stmtsn), else_=0).label("stmtsn")
+        query = _beyond_frontiers(i.view_id, r.relation_id, r.txsn, r.csn, stmtsn, r.committed_at, r.rows, r.kind)
+        found: dict[tuple[int, int], list[Any]] = {}
+        for row in c.execute(query.where(*conditions).order_by(r.csn, i.view_id, r.relation_id)):
+            found.setdefault((row.csn, row.view_id), []).append(row)
+        return [
+            Task(
+                view_id, rows[0].txsn, csn, rows[0].stmtsn, rows[0].committed_at, tuple(r.relation_id for r in rows),
+                sum(r.rows for r in rows), any(r.kind == "reset" for r in rows),
+            )
+            for (csn, view_id), rows in found.items()
+        ]  # fmt: skip
+
+    def backlogs(self) -> list[Backlog]:
+        """Of each view that has tasks: how many, how old, how large."""
+        r, i = t.commits.c, t.inputs.c
+        query = _beyond_frontiers(
+            i.view_id, sa.func.count(r.csn.distinct()), sa.func.sum(r.rows), sa.func.min(r.committed_at),
+            sa.func.max(r.csn),
+        )  # fmt: skip
+        with self.catalog.database.read() as c:
+            return [Backlog(*map(int, row)) for row in c.execute(query.group_by(i.view_id).order_by(i.view_id))]
+
+    def in_progress(self) -> set[int]:
+        """Ids of the views that somebody is maintaining now."""
+        with self.catalog.database.read() as c:
+            names = sa.select(t.leases.c.relation_id).where(
+                t.leases.c.path == JOB_PATH, t.leases.c.expires_at >= self.catalog.database.now(c)
+            )
+            return set(c.execute(names).scalars())
+
+    def snapshots(self, after: int, before: int) -> list[int]:
+        """CSNs between two that open transactions and queries may still read."""
+        s = t.snapshots.c
+        with self.catalog.database.read() as c:
+            query = sa.select(s.csn).where(
+                s.purpose.in_(READERS), s.csn > after, s.csn < before, s.expires_at >= self.catalog.database.now(c)
+            )
+            return sorted(set(c.execute(query).scalars()))
+
+    def advance(self, csn: int) -> int:
+        """Move views that have nothing to do up to a CSN: they need nothing older; how many moved."""
+        f = t.frontiers.c
+        waiting = _beyond_frontiers(t.inputs.c.view_id).where(t.commits.c.csn <= csn)
+        with self.catalog.database.write(durable=False) as c:
+            idle = sa.and_(f.csn < csn, f.stmtsn == 0, f.view_id.not_in(waiting.correlate(None)))
+            return c.execute(t.frontiers.update().where(idle).values(csn=csn)).rowcount
+
+    # -- versions ----------------------------------------------------------------------------------
+
+    def stored_at(self, view: Relation, csn: int) -> int | None:
+        """The CSN at which the stored rows are those of the view at `csn`; None if they never are.
+
+        Versions of a view are where its jobs began and ended. Between two of them the view is the same as at one
+        if no commit lies in between.
+        """
+        with self.catalog.database.read() as c:
+            before, after = self._versions(c, view, csn)
+            if before is not None and not self._changed(c, view, before, csn):
+                return csn
+            return after if after is not None and not self._changed(c, view, csn, after) else None
+
+    def next_version(self, view: Relation, csn: int) -> int | None:
+        """The first version of a view at or after a CSN; None if its frontier lies before."""
+        with self.catalog.database.read() as c:
+            return self._versions(c, view, csn)[1]
+
+    def _versions(self, c: sa.Connection, view: Relation, csn: int) -> tuple[int | None, int | None]:
+        """The nearest versions at or before a CSN, and at or after it."""
+        frontier = self._frontier(c, view)
+        if frontier <= csn:
+            return frontier, frontier if frontier == csn else None
+        j = t.jobs.c
+        mine = sa.and_(j.relation_id == view.id, j.error.is_(None))
+        ends = [sa.select(column.label("csn")).where(mine) for column in (j.from_csn, j.to_csn)]
+        version = sa.union(*ends).subquery().c.csn
+        before = c.execute(sa.select(sa.func.max(version)).where(version <= csn)).scalar()
+        after = c.execute(sa.select(sa.func.min(version)).where(version >= csn)).scalar()
+        return before, frontier if after is None else min(after, frontier)
+
+    def _changed(self, c: sa.Connection, view: Relation, after: int, upto: int) -> bool:
+        """Did a commit with after < csn ≤ upto change a table that the view reads?"""
+        r, i = t.commits.c, t.inputs.c
+        query = (
+            sa.select(r.csn)
+            .join_from(t.inputs, t.commits, r.relation_id == i.relation_id)
+            .where(i.view_id == view.id, r.csn > after, r.csn <= upto, r.kind.in_(CHANGES))
+        )
+        return c.execute(query.limit(1)).first() is not None
+
+    # -- jobs --------------------------------------------------------------------------------------
 
     def apply(
         self, view: Relation, c0: int, c1: int, segments: Sequence[Segment], leases: Sequence[str], job: Job
@@ -132,10 +251,8 @@ class ViewCatalog:
 
     def _record(self, c: sa.Connection, job: Job) -> None:
         now = self.catalog.database.now(c)
-        report = {
-            "strategy": job.strategy, "tasks": job.tasks, "delta_rows": job.delta_rows, "view_rows": job.view_rows,
-            "seconds": job.seconds,
-        }  # fmt: skip
+        elsewhere = ("view_id", "from_csn", "to_csn", "error", "view")
+        report = {k: v for k, v in asdict(job).items() if k not in elsewhere}
         c.execute(
             t.jobs.insert().values(
                 relation_id=job.view_id,
@@ -180,6 +297,7 @@ class ViewCatalog:
             raise WriteConflict(f"view {view.name}", "was dropped meanwhile", "Nothing is left to do.")
         c.execute(t.frontiers.delete().where(t.frontiers.c.view_id == view.id))
         c.execute(t.inputs.delete().where(t.inputs.c.view_id == view.id))
+        c.execute(t.uses.delete().where(t.uses.c.view_id == view.id))
         return csn
 
     def set_properties(self, view: Relation, properties: Mapping[str, str]) -> int:
@@ -190,3 +308,50 @@ class ViewCatalog:
             merged = {**view.properties, **properties}
             c.execute(t.relations.update().where(t.relations.c.id == view.id).values(properties=json.dumps(merged)))
             return csn
+
+    # -- uses --------------------------------------------------------------------------------------
+
+    def note_uses(self, seen: Mapping[int, tuple[int, int]]) -> None:
+        """Add to the history of use: view id → (how often, last time)."""
+        with self.catalog.database.write(durable=False) as c:
+            known = self._uses(c)
+            held = set(c.execute(sa.select(t.frontiers.c.view_id)).scalars())
+            for view_id, (count, last_at) in seen.items():
+                if view_id not in held:
+                    continue  # dropped meanwhile
+                old = known.get(view_id)
+                if old is None:
+                    c.execute(t.uses.insert().values(view_id=view_id, uses=count, last_at=last_at, mean_gap=0))
+                else:
+                    values = asdict(used_again(old, count, last_at))
+                    c.execute(t.uses.update().where(t.uses.c.view_id == view_id).values(**values))
+
+    def uses(self) -> dict[int, Use]:
+        """How views have been used, by id."""
+        with self.catalog.database.read() as c:
+            return self._uses(c)
+
+    def _uses(self, c: sa.Connection) -> dict[int, Use]:
+        return {r.view_id: Use(r.uses, r.last_at, r.mean_gap) for r in c.execute(sa.select(t.uses))}
+
+
+JOB_PATH = "job"  # of a lease on a view's next job: it claims no files
+
+
+def _beyond_frontiers(*columns: Any) -> sa.Select[Any]:
+    """THE definition of what is pending: commits beyond a view's frontier to tables that the view reads."""
+    r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
+    partial = sa.and_(f.stmtsn > 0, r.csn == f.csn)
+    return (
+        sa.select(*columns)
+        .join_from(t.inputs, t.frontiers, f.view_id == i.view_id)
+        .join(t.commits, r.relation_id == i.relation_id)
+        .where(sa.or_(r.csn > f.csn, partial), r.kind.in_(CHANGES))
+    )
+
+
+def used_again(old: Use, count: int, last_at: int) -> Use:
+    """A history of use with later uses added."""
+    gap = max(last_at - old.last_at, 0) // count
+    mean = gap if old.mean_gap == 0 else int((1 - _RECENT) * old.mean_gap + _RECENT * gap)
+    return Use(old.uses + count, max(old.last_at, last_at), mean)

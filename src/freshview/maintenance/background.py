@@ -1,4 +1,4 @@
-"""The background loop: heartbeats, news from external tables, checkpoints that have become due."""
+"""The background loops: heartbeats, news from external tables, due checkpoints, the maintenance manager."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _HEARTBEAT_SECONDS = 30.0
 
 
 class Loop:
-    """Calls a function again and again in a thread of its own, until stopped."""
+    """Calls a function again and again in a thread of its own, until stopped; at once while it asks for more."""
 
-    def __init__(self, name: str, every: float, step: Callable[[], None], events: Events) -> None:
+    def __init__(self, name: str, every: float, step: Callable[[], bool | None], events: Events) -> None:
         self._every = every
         self._step = step
         self._events = events
@@ -24,9 +24,11 @@ class Loop:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every):
+        again: bool | None = False
+        while not self._stop.wait(0 if again else self._every):
+            again = False
             try:
-                self._step()
+                again = self._step()
             except Exception as error:  # whatever it is: told, and tried again at the next turn
                 self._events.emit("background.failed", error=str(error))
 

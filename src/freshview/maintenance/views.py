@@ -1,6 +1,6 @@
 """Views: created, brought up to date, read, checked, explained.
 
-A job takes one view from its frontier c0 to c1. It computes the change of the stored rows, by delta rules
+A job (`jobs.py`) takes one view from its frontier c0 to c1. It computes the change of the stored rows, by delta rules
 or as the difference between the recomputed definition and what is stored, and shows it by compare-and-set on
 the frontier. Whatever goes wrong leaves the last good state in place.
 """
@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from freshview.catalog.records import PENDING, Lease, Relation, RelationState, Segment
 from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
-from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, QueryFailed, ViewUnusable
+from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, ViewUnusable
 from freshview.events import Events
 from freshview.maintenance.checking import Difference, compared
 from freshview.maintenance.definition import (
@@ -31,9 +28,12 @@ from freshview.maintenance.definition import (
 )
 from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.maintenance.explain import explained
+from freshview.maintenance.jobs import INLINE_BYTES, Jobs, give_up, store
+from freshview.maintenance.manager import Candidate, candidate, parse_deadline
 from freshview.maintenance.runner import Frame, Runner
+from freshview.maintenance.tasks import JOB_ROWS, pending
 from freshview.maintenance.work import Work, Working
-from freshview.relation.delta import INSERT, encode, tag
+from freshview.relation.delta import INSERT, tag
 from freshview.relation.schema import Schema
 from freshview.sql.binding import bind
 from freshview.sql.statements import CreateView
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
 States = Callable[[Relation], RelationState]
-_INLINE_BYTES = 1 << 20
-_ATTEMPTS = 20
 
 
 class ViewKeeper:
@@ -58,8 +56,8 @@ class ViewKeeper:
         self._user_engine = engine
         self._engines: dict[tuple[str, bool], SparkEngine] = {}
         self._definitions: dict[tuple[int, int, str], Definition] = {}
-        self._locks: dict[int, threading.Lock] = {}
         self._guard = threading.Lock()
+        self._jobs = Jobs(catalog, storage, events, self._work)
 
     # -- definitions -------------------------------------------------------------------------------
 
@@ -75,12 +73,10 @@ class ViewKeeper:
             sources = self._sources(statement.query, pin.csn)
             if existing is not None and any(existing.id == r.id for r in self._closure(sources)):
                 raise InvalidStatement(f"view {statement.name}", "its definition would use itself", "Use other tables.")
-            for source in sources.values():
-                if source.kind == "view":
-                    self.bring(source, pin.csn)
+            csn = self._jobs.reached([r for r in sources.values() if r.kind == "view"], pin.csn)
             settings = self._user_engine().settings()
             runner = self._runner(settings)
-            frames = {n: runner.frame(r, pin.csn) for n, r in sources.items()}
+            frames = {n: runner.frame(r, csn) for n, r in sources.items()}
             names = tuple(runner.original(statement.query, frames).columns)
             check_output_names(names)
             columns = {n: visible_columns(r) for n, r in sources.items()}
@@ -100,10 +96,10 @@ class ViewKeeper:
             try:
                 view, created = self._views.create(
                     view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments,
-                    leases, pin.csn, existing,
+                    leases, csn, existing,
                 )  # fmt: skip
             except BaseException:
-                self._give_up(view_id, segments, leases)
+                give_up(self._catalog, self._storage, view_id, segments, leases)
                 raise
             count = sum(s.rows for s in segments)
             self._events.emit("view.created", view=view.name, rows=count)
@@ -118,7 +114,7 @@ class ViewKeeper:
         try:
             files = runner.engine.write(rows, view_id, lease.path, "view")
             count, size = sum(f.rows for f in files), sum(f.size for f in files)
-            if size > _INLINE_BYTES:
+            if size > INLINE_BYTES:
                 segment = Segment(view_id, PENDING, 0, count, size, 1, stmtsn=1, action=INSERT, files=files)
                 return [segment], [lease.id]
             table = runner.read(view_id, files, schema)
@@ -126,7 +122,7 @@ class ViewKeeper:
             self._drop_folder(view_id, lease)
             raise
         self._drop_folder(view_id, lease)
-        return self._segments(view_id, tag(table, schema, INSERT, 1))
+        return store(self._catalog, self._storage, view_id, tag(table, schema, INSERT, 1))
 
     def _drop_folder(self, view_id: int, lease: Lease) -> None:
         self._storage.discard(view_id, lease.path)
@@ -201,88 +197,35 @@ class ViewKeeper:
 
     # -- maintenance -------------------------------------------------------------------------------
 
-    def pending(self, view: Relation, csn: int) -> int:
-        """How many commits up to a CSN the view has not seen."""
-        frontier = self._views.frontier(view)
-        commits = self._views.commits_between(self._views.bases(view), frontier, csn)
-        return len({c.csn for c in commits if c.kind in ("data", "reset")})
+    def bring(self, view: Relation, csn: int) -> list[Job]:
+        """Maintain a view up to a CSN; the jobs that took, none if it had seen everything already."""
+        return self._jobs.bring(view, csn)
 
-    def bring(self, view: Relation, csn: int, *, full: bool = False) -> Job | None:
-        """Maintain a view up to a CSN; None if it had seen everything already."""
-        with self._guard:
-            lock = self._locks.setdefault(view.id, threading.Lock())
-        with lock:  # within the process one job per view; between processes the compare-and-set decides
-            for _ in range(_ATTEMPTS):
-                c0 = self._views.frontier(view)
-                if c0 >= csn and not full:
-                    return None
-                tasks = self.pending(view, csn)
-                if not tasks and not full:
-                    return None
-                job = self._job(view, c0, max(c0, csn), tasks, full=full)
-                if job is not None:
-                    return job
-        raise QueryFailed(f"view {view.name}", "others kept maintaining it at the same time", "Try again.")
+    def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
+        """One job towards a CSN, if nobody else is at it."""
+        return self._jobs.step(view, csn, most_rows=most_rows, wait=False)
 
-    def _job(self, view: Relation, c0: int, c1: int, tasks: int, *, full: bool) -> Job | None:
-        begun = time.perf_counter()
-        pin = self._catalog.begin("job", at=c0)
-        try:
-            try:
-                work = self._work(view, c0, c1, full=full)
-            except FreshviewError as error:
-                self._views.record(Job(view.id, c0, c1, "failed", tasks, 0, 0, time.perf_counter() - begun, str(error)))
-                raise
-            job = Job(
-                view.id, c0, c1, work.strategy, tasks, work.delta_rows, work.rows.num_rows, time.perf_counter() - begun,
-                view=view.name,
-            )  # fmt: skip
-            if full and c0 == c1:
-                c1 = self._views.reserve_csn(view)
-            segments, leases = self._segments(view.id, work.rows)
-            self._events.emit("job.computed", view=view.name, from_csn=c0, to_csn=c1)
-            done = False
-            try:
-                done = self._views.apply(view, c0, c1, segments, leases, job)
-            finally:
-                if not done:
-                    self._give_up(view.id, segments, leases)
-            self._events.emit("job.done" if done else "job.lost", view=view.name, from_csn=c0, to_csn=c1)
-            return job if done else None
-        finally:
-            self._catalog.release(pin)
+    def refresh(self, view: Relation) -> Job:
+        """Compute a view anew, whatever it has seen."""
+        return self._jobs.refresh(view)
 
-    def _work(self, view: Relation, c0: int, c1: int, *, full: bool) -> Work:
+    def candidates(self) -> list[Candidate]:
+        """The views that have something to do, as the manager's policies see them."""
+        now, uses = self._catalog.now(), self._views.uses()
+        found = ((b, self._catalog.relation_by_id(b.view_id)) for b in self._views.backlogs())
+        return [candidate(b, view, uses.get(view.id), now) for b, view in found if view is not None]
+
+    def advance(self) -> None:
+        """Views with nothing to do hold back nothing: they are as good at the newest commit."""
+        self._views.advance(self._catalog.snapshot())
+
+    def note_uses(self, uses: Mapping[int, tuple[int, int]]) -> None:
+        self._views.note_uses(uses)
+
+    def _work(self, view: Relation, c0: int, c1: int, full: bool) -> Work:
         """The change of the stored rows from c0 to c1."""
-        definition = self.definition(view)
-        for source in definition.sources.values():
-            if source.kind == "view":
-                self.bring(source, c1)
-        commits = self._views.commits_between(self._views.bases(view), c0, c1)
-        reset = any(c.kind == "reset" for c in commits)
-        working = Working(view, definition, c0, c1, lambda small: self._runner_of(view, small=small))
-        return working.work(full=full or reset)
-
-    # -- storing ----------------------------------------------------------------------------------
-
-    def _segments(self, view_id: int, rows: pa.Table) -> tuple[list[Segment], list[str]]:
-        """Delta rows as a segment: inline, or as a file under a lease."""
-        if rows.num_rows == 0:
-            return [], []
-        if rows.nbytes <= _INLINE_BYTES:
-            payload = encode(rows)
-            return [Segment(view_id, PENDING, 0, rows.num_rows, len(payload), 1, payload=payload)], []
-        lease: Lease | None = self._catalog.lease(view_id, self._storage.layout.new_folder("delta"))
-        assert lease is not None
-        files = self._storage.write_parquet(view_id, lease.path, rows)
-        size = sum(f.size for f in files)
-        return [Segment(view_id, PENDING, 0, rows.num_rows, size, 1, files=files)], [lease.id]
-
-    def _give_up(self, view_id: int, segments: list[Segment], leases: list[str]) -> None:
-        """Leave nothing of a result that was not shown; only files whose lease is still held are ours to remove."""
-        if leases and self._catalog.drop_leases(leases):
-            for folder in {f.path.split("/")[0] for s in segments for f in s.files}:
-                self._storage.discard(view_id, folder)
+        working = Working(view, self.definition(view), c0, c1, lambda small: self._runner_of(view, small=small))
+        return working.work(full=full)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -296,10 +239,8 @@ class ViewKeeper:
                 self.bring(view, csn)
             except FreshviewError:
                 return self.from_definition(view, csn)
-        frontier = self._views.frontier(view)
-        if frontier <= csn or not self._views.commits_between(self._views.bases(view), csn, frontier):
-            return reader.frame(view, max(csn, view.created_csn))
-        return self.from_definition(view, csn)
+        at = self._views.stored_at(view, csn)
+        return self.from_definition(view, csn) if at is None else reader.frame(view, max(at, view.created_csn))
 
     def from_definition(self, view: Relation, csn: int, state: States | None = None) -> Frame:
         """What the definition gives at a CSN, or over states of the caller's (a transaction's)."""
@@ -347,9 +288,7 @@ class ViewKeeper:
 
     def age(self, view: Relation, csn: int) -> timedelta:
         """How long ago the oldest commit was made that the view has not seen."""
-        commits = self._views.commits_between(self._views.bases(view), self._views.frontier(view), csn)
-        waiting = [c.committed_at for c in commits if c.kind in ("data", "reset")]
-        return timedelta(microseconds=max(self._catalog.now() - min(waiting), 0)) if waiting else timedelta(0)
+        return pending(self._views, view, csn).age(self._catalog.now())
 
     def bases(self, view: Relation) -> list[int]:
         return self._views.bases(view)
@@ -385,4 +324,6 @@ def _checked_properties(properties: dict[str, str]) -> str:
             raise InvalidStatement(
                 f"property '{name}'='{value}'", f"is not among {', '.join(known[name])}", "Choose one of them."
             )
+    if "deadline" in properties:
+        parse_deadline(properties["deadline"])
     return properties.get("refresh", "auto").lower()

@@ -1,0 +1,269 @@
+"""Jobs: one view, a run of its tasks combined into one, from its frontier c0 to c1 (LAZY §3.3 to §3.5).
+
+Law: jobs of one view follow each other in commit order. A job shows its result by compare-and-set on the frontier, or
+not at all; that alone makes it right. The lease on a view's next job only saves double work: who finds it taken waits
+for the job in progress, and takes over when its owner has been silent for too long on the catalog's clock.
+
+Law: a view that reads views is computed at a CSN at which each of them has a version. They are brought there first;
+where one has gone further already, the job goes on to that one's next version.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import pyarrow as pa
+
+from freshview.catalog.records import PENDING, Lease, Relation, Segment
+from freshview.catalog.views import JOB_PATH, Job, ViewCatalog
+from freshview.catalog.writer import Catalog
+from freshview.errors import (
+    CatalogUnavailable,
+    FreshviewError,
+    NotFound,
+    QueryFailed,
+    SparkUnavailable,
+    StorageUnavailable,
+    WriteConflict,
+)
+from freshview.events import Events
+from freshview.maintenance.tasks import JOB_ROWS, Pending, combined, pending
+from freshview.maintenance.work import Work
+from freshview.relation.delta import encode
+from freshview.storage.store import Storage
+
+INLINE_BYTES = 1 << 20
+_ATTEMPTS = 20
+_PATIENCE = 600.0  # seconds that somebody waits for a job in progress elsewhere
+_POLLS = (0.01, 0.25)  # seconds between looks at it: at first, at most
+
+# The change of a view's stored rows from c0 to c1; True: recompute it.
+Execute = Callable[[Relation, int, int, bool], Work]
+
+
+class Jobs:
+    """Runs the jobs of one warehouse's views."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        storage: Storage,
+        events: Events,
+        execute: Execute,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._catalog = catalog
+        self._views = ViewCatalog(catalog)
+        self._storage = storage
+        self._events = events
+        self._execute = execute
+        self._clock = clock
+        self._sleep = sleep
+        self._locks: dict[int, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def bring(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> list[Job]:
+        """Maintain a view up to a CSN, in as many jobs as that takes; those that ran here."""
+        done = []
+        while (job := self.step(view, csn, most_rows=most_rows)) is not None:
+            done.append(job)
+        return done
+
+    def refresh(self, view: Relation) -> Job:
+        """Compute all rows of a view anew, with all commits of now."""
+        for _ in range(_ATTEMPTS):
+            before = self._views.frontier(view)
+            end = self.reached(self._source_views(view), self._views.reserve_csn(view))  # later commits are not in it
+            job = self._in_turn(view, before, partial(self._run, view, before, end, full=True))
+            if job is not None:
+                return job
+        raise _crowded(view)
+
+    def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS, wait: bool = True) -> Job | None:
+        """One job towards a CSN; None if nothing is left to do, or, without `wait`, if somebody is at it."""
+        for _ in range(_ATTEMPTS):
+            left = pending(self._views, view, csn)
+            if not left.tasks:
+                return None
+            last = left.tasks[-1].csn
+            end = combined(left.tasks, self._views.snapshots(left.frontier, last), most_rows)
+            try:
+                job = self._attempt(view, left, end, wait)
+            except FreshviewError as error:
+                if is_transient(error) or end == last:
+                    raise
+                job = self._attempt(view, left, last, wait)  # a later task may have corrected the data: go past it
+            if job is not None or not wait:
+                return job
+        raise _crowded(view)
+
+    def _attempt(self, view: Relation, left: Pending, end: int, wait: bool) -> Job | None:
+        """A job from the frontier to an end; None if somebody else moved the frontier."""
+        begun = self._clock()
+        try:
+            end = self.reached(self._source_views(view), end)
+        except FreshviewError as error:
+            self._failed(view, left.frontier, end, left, begun, error)
+            raise
+        run = partial(self._run, view, left.frontier, end, sources=self._clock() - begun)
+        return self._in_turn(view, left.frontier, run, wait=wait)
+
+    # -- the order of views ------------------------------------------------------------------------
+
+    def reached(self, sources: Sequence[Relation], end: int) -> int:
+        """Bring views to a CSN, or all of them to the first one after it at which all have a version."""
+        for _ in range(_ATTEMPTS):
+            for source in sources:
+                self.bring(source, end)
+            ahead = [self._views.next_version(s, end) for s in sources if self._views.stored_at(s, end) != end]
+            if not ahead:
+                return end
+            end = max(version or end for version in ahead)
+        raise _crowded(sources[0])
+
+    def _source_views(self, view: Relation) -> list[Relation]:
+        found = []
+        for name, entry in json.loads(view.properties["sources"]).items():
+            relation = self._catalog.relation_by_id(entry["id"])
+            if relation is None:
+                raise NotFound(f"view {view.name}", f"its source {name} is gone", "Drop the view.")
+            found += [relation] if relation.kind == "view" else []
+        return found
+
+    # -- one at a time -----------------------------------------------------------------------------
+
+    def _in_turn(self, view: Relation, c0: int, run: Callable[[float], Job | None], *, wait: bool = True) -> Job | None:
+        """Run a job from c0 when nobody else runs one for the view; None if the frontier moved before."""
+        begun = self._clock()
+        with self._local_turn(view, wait) as ours:
+            lease = self._lease(view, c0, wait) if ours else None
+            if lease is None:
+                return None
+            try:
+                return run(self._clock() - begun) if self._views.frontier(view) == c0 else None
+            finally:
+                self._catalog.drop_leases([lease.id])
+
+    @contextmanager
+    def _local_turn(self, view: Relation, wait: bool) -> Iterator[bool]:
+        """Threads of this process wait for each other without polling."""
+        with self._guard:
+            lock = self._locks.setdefault(view.id, threading.Lock())
+        taken = lock.acquire(timeout=_PATIENCE) if wait else lock.acquire(blocking=False)
+        if not taken and wait:
+            raise _crowded(view)
+        try:
+            yield taken
+        finally:
+            if taken:
+                lock.release()
+
+    def _lease(self, view: Relation, c0: int, wait: bool) -> Lease | None:
+        """The right to the view's next job; None as soon as another's job has moved the frontier."""
+        until, (pause, longest) = self._clock() + _PATIENCE, _POLLS
+        while True:
+            lease = self._catalog.lease(view.id, JOB_PATH, f"job-{view.id}")
+            if lease is not None or not wait or self._views.frontier(view) != c0:
+                return lease
+            if self._clock() > until:
+                raise _crowded(view)
+            self._events.emit("job.waiting", view=view.name, from_csn=c0)
+            self._sleep(pause)
+            pause = min(2 * pause, longest)
+
+    # -- one job -----------------------------------------------------------------------------------
+
+    def _run(
+        self, view: Relation, c0: int, c1: int, waited: float, *, full: bool = False, sources: float = 0.0
+    ) -> Job | None:
+        """Compute and show; None if the frontier moved meanwhile."""
+        left = pending(self._views, view, c1)
+        begun = self._clock()
+        pin = self._catalog.begin("job", at=c0)
+        try:
+            try:
+                work = self._execute(view, c0, c1, full or left.reset)
+            except Exception as error:
+                self._failed(view, c0, c1, left, begun, error)
+                raise
+            computed = self._clock()
+            segments, leases = store(self._catalog, self._storage, view.id, work.rows)
+            self._events.emit("job.computed", view=view.name, from_csn=c0, to_csn=c1)
+            done = False
+            try:
+                now = self._clock()
+                phases = {"wait": waited, "sources": sources, "compute": computed - begun, "store": now - computed}
+                job = Job(
+                    view.id, c0, c1, work.strategy, len(left.tasks), work.delta_rows, work.rows.num_rows, now - begun,
+                    None, view.name, left.rows, _condensed(work, left.rows), phases,
+                )  # fmt: skip
+                done = self._views.apply(view, c0, c1, segments, leases, job)
+            finally:
+                if not done:
+                    give_up(self._catalog, self._storage, view.id, segments, leases)
+            self._events.emit("job.done" if done else "job.lost", view=view.name, from_csn=c0, to_csn=c1)
+            return job if done else None
+        finally:
+            self._catalog.release(pin)
+
+    def _failed(self, view: Relation, c0: int, c1: int, left: Pending, begun: float, error: Exception) -> None:
+        seconds = self._clock() - begun
+        what = str(error) or type(error).__name__
+        with suppress(FreshviewError):  # the error that is under way tells more
+            self._views.record(
+                Job(view.id, c0, c1, "failed", len(left.tasks), 0, 0, seconds, what, view.name, left.rows)
+            )
+        self._events.emit("job.failed", view=view.name, from_csn=c0, to_csn=c1, error=what)
+
+
+def _condensed(work: Work, rows_in: int) -> int:
+    """Rows that cancelled before any join; a job that recomputed looked at none of them."""
+    return max(rows_in - work.delta_rows, 0) if work.strategy in ("incremental", "nothing") else 0
+
+
+def _crowded(view: Relation) -> FreshviewError:
+    return QueryFailed(f"view {view.name}", "others kept maintaining it at the same time", "Try again.")
+
+
+# -- storing ---------------------------------------------------------------------------------------
+
+
+def store(catalog: Catalog, storage: Storage, view_id: int, rows: pa.Table) -> tuple[list[Segment], list[str]]:
+    """Delta rows as a segment: inline, or as a file under a lease."""
+    if rows.num_rows == 0:
+        return [], []
+    if rows.nbytes <= INLINE_BYTES:
+        payload = encode(rows)
+        return [Segment(view_id, PENDING, 0, rows.num_rows, len(payload), 1, payload=payload)], []
+    lease = catalog.lease(view_id, storage.layout.new_folder("delta"))
+    assert lease is not None
+    files = storage.write_parquet(view_id, lease.path, rows)
+    size = sum(f.size for f in files)
+    return [Segment(view_id, PENDING, 0, rows.num_rows, size, 1, files=files)], [lease.id]
+
+
+def give_up(catalog: Catalog, storage: Storage, view_id: int, segments: list[Segment], leases: list[str]) -> None:
+    """Leave nothing of a result that was not shown; only files whose lease is still held are ours to remove."""
+    if leases and catalog.drop_leases(leases):
+        for folder in {f.path.split("/")[0] for s in segments for f in s.files}:
+            storage.discard(view_id, folder)
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+_PASSING = (CatalogUnavailable, StorageUnavailable, SparkUnavailable, WriteConflict)
+_PASSING_WORDS = ("spark failed (", "outofmemory", "cancel", "executor lost", "no space left", "at the same time")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Can the same job succeed later on the same data? (memory, cancelling, I/O; not a cast or a missing source)"""
+    if not isinstance(error, FreshviewError):
+        return True
+    return isinstance(error, _PASSING) or any(word in str(error).lower() for word in _PASSING_WORDS)

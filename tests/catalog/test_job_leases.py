@@ -1,0 +1,334 @@
+"""Jobs: one per view at a time across processes, in commit order, cut where others read, right whatever happens."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.catalog.view_world import World
+
+from freshview.catalog.records import Relation
+from freshview.catalog.writer import LIFETIME
+from freshview.errors import FreshviewError, QueryFailed, StorageUnavailable, TypeMismatch
+from freshview.maintenance.jobs import is_transient
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def test_a_job_takes_all_tasks_and_tells_of_itself(world: World) -> None:
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    c0 = p.views.frontier(view)
+    for v in range(5):
+        csn = p.put({"a": {1: v, 10 + v: v}})
+    (job,) = p.jobs.bring(view, csn)
+    assert p.stored(view, csn) == p.defined(view, csn)
+    assert (job.from_csn, job.to_csn, job.tasks, job.rows_in, job.delta_rows, job.condensed) == (c0, csn, 5, 10, 6, 4)
+    assert (job.view_rows, job.error, set(job.phases)) == (6, None, {"wait", "sources", "compute", "store"})
+    assert p.views.history(view) == [job]
+    assert p.jobs.bring(view, csn) == []
+
+
+def test_who_finds_a_job_in_progress_waits_for_it(world: World) -> None:
+    """Law: the second runs no job; it goes on as soon as the first has moved the frontier."""
+    ours, theirs = world.process(), world.process()
+    view = ours.view("v", ours.table("a"))
+    csn = ours.put({"a": {1: 1}})
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        assert go.wait(10)
+
+    ours.before = hold
+    thread = threading.Thread(target=ours.jobs.bring, args=(view, csn))
+    thread.start()
+    assert begun.wait(10)
+    waits: list[int] = []
+
+    def let_go() -> None:
+        waits.append(1)
+        if len(waits) == 3:
+            go.set()
+            thread.join()
+
+    world.while_waiting = let_go
+    assert theirs.jobs.bring(view, csn) == []
+    assert len(waits) == 3
+    assert (len(ours.ran), theirs.ran) == (1, [])
+    assert theirs.stored(view, csn) == theirs.defined(view, csn)
+
+
+def test_a_dead_owner_is_taken_over_from_when_its_lease_expires(world: World) -> None:
+    """Law: on the catalog's clock, and not before."""
+    dead, alive = world.process(), world.process()
+    view = dead.view("v", dead.table("a"))
+    csn = dead.put({"a": {1: 1}})
+    assert dead.catalog.lease(view.id, "job", f"job-{view.id}") is not None
+    begun = world.now
+    (job,) = alive.jobs.bring(view, csn)
+    assert LIFETIME <= world.now - begun < LIFETIME + 1_000_000
+    assert job.phases["wait"] >= LIFETIME / 1e6
+    assert alive.stored(view, csn) == alive.defined(view, csn)
+
+
+def test_a_live_owner_is_waited_for_but_not_for_ever(world: World) -> None:
+    slow, waiting = world.process(), world.process()
+    view = slow.view("v", slow.table("a"))
+    csn = slow.put({"a": {1: 1}})
+    assert slow.catalog.lease(view.id, "job", f"job-{view.id}") is not None
+    world.while_waiting = slow.catalog.heartbeat
+    with pytest.raises(QueryFailed, match="others kept maintaining it"):
+        waiting.jobs.bring(view, csn)
+    assert waiting.ran == []
+    assert waiting.jobs.step(view, csn, wait=False) is None
+
+
+def test_a_job_that_lost_its_lease_and_the_race_is_discarded(world: World) -> None:
+    """Law: the compare-and-set decides; nothing is applied twice."""
+    ours, theirs = world.process(), world.process()
+    view = ours.view("v", ours.table("a"))
+    csn = ours.put({"a": {1: 1, 2: 2}})
+
+    def overtake(*_: object) -> None:
+        ours.before = lambda *_: None
+        world.now += LIFETIME + 1
+        assert len(theirs.jobs.bring(view, csn)) == 1
+
+    ours.before = overtake
+    assert ours.jobs.bring(view, csn) == []
+    assert [j.to_csn for j in ours.views.history(view)] == [csn]
+    assert ours.stored(view, csn) == ours.defined(view, csn)
+
+
+def test_the_lease_is_given_back_after_success_and_failure(world: World) -> None:
+    ours, theirs = world.process(), world.process()
+    view = ours.view("v", ours.table("a"))
+    csn = ours.put({"a": {1: 1}})
+
+    def fail(*_: object) -> None:
+        raise TypeMismatch("a cast", "it fails")
+
+    ours.before = fail
+    with pytest.raises(TypeMismatch):
+        ours.jobs.bring(view, csn)
+    assert "a cast: it fails" in str(ours.views.history(view)[-1].error)
+    before = world.now
+    assert len(theirs.jobs.bring(view, csn)) == 1
+    assert world.now == before
+
+
+def test_a_run_is_cut_at_a_snapshot_that_is_still_read(world: World) -> None:
+    """Law: an open transaction reads a view from its store at its own snapshot, however far others bring it."""
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    p.put({"a": {1: 1}})
+    tx = p.begin()
+    p.put({"a": {1: 2}})
+    other = world.process().begin()  # another process's counts as well
+    p.put({"a": {1: 3}})
+    csn = p.put({"a": {2: 4}})
+    jobs = p.jobs.bring(view, csn)
+    assert [j.to_csn for j in jobs] == [tx.snapshot, other.snapshot, csn]
+    for at in (tx.snapshot, other.snapshot, csn):
+        assert p.shown(view, at) == p.defined(view, at)
+    between = csn - 1
+    assert p.shown(view, between) is None, "nobody asked for this version: its definition answers"
+    tx.rollback()
+    other.rollback()
+    p.put({"a": {1: 5}})
+    assert len(p.jobs.bring(view, p.put({"a": {1: 6}}))) == 1
+
+
+def test_snapshots_that_see_no_difference_cut_nothing(world: World) -> None:
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    p.table("b")
+    before = p.begin()
+    p.put({"a": {1: 1}})
+    p.put({"a": {1: 2}})
+    p.put({"b": {1: 2}})
+    after = p.begin()
+    assert len(p.jobs.bring(view, p.put({"b": {2: 2}}))) == 1
+    for tx in (before, after):
+        assert p.shown(view, tx.snapshot) == p.defined(view, tx.snapshot)
+    expired = p.begin()
+    p.put({"a": {1: 3}})
+    world.now += LIFETIME + 1
+    assert len(p.jobs.bring(view, p.put({"a": {1: 4}}))) == 1, "a dead reader's snapshot binds nobody"
+    assert p.shown(view, expired.snapshot) == p.defined(view, expired.snapshot)
+
+
+def test_a_version_between_the_last_commit_and_the_frontier_is_told_right(world: World) -> None:
+    """Law: a view read at a CSN shows all commits up to it, also where the job went on to a later commit of others."""
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    p.table("b")
+    changed = p.put({"a": {1: 1}})
+    csn = p.put({"b": {1: 1}})
+    p.jobs.bring(view, csn)
+    p.views.advance(csn)
+    assert p.shown(view, changed) == p.defined(view, changed) != {}
+
+
+def test_jobs_are_bounded_and_follow_commit_order(world: World) -> None:
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    ends = [p.put({"a": {10 * i + j: i for j in range(n)}}) for i, n in enumerate((3, 3, 9, 1, 1))]
+    jobs = p.jobs.bring(view, ends[-1], most_rows=6)
+    assert [(j.to_csn, j.tasks, j.rows_in) for j in jobs] == [(ends[1], 2, 6), (ends[2], 1, 9), (ends[4], 2, 2)]
+    assert p.stored(view, ends[-1]) == p.defined(view, ends[-1])
+
+
+def test_corrected_data_heals_a_view_past_the_bad_commit(world: World) -> None:
+    """Law: where a bounded job fails on its data, the whole run is tried: a later commit may have corrected it."""
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    bad = p.put({"a": {1: -1}})
+    tx = p.begin()
+
+    def refuse_bad(_: Relation, __: int, c1: int) -> None:
+        if c1 == bad:
+            raise TypeMismatch("v", "is negative")
+
+    p.before = refuse_bad
+    with pytest.raises(TypeMismatch):
+        p.jobs.bring(view, bad)
+    csn = p.put({"a": {1: 1}})
+    assert [j.to_csn for j in p.jobs.bring(view, csn)] == [csn]
+    assert p.stored(view, csn) == p.defined(view, csn)
+    assert p.shown(view, tx.snapshot) is None
+    tx.rollback()
+
+
+def test_a_refresh_misses_no_commit_made_meanwhile(world: World) -> None:
+    """Law: a refresh stands at a commit of its own, made before it computes; later commits stay pending."""
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    p.jobs.bring(view, p.put({"a": {1: 1}}))
+    made: list[int] = []
+    p.before = lambda *_: made.append(p.put({"a": {2: 2}})) if not made else None
+    job = p.jobs.refresh(view)
+    assert p.ran[-1][3]
+    assert job.to_csn < made[0]
+    assert [k.csn for k in p.views.tasks()] == made
+    p.jobs.bring(view, made[0])
+    assert p.stored(view, made[0]) == p.defined(view, made[0])
+
+
+def test_an_upper_view_waits_for_no_version_that_its_lower_view_has_passed(world: World) -> None:
+    """Law: an upper view is never computed over a lower view at a CSN where that one has no version."""
+    p = world.process()
+    a, b = p.table("a"), p.table("b")
+    low = p.view("low", a)
+    high = p.view("high", low, b)
+    first = p.put({"a": {1: 1}, "b": {1: 1}})
+    last = p.put({"a": {2: 2}})
+    p.jobs.bring(low, last)  # in one step past `first`
+    assert p.shown(high, first) is None
+    assert p.shown(high, last) == p.defined(high, last)
+    assert {j.to_csn for j in p.views.history(high)} == {last}
+
+
+def test_lower_views_are_brought_first(world: World) -> None:
+    p = world.process()
+    low = p.view("low", p.table("a"))
+    mid = p.view("mid", low)
+    high = p.view("high", mid, low)
+    csn = p.put({"a": {1: 1}})
+    p.jobs.bring(high, csn)
+    assert [name for name, *_ in p.ran] == ["low", "mid", "high"]
+    assert all(p.stored(v, csn) == p.defined(v, csn) for v in (low, mid, high))
+
+
+def test_a_lower_view_refreshed_alone_leaves_upper_views_consistent(world: World) -> None:
+    p = world.process()
+    a, b = p.table("a"), p.table("b")
+    low = p.view("low", a)
+    high = p.view("high", low, b)
+    p.jobs.bring(high, p.put({"a": {1: 1}}))
+    p.jobs.bring(high, p.put({"b": {1: 1}}))
+    p.jobs.refresh(low)
+    csn = p.put({"a": {1: 3}, "b": {2: 2}})
+    p.jobs.bring(high, csn)
+    assert all(p.stored(v, csn) == p.defined(v, csn) for v in (low, high))
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (TypeMismatch("a cast", "fails"), False),
+        (QueryFailed("view v", "[CAST_INVALID_INPUT] The value 'x' …"), False),
+        (QueryFailed("view v", "Spark failed (An error occurred while calling o1.x)"), True),
+        (QueryFailed("view v", "Job 3 cancelled part of cancelled job group x"), True),
+        (QueryFailed("view v", "java.lang.OutOfMemoryError: Java heap space"), True),
+        (StorageUnavailable("disk", "full"), True),
+        (MemoryError(), True),
+        (FreshviewError("anything"), False),
+    ],
+)
+def test_passing_failures_are_told_from_wrong_data(error: Exception, transient: bool) -> None:
+    assert is_transient(error) is transient
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=6, deadline=None)
+def test_whatever_the_interleaving_every_view_shows_its_definition(draw: random.Random) -> None:
+    """Law: commits, open snapshots, jobs of two processes, expiring leases, refreshes, views over views, in any order:
+    what a store gives for a CSN is the definition there, jobs of a view join end to end, all views arrive."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        p, q = world.process(), world.process()
+        tables = [p.table(n) for n in "ab"]
+        low = p.view("low", tables[0])
+        views = [low, p.view("mid", low, tables[1]), p.view("high", low, tables[0])]
+        views.append(p.view("top", views[1], views[2]))
+        first = p.catalog.snapshot()
+
+        def interfere(*_: object) -> None:
+            if draw.random() < 0.2:
+                act(depth=1)
+
+        def act(depth: int = 0) -> None:
+            who, view = draw.choice((p, q)), draw.choice(views)
+            csn = draw.randint(max(view.created_csn, first), who.catalog.snapshot())
+            match draw.randint(0, 6):
+                case 0 | 1:
+                    names = draw.choice(("a", "b", "ab"))
+                    who.put({n: {draw.randint(1, 4): draw.randint(1, 3)} for n in names})
+                case 2:
+                    who.catalog.begin("transaction", at=csn)
+                case 3 if depth == 0:
+                    assert who.shown(view, csn) in (None, who.defined(view, csn))
+                case 4 if depth == 0:
+                    who.jobs.bring(view, csn, most_rows=draw.randint(1, 5))
+                case 5 if depth == 0:
+                    who.jobs.refresh(view)
+                case 6:
+                    who.views.advance(who.catalog.snapshot())
+                    world.now += draw.choice((1, LIFETIME + 1))
+
+        p.before = q.before = interfere
+        for _ in range(30):
+            act()
+        p.before = q.before = lambda *_: None
+        csn = p.catalog.snapshot()
+        for view in views:
+            assert p.shown(view, csn) == p.defined(view, csn)
+            jobs = [j for j in p.views.history(view) if j.error is None]
+            assert all(x.to_csn <= y.from_csn and y.from_csn < y.to_csn for x, y in pairwise(jobs))
+            for at in range(view.created_csn, csn + 1):
+                assert p.shown(view, at) in (None, p.defined(view, at)), (view.name, at)
+        world.close()

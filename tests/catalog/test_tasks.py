@@ -1,0 +1,178 @@
+"""Tasks: the commits beyond each view's frontier, of the tables it reads directly or through other views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.catalog.view_world import Process, World
+
+from freshview.catalog import tables as t
+from freshview.catalog.engine import Database, sqlite_url
+from freshview.catalog.migrations import STEPS, migrate
+from freshview.catalog.records import Backlog, Task
+from freshview.catalog.views import Use, ViewCatalog, used_again
+from freshview.catalog.writer import Catalog
+from freshview.listing import show
+from freshview.maintenance.tasks import combined, pending
+from freshview.sql.statements import Show
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def process(world: World) -> Process:
+    return world.process()
+
+
+def test_a_task_is_a_transaction_that_touched_what_a_view_reads(process: Process) -> None:
+    """Law: one task per view and transaction, with all its updated tables; none for other tables or DDL."""
+    a, b, c = (process.table(n) for n in "abc")
+    low = process.view("low", a)
+    high = process.view("high", low, b)
+    one = process.put({"a": {1: 1}})
+    process.put({"c": {1: 1}})
+    process.catalog.rename("a", "renamed")
+    both = process.put({"renamed": {2: 2, 3: 3}, "b": {1: 1}})
+    tasks = process.views.tasks()
+    assert [(k.view_id, k.csn, k.tables, k.rows) for k in tasks] == [
+        (low.id, one, (a.id,), 1), (high.id, one, (a.id,), 1), (low.id, both, (a.id,), 2),
+        (high.id, both, (a.id, b.id), 3),
+    ]  # fmt: skip
+    commits = {c.csn: c for c in process.catalog.commits()}
+    assert all((k.txsn, k.committed_at) == (commits[k.csn].txsn, commits[k.csn].committed_at) for k in tasks)
+    assert {k.stmtsn for k in tasks} == {0}
+    assert c.id not in {i for k in tasks for i in k.tables}
+
+
+def test_tasks_go_with_the_maintenance_commit_and_with_the_view(process: Process) -> None:
+    a = process.table("a")
+    low = process.view("low", a)
+    other = process.view("other", a)
+    csn = process.put({"a": {1: 1}})
+    process.jobs.bring(low, csn)
+    assert [k.view_id for k in process.views.tasks()] == [other.id]
+    process.views.drop(other)
+    assert process.views.tasks() == []
+
+
+def test_a_commit_writes_nothing_per_view(process: Process) -> None:
+    """Law: with ten views a commit leaves the same rows in the catalog as with none."""
+
+    tables = t.metadata.sorted_tables
+
+    def rows() -> dict[str, int]:
+        with process.catalog.database.read() as c:
+            return {x.name: c.execute(sa.select(sa.func.count(1)).select_from(x)).scalar_one() for x in tables}
+
+    a = process.table("a")
+    growth = []
+    for _ in range(2):
+        before = rows()
+        process.put({"a": {1: 1}})
+        growth.append({n: k - before[n] for n, k in rows().items()})
+        for i in range(10):
+            process.catalog.find(f"v{i}") or process.view(f"v{i}", a)
+    assert growth[0] == growth[1]
+    assert {n for n, k in growth[0].items() if k} == {"fv_commits", "fv_segments"}
+
+
+def test_what_is_pending_and_its_age(world: World, process: Process) -> None:
+    a = process.table("a")
+    view = process.view("v", a)
+    assert pending(process.views, view, process.catalog.snapshot()).tasks == ()
+    first = process.put({"a": {1: 1}})
+    world.now += 7_000_000
+    last = process.put({"a": {2: 2, 3: 3}})
+    world.now += 1_000_000
+    left = pending(process.views, view, last)
+    assert (len(left.tasks), left.rows, round(left.age(world.now).total_seconds())) == (2, 3, 8)
+    assert len(pending(process.views, view, first).tasks) == 1
+    oldest = left.tasks[0].committed_at
+    assert process.views.backlogs() == [Backlog(view.id, 2, 3, oldest, last)]
+
+
+def test_show_tasks(world: World, process: Process) -> None:
+    a, b = process.table("a"), process.table("b")
+    process.view("v", a, b)
+    process.view("w", b)
+    csn = process.put({"a": {1: 1, 2: 2}, "b": {1: 1}})
+    world.now += 2_000_000
+    shown = show(process.catalog, Show("tasks"))
+    assert shown.columns == ("view", "txsn", "csn", "stmtsn", "tables", "rows", "age", "status")
+    txsn = str(process.views.tasks()[0].txsn)
+    assert list(shown.rows) == [
+        ("v", txsn, str(csn), "0", "a, b", "3", "2.0 s", "pending"),
+        ("w", txsn, str(csn), "0", "b", "1", "2.0 s", "pending"),
+    ]
+    assert [r[0] for r in show(process.catalog, Show("tasks", "w*")).rows] == ["w"]
+    seen = []
+    process.before = lambda *_: seen.append([r[-1] for r in show(process.catalog, Show("tasks")).rows])
+    process.jobs.bring(process.catalog.relation("v"), csn)
+    assert seen == [["in progress", "pending"]]
+
+
+def test_views_with_nothing_to_do_move_with_the_newest_commit(process: Process) -> None:
+    """Law: a view whose tables rest holds back no version of others; one that has tasks stays where it is."""
+    a, b = process.table("a"), process.table("b")
+    idle, stale = process.view("idle", a), process.view("stale", b)
+    start = process.views.frontier(stale)
+    old = process.put({"a": {1: 1}})
+    process.jobs.bring(idle, old)
+    newest = process.put({"b": {1: 1}})
+    assert process.views.advance(newest) == 1
+    assert (process.views.frontier(idle), process.views.frontier(stale)) == (newest, start)
+    assert process.shown(idle, old) == process.shown(idle, newest) == process.defined(idle, old)
+    assert process.views.advance(newest) == 0
+
+
+_TASKS = st.lists(st.integers(1, 30), min_size=1, max_size=8, unique=True).map(sorted)
+
+
+@given(_TASKS, st.data())
+def test_a_combined_run_stops_at_snapshots_and_at_its_size(csns: list[int], data: st.DataObject) -> None:
+    """Law: no snapshot lies between two tasks of one run; one of several is within the size; the longest is taken."""
+    sizes = data.draw(st.lists(st.integers(0, 10), min_size=len(csns), max_size=len(csns)))
+    snapshots = data.draw(st.lists(st.integers(0, 31), max_size=4))
+    most = data.draw(st.integers(1, 30))
+    tasks = [Task(1, 0, c, 0, 0, (1,), n) for c, n in zip(csns, sizes, strict=True)]
+
+    def is_allowed(end: int) -> bool:
+        run = [k for k in tasks if k.csn <= end]
+        cut = any(run[0].csn <= s < end for s in snapshots)
+        return len(run) == 1 or (not cut and sum(k.rows for k in run) <= most)
+
+    assert combined(tasks, snapshots, most) == max(c for c in csns if is_allowed(c))
+
+
+def test_an_older_catalog_learns_of_uses(tmp_path: Path) -> None:
+    database = Database(sqlite_url(tmp_path / "catalog.db"))
+    migrate(database, STEPS[:1])
+    with database.write() as c:  # as the first version made it
+        c.execute(sa.text("DROP TABLE fv_uses"))
+        c.execute(sa.text("DROP INDEX fv_jobs_version"))
+    migrate(database)
+    views = ViewCatalog(Catalog(database))
+    assert views.uses() == {}
+    with database.read() as c:
+        assert [i["name"] for i in sa.inspect(c).get_indexes("fv_jobs")] == ["fv_jobs_version"]
+    database.close()
+
+
+def test_uses_of_views_are_kept_until_the_view_goes(process: Process) -> None:
+    view = process.view("v", process.table("a"))
+    process.views.note_uses({view.id: (1, 100), 999: (5, 100)})
+    process.views.note_uses({view.id: (2, 300)})
+    assert process.views.uses() == {view.id: Use(3, 300, 100)}
+    assert used_again(Use(3, 300, 100), 1, 600) == Use(4, 600, 160)
+    process.views.drop(view)
+    assert process.views.uses() == {}

@@ -1,0 +1,129 @@
+"""Views without Spark: each is the UNION ALL of its sources, maintained by their deltas on the driver.
+
+Several processes share one catalog on a clock that the test turns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from freshview.catalog.engine import Database, sqlite_url
+from freshview.catalog.migrations import migrate
+from freshview.catalog.records import Relation
+from freshview.catalog.views import ViewCatalog
+from freshview.catalog.writer import Catalog
+from freshview.events import Events
+from freshview.maintenance.changes import changes
+from freshview.maintenance.jobs import Jobs
+from freshview.maintenance.work import Work, net
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import parse_type
+from freshview.storage.store import Storage
+from freshview.transactions.transaction import Transaction
+
+TABLE = Schema((Column("k", parse_type("INT")), Column("v", parse_type("INT"))), ("k",))
+BAG = Schema(TABLE.columns)
+
+
+@dataclass
+class Process:
+    """One opener of the warehouse, with an executor of its own."""
+
+    world: World
+    catalog: Catalog
+    storage: Storage
+    events: Events = field(default_factory=Events)
+    ran: list[tuple[str, int, int, bool]] = field(default_factory=list)
+    before: Callable[[Relation, int, int], None] = lambda *_: None  # called when a job begins to compute
+
+    def __post_init__(self) -> None:
+        self.views = ViewCatalog(self.catalog)
+        clock = lambda: self.world.now / 1e6  # noqa: E731
+        self.jobs = Jobs(self.catalog, self.storage, self.events, self._execute, clock=clock, sleep=self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.world.now += int(seconds * 1e6)
+        self.world.while_waiting()
+
+    def _execute(self, view: Relation, c0: int, c1: int, full: bool) -> Work:
+        self.before(view, c0, c1)
+        parts = [changes(self.catalog, self.storage, s, c0, c1) for s in self.sources(view)]
+        rows = pa.concat_tables([p.cast(parts[0].schema) for p in parts])
+        self.ran.append((view.name, c0, c1, full))
+        return Work("incremental", net(rows, BAG), rows.num_rows)
+
+    def sources(self, view: Relation) -> list[Relation]:
+        found = [self.catalog.relation_by_id(e["id"]) for e in json.loads(view.properties["sources"]).values()]
+        return [r for r in found if r is not None]
+
+    def table(self, name: str) -> Relation:
+        return self.catalog.create(name, "table", TABLE)[0]
+
+    def view(self, name: str, *sources: Relation, **properties: str) -> Relation:
+        """A view over tables and views that hold no rows yet."""
+        named = json.dumps({s.name: {"id": s.id, "columns": ["k", "v"]} for s in sources})
+        bases = {b for s in sources for b in (self.views.bases(s) if s.kind == "view" else [s.id])}
+        known = {"sources": named, "columns": '["k", "v"]', **properties}
+        made, _ = self.views.create(
+            self.catalog.reserve_id(), name, BAG, known, list(sources), sorted(bases), [], [], self.catalog.snapshot()
+        )
+        return made
+
+    def begin(self) -> Transaction:
+        return Transaction(self.catalog, self.storage, self.events)
+
+    def put(self, values: dict[str, dict[int, int]]) -> int:
+        """Upsert k → v into tables, in one transaction; its CSN."""
+        tx = self.begin()
+        for name, rows in values.items():
+            tx.upsert_rows(name, [{"k": k, "v": v} for k, v in rows.items()])
+        return tx.commit()
+
+    def stored(self, view: Relation, csn: int) -> Counter[tuple[int, int]]:
+        """The stored rows as they are read at a CSN."""
+        state = self.catalog.state(view, max(csn, view.created_csn))
+        return Counter((r["k"], r["v"]) for r in self.storage.reader.contents(state).to_pylist())
+
+    def defined(self, view: Relation, csn: int) -> Counter[tuple[int, int]]:
+        """What the definition gives at a CSN."""
+        rows: Counter[tuple[int, int]] = Counter()
+        for source in self.sources(view):
+            if source.kind == "view":
+                rows += self.defined(source, csn)
+            elif csn >= source.created_csn:
+                table = self.storage.reader.contents(self.catalog.state(source, csn))
+                rows += Counter((r["k"], r["v"]) for r in table.to_pylist())
+        return rows
+
+    def shown(self, view: Relation, csn: int) -> Counter[tuple[int, int]] | None:
+        """What a query at a CSN reads from the store; None if it would ask the definition."""
+        if csn >= self.views.frontier(view):
+            self.jobs.bring(view, csn)
+        at = self.views.stored_at(view, csn)
+        return None if at is None else self.stored(view, at)
+
+
+@dataclass
+class World:
+    """A catalog, its clock and its processes."""
+
+    folder: Path
+    now: int = 1_000_000_000_000
+    processes: list[Process] = field(default_factory=list)
+    while_waiting: Callable[[], None] = lambda: None
+
+    def process(self) -> Process:
+        database = Database(sqlite_url(self.folder / "catalog.db"), clock=lambda: self.now)
+        migrate(database)
+        self.processes.append(Process(self, Catalog(database), Storage(self.folder)))
+        return self.processes[-1]
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.catalog.database.close()
