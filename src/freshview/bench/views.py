@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from freshview.bench.data import tpch
 from freshview.bench.measure import Figure, Timing, shown
 from freshview.delta.forms import delta_plan
 from freshview.delta.near import reduced
+from freshview.errors import FreshviewError, QueryFailed
 from freshview.sql.rendering import render
 
 _KEYS = {
@@ -198,10 +200,14 @@ def _raced(wh: Warehouse, texts: dict[str, str], change: Callable[[], None], rep
         change()
         for name, text in texts.items():
             begun = time.perf_counter()
-            jobs = wh.maintain([name])
+            try:
+                jobs = wh.maintain([name])
+            except FreshviewError as error:
+                raise QueryFailed(f"refresh of {name}", f"{error} ({str(error.__cause__):.500})", "") from error
             middle = time.perf_counter()
             wh.sql(text).write.format("noop").mode("overwrite").save()
             end = time.perf_counter()
+            print(f"{name}: {shown(middle - begun)}, recomputed {shown(end - middle)}", file=sys.stderr, flush=True)
             if i:
                 race = races[name]
                 race.refreshed.append(middle - begun)

@@ -13,7 +13,7 @@ from freshview.algebra.nodes import Node, Scan
 from freshview.algebra.stages import STAGE, staged
 from freshview.algebra.traversal import bottom_up
 
-_ROWS_PER_SECOND = 5_000_000
+_ROWS_PER_SECOND = 2_500_000
 _SECONDS_PER_OPERATOR = 0.012  # analysis, planning, code generation
 _OPERATORS_PER_STAGE = 10  # a stage is a query of its own
 

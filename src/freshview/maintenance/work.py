@@ -30,6 +30,7 @@ from freshview.relation.schema import Schema
 from freshview.storage.reader import LOCAL_ROWS
 
 _SMALL_DELTA = 50_000  # deltas up to this many rows are sent to the other sides, and the result is fetched
+_SLACK = 0.3  # seconds by which a delta plan may be dearer: it writes less
 _RECOMPUTE_SHARE = 0.3  # a change of more than this share of a table is recomputed
 
 
@@ -105,7 +106,7 @@ class Working:
         plan = self._plan(outward=False)
         if self._left_to_spark(plan):
             plan = self._plan(outward=True)
-        if forced or self._estimate(plan).seconds <= self._estimate_full.seconds * 1.1 + 0.5:
+        if forced or self._estimate(plan).seconds <= self._estimate_full.seconds + _SLACK:
             return plan
         return None
 
