@@ -203,7 +203,7 @@ def _raced(wh: Warehouse, texts: dict[str, str], change: Callable[[], None], rep
             try:
                 jobs = wh.maintain([name])
             except FreshviewError as error:
-                raise QueryFailed(f"refresh of {name}", f"{error} ({str(error.__cause__):.500})", "") from error
+                raise QueryFailed(f"refresh of {name}", f"{error} ({error.__cause__!s:.500})", "") from error
             middle = time.perf_counter()
             wh.sql(text).write.format("noop").mode("overwrite").save()
             end = time.perf_counter()

@@ -19,7 +19,7 @@ from freshview.maintenance.definition import shown_column
 from freshview.relation.schema import Column
 from freshview.storage.reader import StateReader
 
-_ROWS = 100_000  # rows of one scan that are fetched at most
+_ROWS = 300_000  # rows of one scan that are fetched at most
 _WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 _BINARY = frozenset({"string", "varchar", "char", "date"})  # equal exactly if their bits are
 
