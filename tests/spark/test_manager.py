@@ -1,0 +1,80 @@
+"""The maintenance manager on Spark: views become fresh without a query, and the warehouse closes in the midst of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import freshview
+from freshview import Warehouse
+from freshview import warehouse as warehouse_module
+
+
+@pytest.fixture
+def managed(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
+    """A warehouse with its manager on, on a machine that counts as quiet."""
+    monkeypatch.setattr(warehouse_module, "_BACKGROUND_SECONDS", 0.1)
+    monkeypatch.setattr(warehouse_module, "machine_load", lambda: 0.0)
+    with freshview.connect(tmp_path / "warehouse", spark=spark, background=True) as wh:
+        wh.sql("CREATE TABLE s (id INT, customer INT, PRIMARY KEY (id))")
+        wh.sql("CREATE MATERIALIZED VIEW low AS SELECT customer, count(*) n FROM s GROUP BY customer")
+        wh.sql("CREATE MATERIALIZED VIEW high AS SELECT max(n) m FROM low")
+        yield wh
+
+
+def _until_nothing_waits(wh: Warehouse, seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while wh._keeper.candidates():
+        assert time.monotonic() < until, "views did not become fresh by themselves"
+        time.sleep(0.1)
+
+
+def test_views_become_fresh_without_a_query(managed: Warehouse) -> None:
+    """Law: when the system is quiet, what is pending is maintained, lower views first; queries then find all done."""
+    for i in range(5):
+        with managed.transaction() as tx:
+            tx.upsert("s", [{"id": i, "customer": 1}])
+    _until_nothing_waits(managed)
+    jobs = managed.history()
+    assert {j.view for j in jobs} == {"low", "high"}
+    assert all(j.error is None for j in jobs)
+    assert managed.sql("SELECT m FROM high", freshness="any").collect() == [(5,)]
+    assert len(managed.history()) == len(jobs)
+    assert managed.check("low").ok
+    assert managed.check("high").ok
+    assert managed.sql("SHOW TASKS").collect() == []
+
+
+def test_a_view_that_cannot_be_maintained_does_not_stop_the_others(managed: Warehouse) -> None:
+    """Law: wrong data is tried once per commit, told in the history, and healed by a later commit."""
+    managed.sql("CREATE MATERIALIZED VIEW bad AS SELECT id, 1 / (customer - 7) q FROM s")
+    managed.sql("INSERT INTO s VALUES (1, 7)")
+    until = time.monotonic() + 120
+    while {c.view_id for c in managed._keeper.candidates()} != {managed._catalog.relation("bad").id}:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    time.sleep(1.5)
+    assert [j.error is not None for j in managed.history("bad")] == [True]
+    managed.sql("UPDATE s SET customer = 8 WHERE id = 1")
+    _until_nothing_waits(managed)
+    assert managed.sql("SELECT q FROM bad", freshness="any").collect() == [(1.0,)]
+
+
+def test_closing_while_the_manager_works_leaves_everything_pending_or_done(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warehouse_module, "_BACKGROUND_SECONDS", 0.05)
+    monkeypatch.setattr(warehouse_module, "machine_load", lambda: 0.0)
+    with freshview.connect(tmp_path / "warehouse", spark=spark, background=True) as wh:
+        wh.sql("CREATE TABLE s (id INT, customer INT, PRIMARY KEY (id))")
+        wh.sql("CREATE MATERIALIZED VIEW v AS SELECT customer, count(*) n FROM s GROUP BY customer")
+        wh.sql("INSERT INTO s VALUES (1, 1), (2, 1)")
+        time.sleep(0.7)
+    with freshview.connect(tmp_path / "warehouse", spark=spark) as wh:
+        assert wh.sql("SELECT * FROM v").collect() == [(1, 2)]
+        assert [j.tasks for j in wh.history("v")] == [1]
+        assert wh.check("v").ok
