@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.catalog.view_world import Process, World
+from tests.catalog.view_world import BAG, Process, World
 
+from freshview import Warehouse
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import STEPS, migrate
 from freshview.catalog.records import Backlog, Task
-from freshview.catalog.views import Use, ViewCatalog, used_again
+from freshview.catalog.views import Job, Use, ViewCatalog, used_again
 from freshview.catalog.writer import Catalog
 from freshview.listing import show
 from freshview.maintenance.tasks import combined, pending
@@ -176,3 +177,46 @@ def test_uses_of_views_are_kept_until_the_view_goes(process: Process) -> None:
     assert used_again(Use(3, 300, 100), 1, 600) == Use(4, 600, 160)
     process.views.drop(view)
     assert process.views.uses() == {}
+
+
+def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehouse]) -> None:
+    wh = open_warehouse()
+    wh.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k))")
+    catalog, views = wh._catalog, ViewCatalog(wh._catalog)
+    a, start = catalog.relation("a"), catalog.snapshot()
+    view, created = views.create(
+        catalog.reserve_id(), "v", BAG, {"sources": "{}", "columns": "[]"}, [a], [a.id], [], [], start
+    )
+    assert views.advance(created) == 1
+    with wh.transaction() as tx:
+        tx.upsert("a", [{"k": 1, "v": 1}])
+    csn = catalog.snapshot()
+    (task,) = views.tasks()
+    assert (task.csn, task.tables, task.rows) == (csn, (a.id,), 1)
+    assert views.pending(view, csn) == (created, [task])
+    assert views.backlogs() == [Backlog(view.id, 1, 1, task.committed_at, csn)]
+    assert views.advance(csn) == 0
+    pin = catalog.begin(at=created)
+    catalog.begin("job", at=created)
+    assert views.snapshots(start, csn) == [created]
+    catalog.release(pin)
+    assert views.snapshots(start, csn) == []
+    assert (views.stored_at(view, created), views.stored_at(view, csn), views.next_version(view, csn)) == (
+        created,
+        None,
+        None,
+    )
+    lease = catalog.lease(view.id, "job", f"job-{view.id}")
+    assert lease is not None
+    assert views.in_progress() == {view.id}
+    job = Job(view.id, created, csn, "incremental", 1, 1, 1, 0.5, None, "v", 1, 0, {"compute": 0.5})
+    assert views.apply(view, created, csn, [], [], job)
+    assert not views.apply(view, created, csn, [], [], job)
+    assert views.history(view) == [job]
+    assert (views.stored_at(view, created), views.stored_at(view, csn), views.stored_at(view, start)) == (
+        created,
+        csn,
+        created,
+    )
+    views.note_uses({view.id: (1, 5)})
+    assert views.uses() == {view.id: Use(1, 5, 0)}

@@ -17,6 +17,7 @@ import freshview
 from freshview.algebra.nodes import WEIGHT
 from freshview.maintenance.changes import changes
 from freshview.storage import reader as reader_module
+from freshview.storage.reader import _literals
 
 laws = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 Bag = Counter[tuple[Any, ...]]
@@ -100,5 +101,6 @@ def test_what_is_not_cheap_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
         assert near("k", list(range(50)), limit=49) is None
         assert near("d", [0.5]) is None
         assert near("n", [1]) is None
+        assert _literals(pa.array([-3_000_000], pa.date32())) is None  # a date that Python does not know
         monkeypatch.setattr(reader_module, "_LITERAL_KEYS", 2)
         assert near("k", [1, 2, 3]) is None

@@ -153,3 +153,23 @@ def test_what_spark_names_otherwise_is_no_algebra() -> None:
     for names in (("a", "(b + 1)"), ("x", "(b + 1)", "a"), ("a", "(b + 1)", "x", "y")):
         with pytest.raises(Unsupported, match="Spark gives"):
             lower(text, SCHEMAS, names)
+
+
+@pytest.mark.parametrize(
+    "expression", ["a | b & 1", "a ^ b & 1", "a & b << 1", "a = b IN (true)", "a < b BETWEEN 1 AND 2"]
+)
+def test_operators_that_spark_binds_otherwise_are_not_lowered(expression: str) -> None:
+    """Precedence differs between the parser and Spark: without brackets such an expression is Spark's alone."""
+    with pytest.raises(Unsupported, match="without brackets"):
+        lower(f"SELECT {expression} AS x FROM t", {"t": ("a", "b", "c")})
+
+
+@pytest.mark.parametrize("expression", ["a | (b & 1)", "a & b & 1", "(a = b) IN (true)", "a + 1 & b", "a & b = 1"])
+def test_operators_with_brackets_are_lowered(expression: str) -> None:
+    lower(f"SELECT {expression} AS x FROM t", {"t": ("a", "b", "c")})
+
+
+@pytest.mark.parametrize("limit", ["LIMIT 0", "LIMIT 1 OFFSET 1"])
+def test_limits_in_exists_that_matter_are_not_lowered(limit: str) -> None:
+    with pytest.raises(Unsupported, match="ORDER BY"):
+        lower(f"SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u {limit})", {"t": ("a",), "u": ("a",)})

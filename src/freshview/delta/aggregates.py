@@ -118,11 +118,11 @@ class State:
 
 def stored(name: str) -> str:
     """A stored column as a delta plan reads it."""
-    return f"{name}__old"
+    return f"{name} old"  # no column has a space in its name
 
 
 def added(name: str) -> str:
-    return f"{name}__add"
+    return f"{name} add"
 
 
 def _gone(name: str) -> str:

@@ -51,14 +51,12 @@ def reduced(plan: Node) -> Node:
 class _Reducing:
     def __init__(self) -> None:
         self._done: dict[object, tuple[Node, Origins]] = {}
-        self._kept: list[Node] = []  # keeps nodes alive, so that their ids stay theirs
         self._deltas: dict[int, bool] = {}
 
     def visit(self, node: Node, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
         """The node under these restrictions. `conditions` are those of filters above, which an inner join may use."""
         key = (id(node), tuple(sorted(wanted.items(), key=lambda w: w[0])), tuple(map(id, conditions)))
         if key not in self._done:
-            self._kept.append(node)
             self._done[key] = self._visit(node, wanted, conditions)
         return self._done[key]
 
@@ -142,7 +140,6 @@ class _Reducing:
     def _starts(self, node: Node, wanted: Wanted) -> bool:
         """Does this side bring values of its own: a delta, or a restriction?"""
         if id(node) not in self._deltas:
-            self._kept.append(node)
             self._deltas[id(node)] = any(s.version == "delta" for s in scans(node))
         return bool(wanted) or self._deltas[id(node)]
 

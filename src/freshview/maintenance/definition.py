@@ -17,7 +17,8 @@ from freshview.delta.aggregates import TypesOf
 from freshview.delta.forms import Form, choose_form, hidden, rows_form
 from freshview.delta.report import operator_of
 from freshview.errors import InvalidStatement, NotMaintainable
-from freshview.maintenance.determinism import PAIRS, best_by_pairs, with_tie_breaks
+from freshview.maintenance.coercion import coerced
+from freshview.maintenance.determinism import PAIRS, best_by_pairs, refuse_open_windows, with_tie_breaks
 from freshview.sql.lowering import Unsupported, lower
 
 _DOUBLES = re.compile("double|float")
@@ -67,8 +68,7 @@ def analyse(
     obstacles: list[tuple[Node, str]] = []
     reason = ""
     try:
-        _require_readable(text)
-        lowered = with_tie_breaks(best_by_pairs(lower(text, columns, names), types_of), types_of)
+        lowered = with_tie_breaks(best_by_pairs(coerced(lower(text, columns, names), types_of), types_of), types_of)
         form = choose_form(lowered, names, types_of)
         types = dict(types_of(form.tree))
         obstacles = _obstacles(form, types_of)
@@ -84,6 +84,7 @@ def analyse(
                 f"which of equal rows it keeps is not determined, since {unsupported} has no algebra here",
                 "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery.",
             ) from unsupported
+        refuse_open_windows(text, str(unsupported))
         lowered = form = None
         reason = f"{unsupported} has no delta rule"
     reason = reason or "; ".join(dict.fromkeys(why for _, why in obstacles))
@@ -93,13 +94,6 @@ def analyse(
             "view", f"it would have to be recomputed: {found.hindrance}", "Rewrite it, or leave 'refresh' at 'auto'."
         )
     return found
-
-
-def _require_readable(text: str) -> None:
-    """What would not be written again as it was read has no algebra: percentile_cont would become approximate."""
-    found = sqlglot.parse_one(text, read="spark").find(exp.PercentileCont, exp.PercentileDisc)
-    if found is not None:
-        raise Unsupported(found.key)
 
 
 def _obstacles(form: Form, types_of: TypesOf) -> list[tuple[Node, str]]:

@@ -90,6 +90,17 @@ def _is_undetermined(node: exp.Expr, name: str) -> bool:
     return not (isinstance(above, exp.Window) and isinstance(node, _POSITIONAL))
 
 
+def refuse_open_windows(text: str, obstacle: str) -> None:
+    """Where a text must run as it is, nobody breaks the ties of its windows."""
+    for window in sqlglot.parse_one(text, read="spark").find_all(exp.Window):
+        if _is_positional(window):
+            raise NotMaintainable(
+                window.sql(dialect="spark"),
+                f"which of tied rows comes first is not determined, since {obstacle} has no algebra here",
+                "Use rank() or dense_rank(), or rewrite the other construct.",
+            )
+
+
 def with_tie_breaks(lowered: Lowered, types_of: TypesOf) -> Lowered:
     """Positional window functions order ties by all columns of the row, the same on every path."""
 

@@ -55,7 +55,7 @@ class Reduction:
         if not offers:
             return None
         near, values = min(offers, key=lambda o: len(o[1]))
-        key = (id(state), near.column, near.nulls, columns, tuple(values.to_pylist()))
+        key = (id(state), near.column, near.nulls, columns, values.to_string(window=len(values) + 1))
         if key not in self._rows:
             self._rows[key] = self._read(scan, state, near, values, columns)
         return self._rows[key]

@@ -357,17 +357,24 @@ def _limited(relation: Relation, tree: exp.Expr) -> Relation:
     if tree.args.get("limit") is None and tree.args.get("offset") is None:
         return relation
     places = {fold(n): c for n, c in relation.outputs} | {str(i + 1): c for i, (_, c) in enumerate(relation.outputs)}
-    terms = [term.this for term in tree.args["order"].expressions]
+    terms = [term.this for term in _order(tree)]
     if not all(isinstance(t, exp.Column | exp.Literal) and fold(t.name) in places for t in terms):
         raise Unsupported("LIMIT of a set operation in the order of an expression")
     return _top(relation, tree, [places[fold(t.name)] for t in terms])
+
+
+def _order(tree: exp.Expr) -> list[exp.Expr]:
+    order = tree.args.get("order")
+    if order is None:
+        raise Unsupported("LIMIT or OFFSET without ORDER BY")
+    return list(order.expressions)
 
 
 def _top(relation: Relation, tree: exp.Expr, keys: list[str]) -> Relation:
     """The first rows of a relation in the tree's order, of which `keys` hold the terms. Ties: by the row itself."""
     terms = [
         exp.Ordered(this=column(key), desc=term.args.get("desc"), nulls_first=term.args.get("nulls_first"))
-        for key, term in zip(keys, tree.args["order"].expressions, strict=True)
+        for key, term in zip(keys, _order(tree), strict=True)
     ]
     terms += [exp.Ordered(this=column(c), desc=False) for _, c in relation.outputs]
     limit, offset = tree.args.get("limit"), tree.args.get("offset")

@@ -51,10 +51,25 @@ def refuse_misread(text: str, tree: exp.Expr) -> None:
     calls = _calls(ours) - _calls(theirs) - _ALIASES - _WORDS
     if calls:
         raise Unsupported(f"the call of {min(calls).lower()}, which is read as something else,")
+    _refuse_other_precedence(tree)
     if any(c.args.get("separator") is None for c in tree.find_all(exp.GroupConcat)):
         raise Unsupported("listagg without a separator")
     if any(t.is_type(exp.DataType.Type.TIME) for t in tree.find_all(exp.DataType)):
         raise Unsupported("the type TIME")
+
+
+def _refuse_other_precedence(tree: exp.Expr) -> None:
+    """Spark binds <<, &, ^ and | one after the other, and a comparison before IN, IS or LIKE; this parser does not."""
+    for node in tree.find_all(*_BITS, *_COMPARISONS):
+        kinds = _BITS if isinstance(node, _BITS) else _PREDICATES
+        for operand in (node.this, node.expression):
+            if isinstance(operand, kinds) and not (isinstance(node, _BITS) and type(operand) is type(node)):
+                raise Unsupported("a mixture of operators without brackets")
+
+
+_BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift)
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
+_PREDICATES = (exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Is, exp.Escape, exp.Not)
 
 
 def _strings(tokens: list[sqlglot.Token]) -> Counter[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from datetime import date
 from functools import reduce
 
 import pyarrow as pa
@@ -257,8 +256,11 @@ def _literals(values: pa.Array) -> list[str] | None:
         return [str(v) for v in values.to_pylist()]
     if kind == pa.string():
         return ["'" + v.replace("'", "''") + "'" for v in values.to_pylist()]
-    if kind == pa.date32() and all(isinstance(v, date) for v in values.to_pylist()):
-        return [f"DATE '{v.isoformat()}'" for v in values.to_pylist()]
+    if kind == pa.date32():
+        try:
+            return [f"DATE '{v.isoformat()}'" for v in values.to_pylist()]
+        except (OverflowError, ValueError, AttributeError):  # beyond the years that Python knows, or NULL
+            return None
     return None
 
 

@@ -3,13 +3,13 @@
 WITH scan1 AS (
   SELECT `customer` AS `customer_2`, `amount` AS `amount_3`, `__w` FROM orders_delta
 ), grouped1 AS (
-  SELECT `customer_2`, SUM(`__w`) AS `__rows__add`, MAX(CASE WHEN `__w` > 0 THEN `amount_3` END) AS `__max0__add`, MAX(CASE WHEN `__w` < 0 THEN `amount_3` END) AS `__max0__gone` FROM scan1 GROUP BY `customer_2`
+  SELECT `customer_2`, SUM(`__w`) AS `__rows add`, MAX(CASE WHEN `__w` > 0 THEN `amount_3` END) AS `__max0 add`, MAX(CASE WHEN `__w` < 0 THEN `amount_3` END) AS `__max0__gone` FROM scan1 GROUP BY `customer_2`
 ), scan2 AS (
-  SELECT `customer` AS `customer__old`, `best` AS `best__old`, `__key0` AS `__key0__old`, `__rows` AS `__rows__old`, `__max0` AS `__max0__old`, `__shown` AS `__shown__old` FROM stored
+  SELECT `customer` AS `customer old`, `best` AS `best old`, `__key0` AS `__key0 old`, `__rows` AS `__rows old`, `__max0` AS `__max0 old`, `__shown` AS `__shown old` FROM stored
 ), joined1 AS (
-  SELECT * FROM grouped1 LEFT OUTER JOIN scan2 ON `customer_2` IS NOT DISTINCT FROM `__key0__old`
+  SELECT * FROM grouped1 LEFT OUTER JOIN scan2 ON `customer_2` IS NOT DISTINCT FROM `__key0 old`
 ), projected1 AS (
-  SELECT `customer_2`, CAST(CASE WHEN `__rows__old` IS NULL THEN `__rows__add` WHEN `__rows__add` IS NULL THEN `__rows__old` ELSE `__rows__old` + `__rows__add` END AS BIGINT) AS `__rows`, CASE WHEN `__max0__add` IS NULL OR `__max0__old` >= `__max0__add` THEN `__max0__old` ELSE `__max0__add` END AS `__max0`, CASE WHEN NOT `__max0__gone` IS NULL AND (`__max0__old` IS NULL OR `__max0__gone` >= `__max0__old`) THEN TRUE ELSE FALSE END AS `__rows__doubt` FROM joined1
+  SELECT `customer_2`, CAST(CASE WHEN `__rows old` IS NULL THEN `__rows add` WHEN `__rows add` IS NULL THEN `__rows old` ELSE `__rows old` + `__rows add` END AS BIGINT) AS `__rows`, CASE WHEN `__max0 add` IS NULL OR `__max0 old` >= `__max0 add` THEN `__max0 old` ELSE `__max0 add` END AS `__max0`, CASE WHEN NOT `__max0__gone` IS NULL AND (`__max0 old` IS NULL OR `__max0__gone` >= `__max0 old`) THEN TRUE ELSE FALSE END AS `__rows__doubt` FROM joined1
 ), filtered1 AS (
   SELECT * FROM projected1 WHERE `__rows` > 0
 ), filtered2 AS (
@@ -40,13 +40,13 @@ WITH scan1 AS (
 ), projected8 AS (
   SELECT `customer`, `best`, `__key0`, `__rows`, `__max0`, `__shown`, 1 AS `__w` FROM projected7
 ), scan4 AS (
-  SELECT `customer` AS `customer__old`, `best` AS `best__old`, `__key0` AS `__key0__old`, `__rows` AS `__rows__old`, `__max0` AS `__max0__old`, `__shown` AS `__shown__old` FROM stored
+  SELECT `customer` AS `customer old`, `best` AS `best old`, `__key0` AS `__key0 old`, `__rows` AS `__rows old`, `__max0` AS `__max0 old`, `__shown` AS `__shown old` FROM stored
 ), projected9 AS (
   SELECT `customer_2` AS `customer_2__touched` FROM grouped1
 ), joined3 AS (
-  SELECT * FROM scan4 LEFT SEMI JOIN projected9 ON `__key0__old` IS NOT DISTINCT FROM `customer_2__touched`
+  SELECT * FROM scan4 LEFT SEMI JOIN projected9 ON `__key0 old` IS NOT DISTINCT FROM `customer_2__touched`
 ), projected10 AS (
-  SELECT `customer__old` AS `customer`, `best__old` AS `best`, `__key0__old` AS `__key0`, `__rows__old` AS `__rows`, `__max0__old` AS `__max0`, `__shown__old` AS `__shown` FROM joined3
+  SELECT `customer old` AS `customer`, `best old` AS `best`, `__key0 old` AS `__key0`, `__rows old` AS `__rows`, `__max0 old` AS `__max0`, `__shown old` AS `__shown` FROM joined3
 ), projected11 AS (
   SELECT `customer`, `best`, `__key0`, `__rows`, `__max0`, `__shown`, -1 AS `__w` FROM projected10
 ), united2 AS (

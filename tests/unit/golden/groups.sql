@@ -21,11 +21,11 @@ WITH scan1 AS (
 ), projected4 AS (
   SELECT `customer`, `n`, `__key0`, 1 AS `__w` FROM projected3
 ), scan3 AS (
-  SELECT `customer` AS `customer__old`, `n` AS `n__old`, `__key0` AS `__key0__old` FROM stored
+  SELECT `customer` AS `customer old`, `n` AS `n old`, `__key0` AS `__key0 old` FROM stored
 ), joined2 AS (
-  SELECT * FROM scan3 LEFT SEMI JOIN grouped1 ON `__key0__old` IS NOT DISTINCT FROM `customer_2__touched`
+  SELECT * FROM scan3 LEFT SEMI JOIN grouped1 ON `__key0 old` IS NOT DISTINCT FROM `customer_2__touched`
 ), projected5 AS (
-  SELECT `customer__old` AS `customer`, `n__old` AS `n`, `__key0__old` AS `__key0` FROM joined2
+  SELECT `customer old` AS `customer`, `n old` AS `n`, `__key0 old` AS `__key0` FROM joined2
 ), projected6 AS (
   SELECT `customer`, `n`, `__key0`, -1 AS `__w` FROM projected5
 ), united1 AS (

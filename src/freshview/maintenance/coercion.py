@@ -1,0 +1,61 @@
+"""Where Spark converts values without being asked, a delta must see the converted ones.
+
+Branches of a set operation are cast to their common type: the delta of one branch alone would else have that branch's
+own type. A correlated scalar subquery becomes groups that are joined by `key = outer`; if that comparison converts
+keys of several groups to one value, the groups would each answer, so it has no delta rule.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from freshview.algebra.nodes import Join, Lowered, Node, Project, SetOperation, Union, column, conjuncts, names_in
+from freshview.algebra.traversal import bottom_up, rewrite, with_inputs
+from freshview.delta.aggregates import TypesOf
+from freshview.sql.fragments import Unsupported
+
+_INTEGERS = {"tinyint", "smallint", "int", "bigint"}
+
+
+def coerced(lowered: Lowered, types_of: TypesOf) -> Lowered:
+    """The tree with what Spark converts silently made plain."""
+    found = rewrite(lowered.node, lambda node: _widened(node, types_of))
+    for node in bottom_up(found):
+        if isinstance(node, Join) and node.kind == "left":
+            _require_one_group(node, types_of)
+    return Lowered(found, lowered.outputs)
+
+
+def _widened(node: Node, types_of: TypesOf) -> Node:
+    if not isinstance(node, Union | SetOperation):
+        return node
+    common = types_of(node)
+    parts = []
+    for part in node.inputs:
+        own = types_of(part)
+        pairs = list(zip(part.columns, node.columns, strict=True))
+        if all(own[c] == common[n] for c, n in pairs):
+            parts.append(part)
+        else:
+            items = [(c, column(c) if own[c] == common[n] else _cast(c, common[n])) for c, n in pairs]
+            parts.append(Project(part, tuple(items)))
+    return with_inputs(node, tuple(parts))
+
+
+def _cast(name: str, type_: str) -> exp.Expr:
+    return exp.cast(column(name), type_, dialect="spark")
+
+
+def _require_one_group(node: Join, types_of: TypesOf) -> None:
+    """Each row of the left meets one group of a scalar subquery at most."""
+    if not any(c.startswith("found_") for c in node.right.columns) or node.condition is None:
+        return
+    right = types_of(node.right)
+    for condition in conjuncts(node.condition):
+        key, outer = condition.this, condition.expression
+        if not isinstance(condition, exp.EQ) or not names_in(outer) <= set(node.left.columns):
+            continue
+        given = types_of(Project(node.left, (("outer", outer.copy()),)))["outer"]
+        kinds = {right[key.name], given}
+        if len(kinds) > 1 and not kinds <= _INTEGERS:
+            raise Unsupported(f"a correlated subquery that compares {right[key.name]} with {given}")
