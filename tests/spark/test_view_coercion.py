@@ -44,7 +44,7 @@ def test_branches_of_a_set_operation_have_one_type(tables: Warehouse, query: str
         "DELETE FROM u WHERE id IN (1, 4)",
     ):
         tables.sql(statement)
-        assert [j.strategy for j in tables.maintain(["v"])] in (["incremental"], ["nothing"])
+        assert {j.strategy for j in tables.maintain(["v"])} <= {"incremental", "nothing"}
         assert rows(tables, "SELECT * FROM v") == rows(tables, query), statement
 
 

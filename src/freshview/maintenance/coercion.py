@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import Join, Lowered, Node, Project, SetOperation, Union, column, conjuncts, names_in
+from freshview.algebra.nodes import (
+    Aggregate,
+    Filter,
+    Join,
+    Lowered,
+    Node,
+    Project,
+    SetOperation,
+    Union,
+    column,
+    conjuncts,
+)
 from freshview.algebra.traversal import bottom_up, rewrite, with_inputs
 from freshview.delta.aggregates import TypesOf
 from freshview.sql.fragments import Unsupported
@@ -47,13 +58,18 @@ def _cast(name: str, type_: str) -> exp.Expr:
 
 
 def _require_one_group(node: Join, types_of: TypesOf) -> None:
-    """Each row of the left meets one group of a scalar subquery at most."""
-    if not any(c.startswith("found_") for c in node.right.columns) or node.condition is None:
+    """Each row of the left meets one group of a scalar subquery at most. (A join to groups looks the same here.)"""
+    below = node.right
+    while isinstance(below, Project | Filter):
+        below = below.input
+    if not isinstance(below, Aggregate) or node.condition is None:
         return
     right = types_of(node.right)
     for condition in conjuncts(node.condition):
         key, outer = condition.this, condition.expression
-        if not isinstance(condition, exp.EQ) or not names_in(outer) <= set(node.left.columns):
+        if isinstance(key, exp.Column) and key.name in node.left.columns:
+            key, outer = outer, key
+        if not isinstance(condition, exp.EQ) or not isinstance(key, exp.Column) or key.name not in right:
             continue
         given = types_of(Project(node.left, (("outer", outer.copy()),)))["outer"]
         kinds = {right[key.name], given}
