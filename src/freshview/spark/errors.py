@@ -71,5 +71,7 @@ def _message(error: PySparkException) -> str:
 
 
 def _plain(error: Exception, what: str) -> FreshviewError:
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    told = [n.lstrip(": ") for n in lines if not n.startswith("An error occurred while calling")]  # by Java, if at all
+    first = (told or lines)[0]
     return QueryFailed(what, f"Spark failed ({first})", "Look into Spark's log.")
