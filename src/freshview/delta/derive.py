@@ -137,7 +137,7 @@ class _Deriving:
             waiting = [c for c in waiting if c not in condition]
             joined = Join(current, chosen, "inner", conjunction(condition))
             current = replace(joined, small="left") if small else joined
-            small = small and _has_equality(joined)  # what has no key to meet by is not small any more
+            small = False  # one row of a delta may meet many: what comes of it is Spark's to judge
         return current
 
     def _linear_in_left(self, node: Join, left: Node | None, right: Node | None) -> Node:

@@ -19,7 +19,7 @@ from freshview.algebra.traversal import scans
 from freshview.catalog.records import Relation, RelationState
 from freshview.delta.forms import STORED, delta_plan
 from freshview.delta.near import reduced
-from freshview.errors import SnapshotExpired
+from freshview.errors import QueryFailed, SnapshotExpired
 from freshview.maintenance.changes import TooLarge, changes, part, with_weight
 from freshview.maintenance.cost import Estimate, estimate
 from freshview.maintenance.definition import Definition
@@ -64,6 +64,9 @@ class Working:
                     return self._incremental(plan)
             except (TooLarge, SnapshotExpired):
                 pass  # the change cannot be had; the result still can
+            except QueryFailed as error:
+                if "broadcast" not in str(error):
+                    raise  # what was taken for small was not
         return self._full()
 
     # -- what changed ------------------------------------------------------------------------------
@@ -141,7 +144,8 @@ class Working:
         return rows if rows > LOCAL_ROWS else 0
 
     def _estimate(self, plan: Node) -> Estimate:
-        return estimate(plan, self._rows_to_read)
+        """Rows that were not fetched count double: a delta meets many of them, else they would have been."""
+        return estimate(plan, lambda scan: 2 * self._rows_to_read(scan))
 
     @cached_property
     def _estimate_full(self) -> Estimate:
@@ -164,7 +168,8 @@ class Working:
     # -- doing it ----------------------------------------------------------------------------------
 
     def _incremental(self, plan: Node) -> Work:
-        runner = self.runner(self._is_small)
+        local = self._is_small and not self._left_to_spark(plan)
+        runner = self.runner(local)
 
         def frame(scan: Scan) -> Any:
             relation = self.view if scan.relation == STORED else self.definition.sources[scan.relation]
@@ -176,7 +181,7 @@ class Working:
             whole = runner.engine.scan(self._state(scan))
             return whole if scan.relation == STORED else runner.visible(relation, whole)
 
-        signed = runner.fetch(runner.in_stages(plan, frame), with_weight(self.view.schema), small=self._is_small)
+        signed = runner.fetch(runner.in_stages(plan, frame), with_weight(self.view.schema), small=local)
         return Work("incremental", net(signed, self.view.schema), self._rows)
 
     def _full(self) -> Work:

@@ -72,6 +72,7 @@ def _message(error: PySparkException) -> str:
 
 def _plain(error: Exception, what: str) -> FreshviewError:
     lines = str(error).strip().splitlines() or [type(error).__name__]
+    causes = [n.split(": ", 2)[-1] for n in lines if n.startswith("Caused by:")]  # the last one tells most
     told = [n.lstrip(": ") for n in lines if not n.startswith("An error occurred while calling")]  # by Java, if at all
-    first = (told or lines)[0]
+    first = (causes[-1:] or told or lines)[0]
     return QueryFailed(what, f"Spark failed ({first})", "Look into Spark's log.")
