@@ -123,6 +123,7 @@ def load(wh: Warehouse, tables: dict[str, pa.Table]) -> None:
         frame = wh.engine().session.createDataFrame(rows)
         frame.createOrReplaceTempView(f"source_{name}")
         wh.sql(f"CREATE TABLE {name} AS SELECT * FROM source_{name}")
+        frame.sparkSession.catalog.dropTempView(f"source_{name}")
 
 
 def change(wh: Warehouse, tables: Iterable[str], seed: int) -> int:
