@@ -54,6 +54,22 @@ class QueryFailed(FreshviewError):
     """Spark ran the query and the query itself failed (a cast, a division, a missing file)."""
 
 
+class SparkFailed(QueryFailed):
+    """Spark could not run the query (memory, disk, a lost executor); the same query may succeed later."""
+
+
+class BroadcastTooLarge(SparkFailed):
+    """A side of a join that was taken for small is not."""
+
+
+class Cancelled(SparkFailed):
+    """Somebody cancelled the query's jobs."""
+
+
+class Crowded(FreshviewError):
+    """Others kept maintaining the same view; the same call may succeed later."""
+
+
 class NotMaintainable(FreshviewError):
     """A view definition that cannot be kept as asked."""
 

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.sessions import setting
 
 from freshview import Warehouse
 from freshview.errors import TypeMismatch
-
-
-@contextmanager
-def _set(spark: SparkSession, **settings: str) -> Iterator[None]:
-    names = {k.replace("__", "."): v for k, v in settings.items()}
-    before = {k: spark.conf.get(k) for k in names}
-    for name, value in names.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, str(value))
 
 
 def test_without_ansi_stores_still_check(swh: Warehouse, spark: SparkSession) -> None:
     """Expressions follow the session (a bad cast is NULL); an overflow into a column is an error all the same."""
     swh.sql("CREATE TABLE t (k INT PRIMARY KEY, n TINYINT, d DECIMAL(4,2), c CHAR(2))")
     swh.sql("INSERT INTO t VALUES (1, 1, 1.25, 'a')")
-    with _set(spark, spark__sql__ansi__enabled="false"):
+    with setting(spark, spark__sql__ansi__enabled="false"):
         csn = swh.status().csn
         for text in (
             "INSERT INTO t VALUES (2, 300, 0, '')",
@@ -60,12 +46,12 @@ def test_without_ansi_stores_still_check(swh: Warehouse, spark: SparkSession) ->
 def test_sessions_with_other_zones_mean_the_same_instants(swh: Warehouse, spark: SparkSession) -> None:
     """TIMESTAMP is an instant, TIMESTAMP_NTZ a reading of a clock; daylight saving loses neither."""
     swh.sql("CREATE TABLE t (k INT PRIMARY KEY, i TIMESTAMP, c TIMESTAMP_NTZ)")
-    with _set(spark, spark__sql__session__timeZone="America/Los_Angeles"):
+    with setting(spark, spark__sql__session__timeZone="America/Los_Angeles"):
         swh.sql("INSERT INTO t SELECT 1, TIMESTAMP'2020-11-01 01:30:00', TIMESTAMP_NTZ'2020-03-08 02:30:00'")
         swh.sql("INSERT INTO t VALUES (2, TIMESTAMP'2020-11-01 01:30:00 UTC-8', TIMESTAMP_NTZ'2020-11-01 01:30:00')")
         swh.sql("UPDATE t SET i = i + INTERVAL 0 SECOND, c = c + INTERVAL 0 SECOND WHERE k IN (1, 2)")
         swh.sql("UPDATE t SET i = i, c = c")
-    with _set(spark, spark__sql__session__timeZone="Asia/Kolkata"):
+    with setting(spark, spark__sql__session__timeZone="Asia/Kolkata"):
         swh.sql("CHECKPOINT t")
         swh.sql("UPDATE t SET c = c WHERE k = 1 AND i > TIMESTAMP'2000-01-01'")
         rows = swh.sql("SELECT i, c FROM t ORDER BY k").toArrow().to_pylist()
@@ -83,7 +69,7 @@ def test_settings_of_the_session_are_left_as_they_were(swh: Warehouse, spark: Sp
 
 def test_files_are_readable_whatever_the_parquet_settings(swh: Warehouse, spark: SparkSession) -> None:
     """INT96 times and legacy lists in the session do not reach the files of a table."""
-    with _set(
+    with setting(
         spark,
         spark__sql__parquet__outputTimestampType="INT96",
         spark__sql__parquet__writeLegacyFormat="true",
@@ -107,7 +93,7 @@ def test_files_are_readable_whatever_the_parquet_settings(swh: Warehouse, spark:
 def test_case_sensitive_sessions_find_our_tables(swh: Warehouse, spark: SparkSession) -> None:
     """Our names stay case-insensitive; expressions inside a query follow the session."""
     swh.sql("CREATE TABLE T (K INT PRIMARY KEY, V STRING)")
-    with _set(spark, spark__sql__caseSensitive="true"):
+    with setting(spark, spark__sql__caseSensitive="true"):
         swh.sql("INSERT INTO t (k, v) SELECT 1, 'a'")
         swh.sql("UPDATE t SET v = concat(V, 'b') WHERE K = 1")
         swh.sql("UPDATE t SET v = concat(V, 'c') WHERE V > ''")

@@ -6,8 +6,7 @@ definition's text over that copy, in a session that knows nothing of Freshview: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from math import inf, nan
@@ -18,6 +17,7 @@ from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from tests.spark.sessions import setting
 from tests.unit.oracle import Double, rank
 from tests.unit.view_grammar import SCHEMAS, VALUES, kind_of, views
 
@@ -26,19 +26,6 @@ from freshview.errors import FreshviewError, NotMaintainable, QueryFailed, TypeM
 
 Row = tuple[Any, ...]
 Found = list[tuple[str, ...]]
-
-
-@contextmanager
-def setting(spark: SparkSession, **values: str) -> Iterator[None]:
-    names = {k.replace("__", "."): v for k, v in values.items()}
-    before = {k: spark.conf.get(k) for k in names}
-    for name, value in names.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            spark.conf.set(name, str(old))
 
 
 def exactly(rows: Sequence[Any]) -> Found:

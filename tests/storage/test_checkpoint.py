@@ -288,6 +288,7 @@ def test_rows_are_found_by_key_after_columns_were_added_and_renamed(wh: Warehous
 
 # -- any sequence ------------------------------------------------------------------------------------------
 
+
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.booleans(), st.data())
 def test_checkpoints_change_no_answer_at_any_csn(keyed: bool, data: st.DataObject) -> None:

@@ -12,7 +12,10 @@ from typing import Any
 import duckdb
 import sqlglot
 from sqlglot import exp
-from tests.unit.oracle import Bag, Double
+from tests.unit.oracle import Bag, Double, evaluate
+from tests.unit.view_grammar import SCHEMAS, State, reading
+
+from freshview.sql.lowering import lower
 
 Tables = Mapping[str, tuple[tuple[str, ...], Bag]]
 
@@ -73,3 +76,13 @@ def comparable(value: Any) -> Any:
         return str(value)
     is_number = isinstance(value, Decimal | Fraction | int | float) and not isinstance(value, bool)
     return round(float(value), 9) if is_number else value
+
+
+def means(text: str, state: State) -> Bag:
+    """What the oracle makes of a query, as DuckDB would show it."""
+    lowered = lower(text, SCHEMAS)
+    places = [lowered.node.columns.index(c) for c, _ in lowered.outputs]
+    result: Bag = Counter()
+    for row, n in evaluate(lowered.node, reading(state)).items():
+        result[tuple(comparable(row[p]) for p in places)] += n
+    return result

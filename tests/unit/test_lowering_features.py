@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from sqlglot import exp
-from tests.unit.duck import Duck, comparable
+from tests.unit.duck import Duck, means
 from tests.unit.oracle import Bag, evaluate, plus, signed
-from tests.unit.view_grammar import SCHEMAS, Change, State, reading, states
+from tests.unit.view_grammar import SCHEMAS, Change, State, states
 
 from freshview.algebra import stages
 from freshview.algebra.nodes import Aggregate, Filter, Node, Scan, names_in
@@ -82,20 +80,11 @@ def duck() -> Duck:
     return Duck()
 
 
-def _means(text: str, state: State) -> Bag:
-    lowered = lower(text, SCHEMAS)
-    places = [lowered.node.columns.index(c) for c, _ in lowered.outputs]
-    result: Bag = Counter()
-    for row, n in evaluate(lowered.node, reading(state)).items():
-        result[tuple(comparable(row[p]) for p in places)] += n
-    return result
-
-
 @pytest.mark.parametrize("name", VIEWS)
 @some
 @given(run=states(1))
 def test_each_construct_means_what_duckdb_says(duck: Duck, name: str, run: list[State]) -> None:
-    assert _means(VIEWS[name], run[0]) == duck.answer(VIEWS[name], {t: (SCHEMAS[t], run[0][t]) for t in SCHEMAS})
+    assert means(VIEWS[name], run[0]) == duck.answer(VIEWS[name], {t: (SCHEMAS[t], run[0][t]) for t in SCHEMAS})
 
 
 @pytest.mark.parametrize("name", VIEWS)

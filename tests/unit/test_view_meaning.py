@@ -14,10 +14,10 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from sqlglot import exp
-from tests.unit.duck import Duck, Tables, comparable
+from tests.unit.duck import Duck, Tables, comparable, means
 from tests.unit.oracle import Bag, evaluate
 from tests.unit.test_view_laws import VIEWS, forms
-from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, reading, states, views
+from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, states, views
 
 from freshview.algebra.nodes import WEIGHT, Aggregate, Node, Project, Scan, SetOperation, Union, Window
 from freshview.algebra.traversal import bottom_up, scans
@@ -40,15 +40,6 @@ def duck() -> Duck:
     return Duck()
 
 
-def _means(text: str, state: State) -> Bag:
-    lowered = lower(text, SCHEMAS)
-    places = [lowered.node.columns.index(c) for c, _ in lowered.outputs]
-    result: Bag = Counter()
-    for row, n in evaluate(lowered.node, reading(state)).items():
-        result[tuple(comparable(row[p]) for p in places)] += n
-    return result
-
-
 def _tables(state: State) -> dict[str, tuple[tuple[str, ...], Bag]]:
     return {t: (SCHEMAS[t], state[t]) for t in SCHEMAS}
 
@@ -66,7 +57,7 @@ def _answer(duck: Duck, text: str, tables: Tables, texts: Collection[str] = ("c"
 @given(text=views(portable=True), run=states(1))
 def test_lowering_keeps_the_meaning(duck: Duck, text: str, run: list[State]) -> None:
     """The algebra of a query gives the rows that DuckDB gives for its text."""
-    assert _means(text, run[0]) == _answer(duck, text, _tables(run[0]))
+    assert means(text, run[0]) == _answer(duck, text, _tables(run[0]))
 
 
 @pytest.mark.parametrize("name", PORTABLE)
@@ -74,7 +65,7 @@ def test_lowering_keeps_the_meaning(duck: Duck, text: str, run: list[State]) -> 
 @given(run=states(1))
 def test_lowering_keeps_the_meaning_of_each_construct(duck: Duck, name: str, run: list[State]) -> None:
     """The same for a view of each kind."""
-    assert _means(VIEWS[name], run[0]) == _answer(duck, VIEWS[name], _tables(run[0]))
+    assert means(VIEWS[name], run[0]) == _answer(duck, VIEWS[name], _tables(run[0]))
 
 
 def _same_text_and_tree(duck: Duck, plan: Node, change: Change, texts: Collection[str]) -> None:

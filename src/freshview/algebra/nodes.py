@@ -7,7 +7,7 @@ checked when they are built: an expression may only use what its input gives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -284,6 +284,16 @@ def column(name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True))
 
 
+def same(names: Iterable[str]) -> tuple[tuple[str, exp.Expr], ...]:
+    """Items that hand columns on as they are."""
+    return tuple((n, column(n)) for n in names)
+
+
+def chosen(node: Node, names: tuple[str, ...]) -> Node:
+    """These columns of a node, in this order."""
+    return node if node.columns == names else Project(node, same(names))
+
+
 def names_in(expression: exp.Expr) -> set[str]:
     """The columns that an expression uses."""
     return {c.name for c in expression.find_all(exp.Column)}
@@ -297,6 +307,18 @@ def conjuncts(tree: exp.Expr) -> list[exp.Expr]:
 
 def conjunction(conditions: Sequence[exp.Expr]) -> exp.Expr | None:
     return exp.and_(*conditions, copy=True) if conditions else None
+
+
+def equalities(join: Join, further: Sequence[exp.Expr] = ()) -> list[tuple[exp.Expr, exp.Expr, bool]]:
+    """(left, right, null-safe) of every equality between the sides, in the join's condition or in further ones."""
+    left, right = set(join.left.columns), set(join.right.columns)
+    found = []
+    for c in [*(conjuncts(join.condition) if join.condition is not None else ()), *further]:
+        if isinstance(c, exp.EQ | exp.NullSafeEQ):
+            for a, b in ((c.this, c.expression), (c.expression, c.this)):
+                if names_in(a) and names_in(b) and names_in(a) <= left and names_in(b) <= right:
+                    found.append((a, b, isinstance(c, exp.NullSafeEQ)))
+    return found
 
 
 def require(expression: exp.Expr, available: tuple[str, ...]) -> None:

@@ -26,7 +26,7 @@ from freshview.algebra.nodes import (
     Union,
     Values,
     Window,
-    column,
+    chosen,
     names_in,
 )
 from freshview.algebra.traversal import bottom_up, with_inputs
@@ -91,10 +91,10 @@ def _narrowed(node: Node, inputs: tuple[Node, ...], needed: set[str]) -> Node:
             return replace(node, input=inputs[0], items=kept) if kept else inputs[0]
         case Union():
             places = _places(node, needed)
-            parts = tuple(_chosen(new, _at(old, places)) for new, old in zip(inputs, node.parts, strict=True))
+            parts = tuple(chosen(new, _at(old, places)) for new, old in zip(inputs, node.parts, strict=True))
             return Union(parts, tuple(node.names[i] for i in places))
         case SetOperation():
-            left, right = (_chosen(new, old.columns) for new, old in zip(inputs, node.inputs, strict=True))
+            left, right = (chosen(new, old.columns) for new, old in zip(inputs, node.inputs, strict=True))
             return replace(node, left=left, right=right)
     return with_inputs(node, inputs)
 
@@ -119,7 +119,3 @@ def _places(node: Union, needed: set[str]) -> list[int]:
 
 def _at(node: Node, places: list[int]) -> tuple[str, ...]:
     return tuple(node.columns[i] for i in places)
-
-
-def _chosen(node: Node, wanted: tuple[str, ...]) -> Node:
-    return node if node.columns == wanted else Project(node, tuple((c, column(c)) for c in wanted))

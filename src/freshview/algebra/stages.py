@@ -25,7 +25,7 @@ from freshview.algebra.nodes import (
     Values,
     Window,
 )
-from freshview.algebra.traversal import bottom_up, with_inputs
+from freshview.algebra.traversal import bottom_up, per_use, with_inputs
 
 STAGE = "\0stage"  # with a number: the name under which a plan reads a part that was computed before
 _ENOUGH = 150  # operators that Spark plans without much ado
@@ -42,7 +42,7 @@ class Stage:
 
 def staged(plan: Node) -> tuple[list[Stage], Node]:
     """The stages of a plan, in order, and what is left of it."""
-    if _operators(plan) <= _ENOUGH:
+    if per_use(plan, lambda _: 1) <= _ENOUGH:
         return [], plan
     nodes = list(bottom_up(plan))
     uses = Counter(id(i) for node in nodes for i in node.inputs)
@@ -62,14 +62,6 @@ def staged(plan: Node) -> tuple[list[Stage], Node]:
             size[id(node)] = 1
         done[id(node)] = new
     return stages, done[id(plan)]
-
-
-def _operators(plan: Node) -> int:
-    """How many operators Spark sees: every part once per use."""
-    size: dict[int, int] = {}
-    for node in bottom_up(plan):
-        size[id(node)] = 1 + sum(size[id(i)] for i in node.inputs)
-    return size[id(plan)]
 
 
 def _is_small(node: Node, inputs: list[bool]) -> bool:

@@ -68,3 +68,11 @@ def rewrite(root: Node, rule: Callable[[Node], Node]) -> Node:
     for node in bottom_up(root):
         done[id(node)] = rule(with_inputs(node, tuple(done[id(i)] for i in node.inputs)))
     return done[id(root)]
+
+
+def per_use(root: Node, own: Callable[[Node], int]) -> int:
+    """What the nodes of a tree come to, each counted once per use: Spark computes a shared part for each of them."""
+    known: dict[int, int] = {}
+    for node in bottom_up(root):
+        known[id(node)] = own(node) + sum(known[id(i)] for i in node.inputs)
+    return known[id(root)]

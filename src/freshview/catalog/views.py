@@ -281,8 +281,14 @@ class ViewCatalog:
 
     def dependents(self, relation: Relation) -> list[Relation]:
         """Views whose definition names this relation."""
-        views = [r for r in self.catalog.relations() if r.kind == "view"]
-        return [v for v in views if relation.id in (s["id"] for s in json.loads(v.properties["sources"]).values())]
+        return [r for r in self.catalog.relations() if r.kind == "view" and relation.id in source_ids(r).values()]
+
+    def sources(self, view: Relation) -> dict[str, Relation]:
+        """The relations that a view's definition names."""
+        found = {name: self.catalog.relation_by_id(id_) for name, id_ in source_ids(view).items()}
+        if gone := [name for name, relation in found.items() if relation is None]:
+            raise NotFound(f"view {view.name}", f"its source {gone[0]} is gone", "Drop the view.")
+        return {name: relation for name, relation in found.items() if relation is not None}
 
     def drop(self, view: Relation) -> int:
         """Drop a view, with its frontier: it holds back nothing any more."""
@@ -336,6 +342,11 @@ class ViewCatalog:
 
 
 JOB_PATH = "job"  # of a lease on a view's next job: it claims no files
+
+
+def source_ids(view: Relation) -> dict[str, int]:
+    """Names in a view's definition, and the ids of the relations that they mean."""
+    return {name: entry["id"] for name, entry in json.loads(view.properties.get("sources", "{}")).items()}
 
 
 def _beyond_frontiers(*columns: Any) -> sa.Select[Any]:

@@ -36,10 +36,13 @@ from freshview.algebra.nodes import (
     Union,
     Values,
     Window,
+    chosen,
     column,
     conjunction,
     conjuncts,
+    equalities,
     names_in,
+    same,
 )
 from freshview.algebra.traversal import relations, rewrite
 
@@ -52,8 +55,8 @@ def at_version(root: Node, version: str) -> Node:
 def derive(root: Node, changed: set[str], *, small: bool = True) -> Node | None:
     """The delta of a tree whose relations `changed` have changed; None if nothing it reads has.
 
-    The result has the tree's columns and a weight. If the changes are small compared with the rest, whatever comes
-    from them is marked so, and large inputs are reduced by it before they are joined.
+    The result has the tree's columns and a weight. If the changes are small compared with the rest, they are marked so
+    where they are joined, and the right sides of left, semi and anti joins are reduced by what meets them.
     """
     return _Deriving(changed, small).delta(root)
 
@@ -129,15 +132,14 @@ class _Deriving:
         for other in others:
             reduced, waiting = _filtered(other, waiting)
             rest.append(reduced)
-        small = self._small
+        small = "left" if self._small else ""
         while rest:
-            chosen = next((r for r in rest if _connecting(current, r, waiting)), rest[0])
-            rest.remove(chosen)
-            condition = _connecting(current, chosen, waiting)
+            other = next((r for r in rest if _connecting(current, r, waiting)), rest[0])
+            rest.remove(other)
+            condition = _connecting(current, other, waiting)
             waiting = [c for c in waiting if c not in condition]
-            joined = Join(current, chosen, "inner", conjunction(condition))
-            current = replace(joined, small="left") if small else joined
-            small = False  # one row of a delta may meet many: what comes of it is Spark's to judge
+            current = Join(current, other, "inner", conjunction(condition), small)
+            small = ""  # one row of a delta may meet many: what comes of it is Spark's to judge
         return current
 
     def _linear_in_left(self, node: Join, left: Node | None, right: Node | None) -> Node:
@@ -145,7 +147,7 @@ class _Deriving:
         if left is not None:
             terms.append(_ordered(self._near_join(left, self.old(node.right), node), node))
         if right is not None:
-            touched = Project(right, tuple((c, column(c)) for c in node.right.columns))
+            touched = Project(right, same(node.right.columns))
             affected = Join(self.new(node.left), touched, "semi", node.condition, "right" if self._small else "")
             for side, weight in ((self.new(node.right), 1), (self.old(node.right), -1)):
                 terms.append(weighted(self._near_join(affected, side, node), weight))
@@ -153,9 +155,9 @@ class _Deriving:
 
     def _near_join(self, left: Node, right: Node, node: Join) -> Node:
         """left op right, with the right side first reduced to what can match."""
-        if not self._small or not _has_equality(node):
+        if not self._small or not equalities(node):  # nothing that a hash join could use
             return Join(left, right, node.kind, node.condition)
-        keys = Project(left, tuple((c, column(c)) for c in node.left.columns))
+        keys = Project(left, same(node.left.columns))
         near = Join(right, keys, "semi", node.condition, "right")
         return Join(left, near, node.kind, node.condition, "right")
 
@@ -219,17 +221,6 @@ def _connecting(left: Node, right: Node, waiting: list[exp.Expr]) -> list[exp.Ex
     return [c for c in waiting if names_in(c) <= available]
 
 
-def _has_equality(node: Join) -> bool:
-    """Is there a condition `left = right` that a hash join can use?"""
-    left, right = set(node.left.columns), set(node.right.columns)
-    for c in conjuncts(node.condition) if node.condition is not None else []:
-        if isinstance(c, exp.EQ | exp.NullSafeEQ):
-            a, b = names_in(c.this), names_in(c.expression)
-            if a and b and ((a <= left and b <= right) or (a <= right and b <= left)):
-                return True
-    return False
-
-
 def _over(node: Node, inputs: tuple[Node, ...]) -> Node:
     match node:
         case Aggregate() | Window():
@@ -241,8 +232,7 @@ def _over(node: Node, inputs: tuple[Node, ...]) -> Node:
 
 def _ordered(delta: Node, node: Node) -> Node:
     """The node's columns in their order, the weight last."""
-    wanted = (*node.columns, WEIGHT)
-    return delta if delta.columns == wanted else Project(delta, tuple((c, column(c)) for c in wanted))
+    return chosen(delta, (*node.columns, WEIGHT))
 
 
 def _named(delta: Node, union: Union) -> Node:
@@ -253,9 +243,8 @@ def _named(delta: Node, union: Union) -> Node:
 
 
 def weighted(node: Node, weight: int) -> Node:
-    items = tuple((c, column(c)) for c in node.columns)
     sign: exp.Expr = exp.Literal.number(abs(weight))
-    return Project(node, (*items, (WEIGHT, exp.Neg(this=sign) if weight < 0 else sign)))
+    return Project(node, (*same(node.columns), (WEIGHT, exp.Neg(this=sign) if weight < 0 else sign)))
 
 
 def null_safe(left: tuple[str, ...], right: tuple[str, ...]) -> exp.Expr:

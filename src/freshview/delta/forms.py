@@ -13,7 +13,7 @@ Columns beyond the view's own are hidden from queries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -30,6 +30,7 @@ from freshview.algebra.nodes import (
     Scan,
     Union,
     column,
+    same,
 )
 from freshview.algebra.traversal import bottom_up, relations, rewrite
 from freshview.delta.aggregates import State, TypesOf, case, state_of, stored
@@ -100,7 +101,7 @@ def _carried(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...]) -> Nod
             node = Filter(node, step.predicate)
         else:
             assert isinstance(step, Project)
-            node = Project(node, (*step.items, *_same(_missing(extra, step))))
+            node = Project(node, (*step.items, *same(_missing(extra, step))))
     return node
 
 
@@ -125,11 +126,11 @@ def _from_state(form: Form, lowered: Lowered, base: Node, extra: tuple[str, ...]
     """The stored columns over a base that gives keys and state, and further columns of the base."""
     assert form.root is not None
     assert form.state is not None
-    results = Project(base, (*_same(form.root.keys), *form.state.results, *_same((*form.state.names, *extra))))
+    results = Project(base, (*same(form.root.keys), *form.state.results, *same((*form.state.names, *extra))))
     top = _marked(form.chain, results, (*form.root.keys, *form.state.names, *extra), form.shown)
     rest = (*form.state.names, *((form.shown,) if form.shown else ()), *extra)
     own = tuple((s, column(k)) for k, s in form.keys)
-    return Project(top, (*_outputs(lowered, form.visible), *own, *_same(rest)))
+    return Project(top, (*_outputs(lowered, form.visible), *own, *same(rest)))
 
 
 def _marked(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...], shown: str | None) -> Node:
@@ -143,7 +144,7 @@ def _marked(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...], shown: 
             assert shown is not None
             kept = exp.and_(column(shown), step.predicate.copy()) if marked else step.predicate.copy()
             others = tuple(c for c in node.columns if c != shown)
-            node = Project(node, (*_same(others), (shown, case(kept, exp.true(), exp.false()))))
+            node = Project(node, (*same(others), (shown, case(kept, exp.true(), exp.false()))))
             marked = True
             continue
         assert isinstance(step, Project)
@@ -151,17 +152,13 @@ def _marked(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...], shown: 
         if marked and shown is not None:
             items = tuple((n, e if isinstance(e, exp.Column) else case(column(shown), e.copy())) for n, e in items)
             extra = (*(c for c in extra if c != shown), shown)
-        node = Project(node, (*items, *_same(_missing(extra, step))))
+        node = Project(node, (*items, *same(_missing(extra, step))))
     return node
 
 
 def _missing(names: tuple[str, ...], step: Project) -> list[str]:
     """Columns that a projection does not hand on by itself."""
     return [n for n in names if n not in step.columns]
-
-
-def _same(names: Iterable[str]) -> tuple[tuple[str, exp.Expr], ...]:
-    return tuple((n, column(n)) for n in names)
 
 
 def delta_plan(
@@ -245,9 +242,7 @@ def _difference(form: Form, new: Node, old: Node) -> Node:
     return Union((weighted(new, 1), weighted(old, -1)), (*form.stored, WEIGHT))
 
 
-def _sums_delta(
-    form: Form, lowered: Lowered, delta: Node, types: Mapping[str, str], grows: bool, small: str
-) -> Node:
+def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, str], grows: bool, small: str) -> Node:
     root, state = form.root, form.state
     assert root is not None
     assert state is not None
@@ -258,7 +253,7 @@ def _sums_delta(
     doubts = [] if grows else [p.in_doubt for p in state.parts if p.in_doubt is not None]
     if not doubts:
         return _in_one_pass(form, lowered, joined, types)
-    updated = Project(joined, (*_same(root.keys), *((p.name, p.merged(types[p.name])) for p in state.parts)))
+    updated = Project(joined, (*same(root.keys), *((p.name, p.merged(types[p.name])) for p in state.parts)))
     fresh = _settled(root, state, updated, exp.or_(*doubts), small)
     affected = Project(groups, tuple((_touched(k), column(k)) for k in root.keys))
     return _difference(form, _from_state(form, lowered, fresh), _stored_near(form, affected))
@@ -284,7 +279,7 @@ def _in_one_pass(form: Form, lowered: Lowered, joined: Join, types: Mapping[str,
     old = tuple(map(stored, read))
     keys = tuple((k, chosen(column(k), s)) for k, s in form.keys)
     parts = tuple((p.name, chosen(p.merged(types[p.name]), p.name)) for p in state.parts)
-    living = _alive(root, state, Project(both, (*keys, *parts, *_same((*old, WEIGHT)))))
+    living = _alive(root, state, Project(both, (*keys, *parts, *same((*old, WEIGHT)))))
     full = _from_state(form, lowered, living, (*old, WEIGHT))
     items = tuple((c, chosen(column(c), c) if c in read else column(c)) for c in form.stored)
     return Project(full, (*items, (WEIGHT, column(WEIGHT))))
@@ -302,7 +297,7 @@ def _settled(root: Aggregate, state: State, updated: Project, doubt: exp.Expr, s
     mark = f"{state.rows}__doubt"
     marked = Project(updated.input, (*updated.items, (mark, case(doubt, exp.true(), exp.false()))))
     living = _alive(root, state, marked)
-    kept = Project(Filter(living, exp.Not(this=column(mark))), _same(updated.columns))
+    kept = Project(Filter(living, exp.Not(this=column(mark))), same(updated.columns))
     doubtful = Project(Filter(living, column(mark)), tuple((f"{k}__doubt", column(k)) for k in root.keys))
     match = null_safe(root.keys, doubtful.columns) if root.keys else None
     near = Join(at_version(root.input, "new"), doubtful, "semi", match, small)

@@ -35,6 +35,7 @@ from freshview.algebra.nodes import (
     Values,
     Window,
     conjuncts,
+    equalities,
 )
 from freshview.algebra.traversal import scans, with_inputs
 
@@ -117,8 +118,11 @@ class _Reducing:
         return with_inputs(node, tuple(parts)), shown
 
     def _join(self, node: Join, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
-        own = conjuncts(node.condition) if node.condition is not None else []
-        pairs = _equalities(node, [*own, *conditions])
+        pairs = [
+            (a.name, b.name, nulls)
+            for a, b, nulls in equalities(node, conditions)
+            if isinstance(a, exp.Column) and isinstance(b, exp.Column)
+        ]
         left_wanted = {c: w for c, w in wanted.items() if c in node.left.columns}
         right_wanted = {c: w for c, w in wanted.items() if c in node.right.columns and node.kind == "inner"}
         passed = conditions if node.kind == "inner" else ()
@@ -162,23 +166,6 @@ def _more(wanted: Wanted, pairs: list[tuple[str, str, bool]], origins: Origins) 
         if known in origins:
             result[partner] = (*result.get(partner, ()), (origins[known], nulls))
     return result
-
-
-def _equalities(node: Join, conditions: list[exp.Expr]) -> list[tuple[str, str, bool]]:
-    """(left column, right column, null-safe) of every plain equality between the sides."""
-    left, right = set(node.left.columns), set(node.right.columns)
-    found = []
-    for c in conditions:
-        if not isinstance(c, exp.EQ | exp.NullSafeEQ):
-            continue
-        if not (isinstance(c.this, exp.Column) and isinstance(c.expression, exp.Column)):
-            continue
-        a, b, nulls = c.this.name, c.expression.name, isinstance(c, exp.NullSafeEQ)
-        if a in left and b in right:
-            found.append((a, b, nulls))
-        elif a in right and b in left:
-            found.append((b, a, nulls))
-    return found
 
 
 def _leads_to_join(node: Node) -> bool:

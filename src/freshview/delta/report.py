@@ -32,7 +32,7 @@ from freshview.algebra.nodes import (
     Union,
     Values,
     Window,
-    conjuncts,
+    equalities,
     names_in,
 )
 from freshview.algebra.traversal import bottom_up, scans
@@ -129,13 +129,7 @@ def _way(node: Node, form: Form) -> tuple[str, str, tuple[str, ...]]:
 
 def _outer(node: Join) -> tuple[str, str, tuple[str, ...]]:
     """Left, semi and anti joins are linear in the left input; a change on the right touches the rows it matches."""
-    left, right = set(node.left.columns), set(node.right.columns)
-    keys = []
-    for c in conjuncts(node.condition) if node.condition is not None else []:
-        if isinstance(c, exp.EQ | exp.NullSafeEQ):
-            for own, other in ((c.this, c.expression), (c.expression, c.this)):
-                if names_in(own) and names_in(own) <= left and names_in(other) and names_in(other) <= right:
-                    keys += sorted(names_in(own))
+    keys = [name for own, _, _ in equalities(node) for name in sorted(names_in(own))]
     how = "by these keys" if keys else "by its condition, each pair compared"
     return AFFECTED_KEYS, f"linear on the left; rows of the left that a change on the right matches, {how}", tuple(keys)
 

@@ -19,7 +19,7 @@ from freshview.algebra.nodes import (
     SetOperation,
     Union,
     column,
-    conjuncts,
+    equalities,
 )
 from freshview.algebra.traversal import bottom_up, rewrite, with_inputs
 from freshview.delta.aggregates import TypesOf
@@ -64,14 +64,10 @@ def _require_one_group(node: Join, types_of: TypesOf) -> None:
         below = below.input
     if not isinstance(below, Aggregate) or node.condition is None:
         return
-    right = types_of(node.right)
-    for condition in conjuncts(node.condition):
-        key, outer = condition.this, condition.expression
-        if isinstance(key, exp.Column) and key.name in node.left.columns:
-            key, outer = outer, key
-        if not isinstance(condition, exp.EQ) or not isinstance(key, exp.Column) or key.name not in right:
-            continue
-        given = types_of(Project(node.left, (("outer", outer.copy()),)))["outer"]
-        kinds = {right[key.name], given}
-        if len(kinds) > 1 and not kinds <= _INTEGERS:
-            raise Unsupported(f"a correlated subquery that compares {right[key.name]} with {given}")
+    types = types_of(node.right)
+    for outer, key, _ in equalities(node):
+        if isinstance(key, exp.Column):
+            given = types_of(Project(node.left, (("outer", outer.copy()),)))["outer"]
+            kinds = {types[key.name], given}
+            if len(kinds) > 1 and not kinds <= _INTEGERS:
+                raise Unsupported(f"a correlated subquery that compares {types[key.name]} with {given}")

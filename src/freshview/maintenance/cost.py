@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from freshview.algebra.nodes import Node, Scan
 from freshview.algebra.stages import STAGE, staged
-from freshview.algebra.traversal import bottom_up
+from freshview.algebra.traversal import per_use
 
 _ROWS_PER_SECOND = 2_500_000
 _SECONDS_PER_OPERATOR = 0.012  # analysis, planning, code generation
@@ -32,15 +32,11 @@ class Estimate:
 
 def estimate(plan: Node, rows: Callable[[Scan], int]) -> Estimate:
     """The cost of a plan, run in stages; `rows` tells how many rows a scan reads from files."""
+
+    def read(node: Node) -> int:
+        return rows(node) if isinstance(node, Scan) and not node.relation.startswith(STAGE) else 0
+
     stages, rest = staged(plan)
-    parts = [_whole(part, rows) for part in (*(s.part for s in stages), rest)]
-    return Estimate(sum(p.rows for p in parts), sum(p.operators for p in parts) + len(stages) * _OPERATORS_PER_STAGE)
-
-
-def _whole(plan: Node, rows: Callable[[Scan], int]) -> Estimate:
-    known: dict[int, Estimate] = {}
-    for node in bottom_up(plan):
-        below = [known[id(i)] for i in node.inputs]
-        own = rows(node) if isinstance(node, Scan) and not node.relation.startswith(STAGE) else 0
-        known[id(node)] = Estimate(own + sum(e.rows for e in below), 1 + sum(e.operators for e in below))
-    return known[id(plan)]
+    parts = [*(s.part for s in stages), rest]
+    operators = sum(per_use(p, lambda _: 1) for p in parts) + len(stages) * _OPERATORS_PER_STAGE
+    return Estimate(sum(per_use(p, read) for p in parts), operators)

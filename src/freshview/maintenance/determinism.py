@@ -11,7 +11,7 @@ from dataclasses import replace
 import sqlglot
 from sqlglot import exp
 
-from freshview.algebra.nodes import Aggregate, Lowered, Node, Project, Window, column
+from freshview.algebra.nodes import Aggregate, Lowered, Node, Project, Window, column, same
 from freshview.algebra.traversal import rewrite
 from freshview.delta.aggregates import TypesOf, case
 from freshview.errors import NotMaintainable
@@ -173,7 +173,7 @@ def best_by_pairs(lowered: Lowered, types_of: TypesOf) -> Lowered:
         items = tuple((f"{n}__pair", _paired(e)) if n in found else (n, e) for n, e in node.items)
         pairs: Node = replace(node, items=items)
         shown = [(n, exp.Dot(this=column(f"{n}__pair"), expression=exp.to_identifier("x"))) for n in found]
-        others = [(c, column(c)) for c in node.columns if c not in found]
+        others = same(c for c in node.columns if c not in found)
         return Project(pairs, (*others, *shown))
 
     return Lowered(rewrite(lowered.node, rule), lowered.outputs)

@@ -10,7 +10,6 @@ where one has gone further already, the job goes on to that one's next version.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +23,9 @@ from freshview.catalog.views import JOB_PATH, Job, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
     CatalogUnavailable,
+    Crowded,
     FreshviewError,
-    NotFound,
-    QueryFailed,
+    SparkFailed,
     SparkUnavailable,
     StorageUnavailable,
     WriteConflict,
@@ -36,8 +35,8 @@ from freshview.maintenance.tasks import JOB_ROWS, Pending, combined, pending
 from freshview.maintenance.work import Work
 from freshview.relation.delta import encode
 from freshview.storage.store import Storage
+from freshview.transactions.transaction import INLINE_BYTES
 
-INLINE_BYTES = 1 << 20
 _ATTEMPTS = 20
 _PATIENCE = 600.0  # seconds that somebody waits for a job in progress elsewhere
 _POLLS = (0.01, 0.25)  # seconds between looks at it: at first, at most
@@ -129,13 +128,7 @@ class Jobs:
         raise _crowded(sources[0])
 
     def _source_views(self, view: Relation) -> list[Relation]:
-        found = []
-        for name, entry in json.loads(view.properties["sources"]).items():
-            relation = self._catalog.relation_by_id(entry["id"])
-            if relation is None:
-                raise NotFound(f"view {view.name}", f"its source {name} is gone", "Drop the view.")
-            found += [relation] if relation.kind == "view" else []
-        return found
+        return [r for r in self._views.sources(view).values() if r.kind == "view"]
 
     # -- one at a time -----------------------------------------------------------------------------
 
@@ -229,7 +222,7 @@ def _condensed(work: Work, rows_in: int) -> int:
 
 
 def _crowded(view: Relation) -> FreshviewError:
-    return QueryFailed(f"view {view.name}", "others kept maintaining it at the same time", "Try again.")
+    return Crowded(f"view {view.name}", "others kept maintaining it at the same time", "Try again.")
 
 
 # -- storing ---------------------------------------------------------------------------------------
@@ -258,12 +251,9 @@ def give_up(catalog: Catalog, storage: Storage, view_id: int, segments: list[Seg
 
 # -- errors ----------------------------------------------------------------------------------------
 
-_PASSING = (CatalogUnavailable, StorageUnavailable, SparkUnavailable, WriteConflict)
-_PASSING_WORDS = ("spark failed (", "outofmemory", "cancel", "executor lost", "no space left", "at the same time")
+_PASSING = (CatalogUnavailable, Crowded, SparkFailed, SparkUnavailable, StorageUnavailable, WriteConflict)
 
 
 def is_transient(error: BaseException) -> bool:
     """Can the same job succeed later on the same data? (memory, cancelling, I/O; not a cast or a missing source)"""
-    if not isinstance(error, FreshviewError):
-        return True
-    return isinstance(error, _PASSING) or any(word in str(error).lower() for word in _PASSING_WORDS)
+    return isinstance(error, _PASSING) or not isinstance(error, FreshviewError)

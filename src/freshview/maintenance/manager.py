@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from freshview.catalog.records import Backlog, Relation
-from freshview.catalog.views import Use
+from freshview.catalog.views import Use, source_ids
 from freshview.errors import InvalidStatement
 from freshview.events import Events
 from freshview.maintenance.jobs import is_transient
@@ -100,10 +100,9 @@ def candidate(backlog: Backlog, view: Relation, use: Use | None, now: int) -> Ca
     """What the catalog knows of a view with tasks, as a policy wants it."""
     deadline = view.properties.get("deadline")
     settings = json.loads(view.properties.get("settings", "{}"))
-    sources = json.loads(view.properties.get("sources", "{}"))
     return Candidate(
         backlog.view_id, backlog.oldest_at, backlog.newest_csn, backlog.rows,
-        tuple(entry["id"] for entry in sources.values()), next_use(use, now) if use is not None else None,
+        tuple(source_ids(view).values()), next_use(use, now) if use is not None else None,
         next_deadline(deadline, _zone(settings), now) if deadline is not None else None,
     )  # fmt: skip
 

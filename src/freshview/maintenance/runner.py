@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from freshview.algebra.nodes import Node, Scan
 from freshview.algebra.stages import staged
@@ -18,6 +17,7 @@ from freshview.maintenance.definition import Definition, shown_column, visible_c
 from freshview.relation.schema import Schema, fold
 from freshview.sql.binding import bind
 from freshview.sql.rendering import render
+from freshview.storage.main import read_parquet
 from freshview.storage.store import Storage
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ class Runner:
 
     def read(self, relation_id: int, files: Sequence[DataFile], schema: Schema) -> pa.Table:
         """Files of rows on the driver."""
-        home = self.storage.layout.relation(relation_id)
-        parts = [pq.ParquetFile(home / f.path).read() for f in files]
-        return pa.concat_tables([schema.arrow.empty_table(), *(schema.conform(p) for p in parts)])
+        if not files:
+            return schema.arrow.empty_table()
+        return schema.conform(read_parquet(files, self.storage.layout.relation(relation_id)))
 
 
 def _chosen(frame: Any, columns: Sequence[str], shown: str | None) -> Frame:

@@ -28,7 +28,7 @@ from freshview.maintenance.definition import (
 )
 from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.maintenance.explain import explained
-from freshview.maintenance.jobs import INLINE_BYTES, Jobs, give_up, store
+from freshview.maintenance.jobs import Jobs, give_up, store
 from freshview.maintenance.manager import Candidate, candidate, parse_deadline
 from freshview.maintenance.runner import Frame, Runner
 from freshview.maintenance.tasks import JOB_ROWS, pending
@@ -38,6 +38,7 @@ from freshview.relation.schema import Schema
 from freshview.sql.binding import bind
 from freshview.sql.statements import CreateView
 from freshview.storage.store import Storage
+from freshview.transactions.transaction import INLINE_BYTES
 
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
@@ -156,14 +157,8 @@ class ViewKeeper:
         key = (view.id, view.epoch, view.properties.get("refresh", "auto"))
         known = self._definitions.get(key)
         if known is None:
-            stored = json.loads(view.properties["sources"])
-            sources = {}
-            for name, entry in stored.items():
-                relation = self._catalog.relation_by_id(entry["id"])
-                if relation is None:
-                    raise NotMaintainable(f"view {view.name}", f"its source {name} is gone", "Drop the view.")
-                sources[name] = relation
-            columns = {n: tuple(e["columns"]) for n, e in stored.items()}
+            sources = self._views.sources(view)
+            columns = {n: tuple(e["columns"]) for n, e in json.loads(view.properties["sources"]).items()}
             runner = self._runner_of(view)
             frames = {n: runner.empty(r) for n, r in sources.items()}
             names = tuple(json.loads(view.properties["columns"]))

@@ -19,7 +19,7 @@ from freshview.algebra.traversal import scans
 from freshview.catalog.records import Relation, RelationState
 from freshview.delta.forms import STORED, delta_plan
 from freshview.delta.near import reduced
-from freshview.errors import QueryFailed, SnapshotExpired
+from freshview.errors import BroadcastTooLarge, SnapshotExpired
 from freshview.maintenance.changes import TooLarge, changes, part, with_weight
 from freshview.maintenance.cost import Estimate, estimate
 from freshview.maintenance.definition import Definition
@@ -62,11 +62,8 @@ class Working:
                 plan = self._chosen_plan()
                 if plan is not None:
                     return self._incremental(plan)
-            except (TooLarge, SnapshotExpired):
+            except (TooLarge, SnapshotExpired, BroadcastTooLarge):
                 pass  # the change cannot be had; the result still can
-            except QueryFailed as error:
-                if "broadcast" not in str(error):
-                    raise  # what was taken for small was not
         return self._full()
 
     # -- what changed ------------------------------------------------------------------------------

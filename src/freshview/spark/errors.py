@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from freshview.errors import (
+    BroadcastTooLarge,
+    Cancelled,
     CorruptWarehouse,
     FreshviewError,
     InvalidStatement,
     NotFound,
     QueryFailed,
+    SparkFailed,
     TypeMismatch,
 )
 
@@ -31,6 +34,11 @@ _NOT_FOUND = {
 }
 _OUR_NAMES = re.compile(r"(, )?`__fv_\w+`")  # Spark suggests any column, also those that we add
 _FILE_TROUBLE = {"FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "PATH_NOT_FOUND", "FILE_NOT_EXIST"}
+_PASSING: tuple[tuple[str, type[QueryFailed], str], ...] = (
+    (r"cancel", Cancelled, "Run it again."),
+    (r"broadcast", BroadcastTooLarge, "Give Spark more memory."),
+    (r"memory|OOM|heap space|no space left|executor ?lost", SparkFailed, "Give Spark more memory or disk."),
+)
 
 
 @contextmanager
@@ -60,19 +68,39 @@ def translated(error: PySparkException, what: str) -> FreshviewError:
         return CorruptWarehouse(what, message, "Restore the file from a backup.")
     if isinstance(error, ParseException | AnalysisException):
         return InvalidStatement(what, message, "Correct the statement.")
-    return QueryFailed(what, message, "Correct the data or the statement.")
+    return _failed(what, message)
 
 
 def _message(error: PySparkException) -> str:
     """The first line of Spark's message: what follows is general advice, the plan or a trace."""
     lines = str(error.getMessage() or error).strip().splitlines() or [type(error).__name__]
-    without_state = re.sub(r"\s*SQLSTATE: \w+$", "", lines[0].strip())
-    return _OUR_NAMES.sub("", without_state)
+    return _told(lines[0])
 
 
 def _plain(error: Exception, what: str) -> FreshviewError:
+    """What Java threw and PySpark did not take for Spark's: the last cause tells most."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    causes = [n.split(": ", 2)[-1] for n in lines if n.startswith("Caused by:")]  # the last one tells most
-    told = [n.lstrip(": ") for n in lines if not n.startswith("An error occurred while calling")]  # by Java, if at all
-    first = (causes[-1:] or told or lines)[0]
-    return QueryFailed(what, f"Spark failed ({first})", "Look into Spark's log.")
+    causes = [n.removeprefix("Caused by: ") for n in lines if n.startswith("Caused by: ")]
+    first = [n.lstrip(": ") for n in lines if not n.startswith("An error occurred while calling")]
+    return _failed(what, _told((causes[-1:] or first or lines)[0]))
+
+
+def _failed(what: str, told: str) -> QueryFailed:
+    """The query failed on its data, or Spark on the query: only the latter may pass.
+
+    Spark's name of the condition decides where there is one: the message may quote data.
+    """
+    condition = re.match(r"\[([A-Z][A-Z_0-9.]+)\] ", told)
+    telling = condition[1] if condition else told
+    for words, kind, remedy in _PASSING:
+        if re.search(words, telling, re.IGNORECASE):
+            return kind(what, told, remedy)
+    if condition:
+        return QueryFailed(what, told, "Correct the data or the statement.")
+    return SparkFailed(what, f"Spark failed ({told})", "Look into Spark's log.")
+
+
+def _told(line: str) -> str:
+    """A line of Spark's as we pass it on: without class names, states and names of ours."""
+    plain = re.sub(r"^(?:(?:[a-z]\w*\.)+(\w+)(?:: |$))+", lambda m: "" if m.end() < len(line) else m[1], line.strip())
+    return _OUR_NAMES.sub("", re.sub(r"\s*SQLSTATE: \w+$", "", plain))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import Aggregate, Node, Project, column
+from freshview.algebra.nodes import Aggregate, Node, Project, column, same
 from freshview.sql.fragments import Unsupported, aggregates, outermost, renamer
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _grouping_sets(
     parts: list[Node] = []
     for number, chosen in enumerate(sets):
         inside = {columns[i] for i in chosen}
-        items: list[tuple[str, exp.Expr]] = [(c, column(c)) for c in base.columns]
+        items = list(same(base.columns))
         items += [(nulled[c], column(c) if c in inside else exp.Null()) for c in distinct]
         items += [(f, _grouping_value(c, inside, distinct)) for f, c in zip(flags, calls, strict=True)]
         items.append((place, exp.Literal.number(number)))

@@ -27,9 +27,11 @@ from freshview.algebra.nodes import (
     Union,
     Values,
     Window,
+    chosen,
     column,
     conjuncts,
     names_in,
+    same,
 )
 from freshview.algebra.pruning import pruned
 from freshview.errors import InvalidStatement
@@ -345,11 +347,9 @@ class Select:
 
 def _chosen(relation: Relation) -> Node:
     wanted = tuple(c for _, c in relation.outputs)
-    if relation.node.columns == wanted:
-        return relation.node
     if len(set(wanted)) < len(wanted):
         raise Unsupported("a column that is selected twice in a set operation")
-    return Project(relation.node, tuple((c, column(c)) for c in wanted))
+    return chosen(relation.node, wanted)
 
 
 def _limited(relation: Relation, tree: exp.Expr) -> Relation:
@@ -379,7 +379,7 @@ def _top(relation: Relation, tree: exp.Expr, keys: list[str]) -> Relation:
     terms += [exp.Ordered(this=column(c), desc=False) for _, c in relation.outputs]
     limit, offset = tree.args.get("limit"), tree.args.get("offset")
     node = TopK(relation.node, tuple(terms), count(limit), count(offset) if offset is not None else 0)
-    return Relation(Project(node, tuple((c, column(c)) for _, c in relation.outputs)), relation.outputs)
+    return Relation(Project(node, same(c for _, c in relation.outputs)), relation.outputs)
 
 
 def _place(term: exp.Expr, items: list[tuple[str, exp.Expr]], outputs: list[tuple[str, str]]) -> str:
@@ -395,4 +395,4 @@ def _distinct(node: Node) -> Node:
 
 
 def _extended(node: Node, items: tuple[tuple[str, exp.Expr], ...]) -> Node:
-    return Project(node, (*((c, column(c)) for c in node.columns), *items))
+    return Project(node, (*same(node.columns), *items))

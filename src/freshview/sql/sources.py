@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import Generate, Join, Node, Project, Union, column, conjunction
+from freshview.algebra.nodes import Generate, Join, Node, Project, Union, column, conjunction, same
 from freshview.relation.schema import fold
 from freshview.sql.fragments import Unsupported, factored, is_plain
 
@@ -163,7 +163,7 @@ def _lateral(select: Select, tree: exp.Lateral) -> tuple[str, Relation, list[exp
     inner = select.subselect(query)
     items = [(e.alias_or_name, select.lowering.fresh(e.alias_or_name), e.unalias()) for e in query.expressions]
     values = [(new, inner.value(e)) for _, new, e in items]
-    node = Project(inner.node, (*((c, column(c)) for c in inner.node.columns), *values))
+    node = Project(inner.node, (*same(inner.node.columns), *values))
     alias = tree.args.get("alias")
     names = [c.name for c in alias.columns] if alias is not None and alias.columns else [n for n, _, _ in items]
     outputs = [(n, new) for n, (_, new, _) in zip(names, items, strict=True)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import Aggregate, Join, Project, column, conjunction, names_in
+from freshview.algebra.nodes import Aggregate, Join, Project, column, conjunction, names_in, same
 from freshview.sql.fragments import (
     Unsupported,
     aggregates,
@@ -55,7 +55,7 @@ def marked(select: Select, tree: exp.Expr) -> exp.Expr:
         for kind, value in zip(kinds, (True, False), strict=True):
             select.node = base
             keep(select, mark, negated, kind)
-            items = tuple((c, column(c)) for c in base.columns)
+            items = same(base.columns)
             sides.append(Project(select.node, (*items, (name, exp.Boolean(this=value)))))
         names = select.renamed_union(tuple(sides))
         placed.append(column(name))
