@@ -24,6 +24,11 @@ def pair(folder: Path, database: Database) -> None:
         raise
 
 
+def is_warehouse(folder: Path) -> bool:
+    """Has a warehouse been made in this folder?"""
+    return _read(folder) is not None
+
+
 def _pair(folder: Path, database: Database) -> None:
     known = has_folder(database)  # asked first: a racing opener writes the marker before it sets this
     marked = _read(folder)

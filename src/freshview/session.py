@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,14 @@ class UserTransaction:
         statements: Statements,
         read: Callable[[Statement, Transaction], DataFrame],
         committed: Callable[[Transaction], None],
+        working: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`working` is entered while a statement runs."""
         self._core = core
         self._statements = statements
         self._read = read
         self._committed = committed
+        self._working = working
 
     @property
     def txsn(self) -> int:
@@ -52,10 +56,11 @@ class UserTransaction:
 
     def run(self, statement: Statement, text: str = "") -> Any:
         """Run a statement that has been parsed."""
-        if isinstance(statement, Insert | Update | Delete | Merge):
-            return Outcome(self._statements.run(statement))
-        if isinstance(statement, Query | Show | Describe):
-            return self._read(statement, self._core)
+        with self._working():
+            if isinstance(statement, Insert | Update | Delete | Merge):
+                return Outcome(self._statements.run(statement))
+            if isinstance(statement, Query | Show | Describe):
+                return self._read(statement, self._core)
         raise InvalidStatement(
             f"statement {' '.join(text.split()):.60}",
             "it cannot run inside a transaction",
@@ -69,25 +74,29 @@ class UserTransaction:
     def insert(self, table: str, data: Data) -> Outcome:
         """Add rows: an Arrow table, a pandas or Spark DataFrame, or a list of dicts."""
         if is_spark_frame(data):
-            return Outcome(self._statements.insert_frame(table, data))
+            with self._working():
+                return Outcome(self._statements.insert_frame(table, data))
         return Outcome(self._core.insert_rows(table, data))
 
     def upsert(self, table: str, data: Data) -> Outcome:
         """Put rows in place by primary key, whether they exist or not."""
         if is_spark_frame(data):
-            return Outcome(self._statements.upsert_frame(table, data))
+            with self._working():
+                return Outcome(self._statements.upsert_frame(table, data))
         return Outcome(self._core.upsert_rows(table, data))
 
     def delete(self, table: str, keys: Data) -> Outcome:
         """Take rows away by primary key: rows with the key columns, or bare values of a single one."""
         if is_spark_frame(keys):
-            return Outcome(self._statements.delete_frame(table, keys))
+            with self._working():
+                return Outcome(self._statements.delete_frame(table, keys))
         return Outcome(self._core.delete_keys(table, keys))
 
     def commit(self) -> int:
         """Make all statements visible; the CSN."""
-        csn = self._core.commit()
-        self._committed(self._core)
+        with self._working():
+            csn = self._core.commit()
+            self._committed(self._core)
         return csn
 
     def rollback(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from freshview.errors import (
     WriteConflict,
 )
 from freshview.events import Events
+from freshview.interruption import Interruption
 from freshview.maintenance.background import DUE_BYTES, DUE_SEGMENTS, Loop, heartbeat_loop
 from freshview.maintenance.checkpoint import Checkpointer, choose
 from freshview.maintenance.manager import (
@@ -34,6 +35,7 @@ from freshview.maintenance.manager import (
     Candidate,
     Manager,
     machine_load,
+    with_lower,
 )
 from freshview.maintenance.notice import look
 from freshview.maintenance.vacuum import RETENTION, vacuum
@@ -150,13 +152,14 @@ class Warehouse:
         self._activity = Activity()
         self._background: Loop | None = None
         self._managing: Loop | None = None
+        self._manager: Manager | None = None
         if background:
-            manager = Manager(
+            self._manager = Manager(
                 self._keeper.candidates, self._maintain_one, self._is_busy, self.events,
                 policy=POLICIES[policy], now=self._catalog.now,
             )  # fmt: skip
             self._background = Loop("freshview-background", _BACKGROUND_SECONDS, self._background_step, self.events)
-            self._managing = Loop("freshview-manager", _BACKGROUND_SECONDS, manager.turn, self.events)
+            self._managing = Loop("freshview-manager", _BACKGROUND_SECONDS, self._manager.turn, self.events)
 
     # -- the public surface ------------------------------------------------------------------------
 
@@ -183,6 +186,7 @@ class Warehouse:
             case RefreshView():
                 self._notice()
                 view = self._view(statement.name)
+                self._make_way([view.name])
                 if statement.full:
                     jobs = [self._keeper.refresh(view)]
                 else:
@@ -205,17 +209,23 @@ class Warehouse:
         reading = ReadContext(self._catalog, core.snapshot, core)
         lost = dict(self._lost)
         statements = Statements(
-            core, reading, self._storage, self.engine, lambda ref: self._frame(ref, reading, core, "fresh", lost)
+            core, reading, self._storage, self._foreground_engine,
+            lambda ref: self._frame(ref, reading, core, "fresh", lost), self._make_way,
+        )  # fmt: skip
+        return UserTransaction(
+            core, statements, lambda s, tx: self._read(s, transaction=tx), self._after_commit, self._activity.working
         )
-        return UserTransaction(core, statements, lambda s, tx: self._read(s, transaction=tx), self._after_commit)
 
     def maintain(self, views: list[str] | None = None) -> list[Job]:
         """Bring these views (default: all) up to date now; the jobs that ran."""
-        self._notice()
-        csn = self._catalog.snapshot()
-        found = [r for r in self._catalog.relations() if r.kind == "view"] if views is None else map(self._view, views)
-        lower_first = sorted(found, key=lambda r: r.id)  # what a view reads is older than the view
-        return [job for view in lower_first for job in self._keeper.bring(view, csn)]
+        with self._activity.working():
+            self._notice()
+            csn = self._catalog.snapshot()
+            relations = self._catalog.relations()
+            found = [r for r in relations if r.kind == "view"] if views is None else map(self._view, views)
+            lower_first = sorted(found, key=lambda r: r.id)  # what a view reads is older than the view
+            self._make_way(view.name for view in lower_first)
+            return [job for view in lower_first for job in self._keeper.bring(view, csn)]
 
     def history(self, view: str | None = None) -> list[Job]:
         """Past maintenance jobs, of one view or of all, oldest first."""
@@ -253,6 +263,11 @@ class Warehouse:
         at most, and how many there are. Of a table the declared key and NOT NULL columns are verified: `extra` shows
         offending rows.
         """
+        with self._activity.working():
+            self._make_way()
+            return self._check(name)
+
+    def _check(self, name: str) -> CheckReport:
         self._notice()
         relation = self._catalog.relation(name)
         if relation.kind == "view":
@@ -265,7 +280,12 @@ class Warehouse:
         return CheckReport(relation.name, not extra, [], extra, 0, len(extra))
 
     def close(self) -> None:
-        """Give up pins and leases, stop threads. A Spark session that was found or made stays."""
+        """Give up pins and leases, stop threads: a job in progress is cancelled, and stays pending.
+
+        A Spark session that was found or made stays.
+        """
+        if self._manager is not None:
+            self._manager.stop()
         for loop in (self._managing, self._background, self._heartbeat):
             if loop is not None:
                 loop.stop()
@@ -352,6 +372,7 @@ class Warehouse:
             return False
 
         bound = bind(text, is_ours)
+        self._make_way((ref.name for ref in bound.tables.values()) if freshness != "any" else ())
         engine = self.engine()
         lost = dict(self._lost)
         frames = {
@@ -438,6 +459,7 @@ class Warehouse:
             case CreateTable():
                 return self._create(statement)
             case CreateView():
+                self._make_way(_names_in(statement.query))
                 try:
                     rows, csn = self._keeper.create(statement)
                     return Outcome(rows, csn)
@@ -543,10 +565,32 @@ class Warehouse:
     def _is_busy(self) -> bool:
         return self._activity.is_busy() or machine_load() > BUSY_LOAD
 
-    def _maintain_one(self, chosen: Candidate) -> bool:
-        """One bounded job of a view; False if somebody else is at it."""
+    def _maintain_one(self, chosen: Candidate, interruption: Interruption) -> bool:
+        """One bounded job of a view, at low priority; False if somebody else is at it."""
         view = self._catalog.relation_by_id(chosen.view_id)
-        return view is None or self._keeper.step(view, self._catalog.snapshot(), most_rows=BACKGROUND_ROWS) is not None
+        if view is None:
+            return True
+        with self.engine().background(interruption):
+            return self._keeper.step(view, self._catalog.snapshot(), most_rows=BACKGROUND_ROWS) is not None
+
+    def _make_way(self, names: Iterable[str] = ()) -> None:
+        """A statement that needs Spark begins; the manager's job gives way, unless it is for a view that is named."""
+        if self._manager is None or not self._manager.is_running:
+            return
+        views = {r.id: r for r in self._catalog.relations() if r.kind == "view"}
+        named = [r.id for r in map(self._catalog.find, names) if r is not None]
+        self._manager.give_way(with_lower(named, views))
+
+    def _foreground_engine(self) -> SparkEngine:
+        """Spark, for a statement of the user's."""
+        self._make_way()
+        return self.engine()
+
+
+def _names_in(query: str) -> Iterator[str]:
+    """The relations that a query names."""
+    for ref in bind(query, lambda _: True).tables.values():
+        yield ref.name
 
 
 def connect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshview.catalog.records import Task
+from freshview.catalog.records import Relation, Task
 from freshview.catalog.views import Use
-from freshview.errors import InvalidStatement, StorageUnavailable, TypeMismatch
+from freshview.errors import Cancelled, InvalidStatement, StorageUnavailable, TypeMismatch
 from freshview.events import Events
+from freshview.interruption import Interruption, stop_if_asked
 from freshview.maintenance.background import Loop
 from freshview.maintenance.manager import (
     POLICIES,
@@ -27,8 +29,11 @@ from freshview.maintenance.manager import (
     next_use,
     oldest_first,
     parse_deadline,
+    with_lower,
 )
 from freshview.maintenance.tasks import combined
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType
 
 MINUTE = 60 * 1_000_000
 HOUR = 60 * MINUTE
@@ -136,6 +141,7 @@ class Simulation:
     jobs: list[tuple[int, int, int]] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
     bad: dict[int, int] = field(default_factory=dict)  # view → CSN of a commit that it cannot take alone
+    arrivals: list[set[int]] = field(default_factory=list)  # statements that arrive while a job runs; what they need
 
     def __post_init__(self) -> None:
         self.frontiers = dict.fromkeys(self.views, 0)
@@ -164,9 +170,12 @@ class Simulation:
             if k
         ]
 
-    def _run(self, view: Candidate) -> bool:
+    def _run(self, view: Candidate, _: Interruption) -> bool:
         if self.faults:
             raise self.faults.pop()
+        if self.arrivals:
+            self.manager.give_way(self.arrivals.pop())
+        stop_if_asked("job")
         return self.job(view.view_id, self.most_rows)
 
     def job(self, view: int, most_rows: int) -> bool:
@@ -205,6 +214,7 @@ _STEP = st.one_of(
     st.tuples(st.just("busy"), st.booleans()),
     st.tuples(st.just("sleep"), st.integers(0, 600)),
     st.tuples(st.just("fault"), st.booleans()),
+    st.tuples(st.just("arrival"), st.frozensets(st.sampled_from([*VIEWS]))),
 )
 
 
@@ -213,8 +223,8 @@ _STEP = st.one_of(
 def test_whatever_the_interleaving_every_view_arrives_in_commit_order(
     steps: list[tuple[str, object]], policy: str, most_rows: int
 ) -> None:
-    """Law: commits, queries, failures and the manager's turns in any order: all views end at the last commit, the jobs
-    of each join end to end, and an upper view is never ahead of a lower one."""
+    """Law: commits, queries, failures, cancelled jobs and the manager's turns in any order: all views end at the last
+    commit, the jobs of each join end to end, and an upper view is never ahead of a lower one."""
     world = Simulation(VIEWS, policy, most_rows)
     for what, value in steps:
         match what, value:
@@ -232,6 +242,8 @@ def test_whatever_the_interleaving_every_view_arrives_in_commit_order(
             case "fault", bool() as passing:
                 error = StorageUnavailable("disk", "full") if passing else RuntimeError("lost connection")
                 world.faults.append(error)
+            case "arrival", frozenset() as needed:
+                world.arrivals.append(set(needed))
     world.busy = False
     world.settle(2000)
     for view in VIEWS:
@@ -293,7 +305,7 @@ def test_passing_failures_are_tried_again_later_each_time() -> None:
     world.commit("a")
     tried: list[float] = []
 
-    def fail(_: Candidate) -> bool:
+    def fail(*_: object) -> bool:
         tried.append(world.now / 1e6)
         raise StorageUnavailable("disk", "full")
 
@@ -331,9 +343,9 @@ def test_a_view_that_somebody_else_maintains_is_passed_over_for_a_moment() -> No
     world.commit("a")
     real, asked = world.manager._run, []
 
-    def taken(view: Candidate) -> bool:
+    def taken(view: Candidate, interruption: Interruption) -> bool:
         asked.append(view.view_id)
-        return view.view_id == 2 and real(view)
+        return view.view_id == 2 and real(view, interruption)
 
     world.manager._run = taken
     assert [world.manager.turn() for _ in range(3)] == [True, True, False]
@@ -341,6 +353,158 @@ def test_a_view_that_somebody_else_maintains_is_passed_over_for_a_moment() -> No
     world.now += 3_000_000
     world.manager.turn()
     assert asked == [1, 2, 1]
+
+
+# -- giving way to statements ----------------------------------------------------------------------
+
+
+ONE = {1: (frozenset("a"), ())}
+SCHEMA = Schema((Column("n", DataType("int")),))
+
+
+def test_a_job_gives_way_to_a_statement_and_is_taken_up_again() -> None:
+    """Law: a job that gave way is no failure: it is done as soon as all is quiet, without waiting longer each time."""
+    world = Simulation(ONE)
+    world.commit("a")
+    world.arrivals = [set(), set(), set()]
+    now = world.now
+    for _ in range(3):
+        assert world.manager.turn()
+        assert world.jobs == []
+    world.busy = True
+    assert not world.manager.turn()
+    world.busy = False
+    assert world.manager.turn()
+    assert (world.jobs, world.now) == ([(1, 0, 1)], now)
+
+
+def test_giving_way_is_not_told_as_a_failure() -> None:
+    world = Simulation(ONE)
+    told: list[str] = []
+    world.manager._events.listen(lambda e: told.append(e.name))
+    world.commit("a")
+    world.arrivals = [set()]
+    world.manager.turn()
+    assert told == []
+    world.faults = [Cancelled("job", "somebody cancelled it by hand")]
+    world.manager.turn()
+    assert told == ["manager.failed"]
+    assert not world.manager.turn(), "what others cancelled is not begun again at once"
+    world.settle()
+
+
+def test_what_a_statement_waits_for_is_not_cancelled() -> None:
+    """Law: neither by that statement nor by one that comes later and does not need it."""
+    world = Simulation(ONE)
+    world.commit("a")
+
+    def run(view: Candidate, interruption: Interruption) -> bool:
+        world.manager.give_way({7, 1})
+        world.manager.give_way({7})
+        assert not interruption.requested
+        return world.job(view.view_id, 1)
+
+    world.manager._run = run
+    world.manager.turn()
+    assert world.jobs == [(1, 0, 1)]
+
+
+def test_an_urgent_job_does_not_give_way() -> None:
+    """Law: and so a view whose jobs are cancelled again and again is maintained in the end."""
+    world = Simulation(ONE)
+    world.commit("a")
+    begun = world.now
+    while world.tasks(1):
+        world.arrivals = [set()]
+        world.manager.turn()
+        world.now += 5_000_000
+        assert world.now - begun < 6 * MINUTE
+    assert world.now - begun > 4 * MINUTE
+
+
+def test_no_job_begins_once_a_statement_has_begun() -> None:
+    """Law: a statement counts as work before it makes way, and a job is known before the last look for work: whichever
+    comes first, the other sees it."""
+    world = Simulation(ONE)
+    world.commit("a")
+    answers = [False, True]
+    known: list[bool] = []
+
+    def is_busy() -> bool:
+        known.append(world.manager.is_running)
+        return answers.pop(0)
+
+    world.manager._is_busy = is_busy
+    assert not world.manager.turn()
+    assert known == [False, True]
+    assert world.jobs == []
+    assert not world.manager.is_running
+
+
+def test_a_job_that_was_cancelled_before_it_began_does_not_begin() -> None:
+    world = Simulation(ONE)
+    world.commit("a")
+    begun: list[int] = []
+
+    def run(view: Candidate, interruption: Interruption) -> bool:
+        world.manager.give_way()
+        with interruption.broken_off_by(lambda: None):
+            begun.append(view.view_id)
+        return True
+
+    world.manager._run = run
+    assert world.manager.turn()
+    assert begun == []
+
+
+def test_when_told_to_stop_it_cancels_even_what_is_urgent_and_begins_nothing() -> None:
+    world = Simulation(ONE)
+    world.commit("a")
+    world.now += HOUR
+
+    def run(_: Candidate, interruption: Interruption) -> bool:
+        world.manager.give_way()
+        assert not interruption.requested
+        world.manager.stop()
+        stop_if_asked("job")
+        raise AssertionError("it went on")
+
+    world.manager._run = run
+    assert world.manager.turn()
+    assert not world.manager.turn()
+
+
+def test_a_query_needs_the_views_that_it_reads_and_all_below() -> None:
+    def view(id_: int, *sources: int) -> Relation:
+        entries = {f"s{i}": {"id": i, "columns": []} for i in sources}
+        return Relation(id_, f"v{id_}", "view", SCHEMA, 1, 1, 1, properties={"sources": json.dumps(entries)})
+
+    views = {4: view(4, 1), 5: view(5, 4, 2), 6: view(6, 5), 7: view(7, 4)}
+    assert with_lower([6], views) == {6, 5, 4}
+    assert with_lower([7, 1], views) == {7, 4}
+    assert with_lower([], views) == set()
+
+
+def test_what_a_thread_waits_for_is_broken_off_again_and_again() -> None:
+    """Law: a thread that begins to wait just after it was asked to stop is stopped all the same, and nobody after."""
+    interruption, waiting, calls = Interruption(), threading.Event(), []
+
+    def stop() -> None:
+        calls.append(threading.current_thread())
+        if len(calls) >= 3:
+            waiting.set()
+
+    with interruption.here(), interruption.broken_off_by(stop):
+        stop_if_asked("job")
+        interruption.request()
+        interruption.request()
+        assert waiting.wait(30)
+        with pytest.raises(Cancelled, match="make way"):
+            stop_if_asked("job")
+    assert len({*calls}) == 2
+    stop_if_asked("another job of this thread")
+    with pytest.raises(Cancelled), interruption.broken_off_by(stop):
+        raise AssertionError("it began")
 
 
 def test_the_loop_goes_on_at_once_while_there_is_work_and_stops_when_told() -> None:

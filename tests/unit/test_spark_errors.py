@@ -6,6 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from freshview.errors import BroadcastTooLarge, Cancelled, QueryFailed, SparkFailed
+from freshview.interruption import Interruption
 from freshview.spark.errors import spark_errors, translated
 
 
@@ -66,3 +67,19 @@ def test_what_pyspark_knows() -> None:
     assert type(translated(cancelled, "q")) is Cancelled
     data = Known("[DIVIDE_BY_ZERO] Division by zero. Use try_divide to cancel. SQLSTATE: 22012")
     assert type(translated(data, "q")) is QueryFailed
+
+
+def test_work_that_was_asked_to_stop_was_cancelled_whatever_spark_says() -> None:
+    interruption = Interruption()
+
+    def fail_on_request() -> None:
+        interruption.request()
+        raise Known("[STAGE_MATERIALIZATION_MULTIPLE_FAILURES] Several failures.")
+
+    with interruption.here(), pytest.raises(Cancelled), spark_errors("q"):
+        fail_on_request()
+    with interruption.here(), pytest.raises(Cancelled), spark_errors("q"):
+        raise AssertionError("it asked Spark for more")
+    with pytest.raises(QueryFailed) as caught, spark_errors("q"):
+        raise Known("[DIVIDE_BY_ZERO] Division by zero.")
+    assert type(caught.value) is QueryFailed

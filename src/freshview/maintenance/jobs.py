@@ -22,6 +22,7 @@ from freshview.catalog.records import PENDING, Lease, Relation, Segment
 from freshview.catalog.views import JOB_PATH, Job, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
+    Cancelled,
     CatalogUnavailable,
     Crowded,
     FreshviewError,
@@ -31,6 +32,7 @@ from freshview.errors import (
     WriteConflict,
 )
 from freshview.events import Events
+from freshview.interruption import stop_if_asked
 from freshview.maintenance.tasks import JOB_ROWS, Pending, combined, pending
 from freshview.maintenance.work import Work
 from freshview.relation.delta import encode
@@ -168,6 +170,7 @@ class Jobs:
             if self._clock() > until:
                 raise _crowded(view)
             self._events.emit("job.waiting", view=view.name, from_csn=c0)
+            stop_if_asked(f"view {view.name}")
             self._sleep(pause)
             pause = min(2 * pause, longest)
 
@@ -209,11 +212,12 @@ class Jobs:
     def _failed(self, view: Relation, c0: int, c1: int, left: Pending, begun: float, error: Exception) -> None:
         seconds = self._clock() - begun
         what = str(error) or type(error).__name__
+        how = "cancelled" if isinstance(error, Cancelled) else "failed"
         with suppress(FreshviewError):  # the error that is under way tells more
             self._views.record(
-                Job(view.id, c0, c1, "failed", len(left.tasks), 0, 0, seconds, what, view.name, left.rows)
+                Job(view.id, c0, c1, how, len(left.tasks), 0, 0, seconds, what, view.name, left.rows)
             )
-        self._events.emit("job.failed", view=view.name, from_csn=c0, to_csn=c1, error=what)
+        self._events.emit(f"job.{how}", view=view.name, from_csn=c0, to_csn=c1, error=what)
 
 
 def _condensed(work: Work, rows_in: int) -> int:

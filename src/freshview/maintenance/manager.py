@@ -1,9 +1,12 @@
 """The maintenance manager: which view next, and when (LAZY §2.2.2, §3.5).
 
 It wakes every few seconds. If nothing is pending or the system is busy it sleeps again; else it runs one bounded job,
-looks again, and so gives way to a burst of foreground work between two jobs. The choice is made by pure functions over
-plain data. Law: no view starves. Whatever the policy, a view whose oldest task has waited for long goes first, busy or
-not.
+looks again, and so gives way to a burst of foreground work between two jobs. Foreground work that needs Spark has the
+job at hand cancelled; it is taken up again when all is quiet. The choice is made by pure functions over plain data.
+
+Law: no view starves. Whatever the policy, a view whose oldest task has waited for long goes first, busy or not, and its
+job is not cancelled.
+Law: what a statement waits for is not cancelled.
 """
 
 from __future__ import annotations
@@ -13,16 +16,17 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from freshview.catalog.records import Backlog, Relation
 from freshview.catalog.views import Use, source_ids
-from freshview.errors import InvalidStatement
+from freshview.errors import Cancelled, InvalidStatement
 from freshview.events import Events
+from freshview.interruption import Interruption
 from freshview.maintenance.jobs import is_transient
 
 BACKGROUND_ROWS = 50_000  # pending delta rows that a background job takes: small, so that it can give way
@@ -208,7 +212,27 @@ def _maintainable(waiting: Sequence[Candidate], ready: Sequence[Candidate]) -> l
         free = kept
 
 
+def with_lower(view_ids: Iterable[int], views: Mapping[int, Relation]) -> set[int]:
+    """Views, and all views below them: what has to be fresh for them to be."""
+    found: set[int] = set()
+    left = list(view_ids)
+    while left:
+        if (view_id := left.pop()) in views and view_id not in found:
+            found.add(view_id)
+            left += source_ids(views[view_id]).values()
+    return found
+
+
 # -- the manager -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Running:
+    """The job at hand."""
+
+    view: Candidate
+    interruption: Interruption = field(default_factory=Interruption)
+    awaited: bool = False  # a statement waits for it
 
 
 @dataclass(frozen=True)
@@ -226,7 +250,7 @@ class Manager:
     def __init__(
         self,
         look: Callable[[], Sequence[Candidate]],
-        run: Callable[[Candidate], bool],
+        run: Callable[[Candidate, Interruption], bool],
         is_busy: Callable[[], bool],
         events: Events,
         *,
@@ -243,6 +267,32 @@ class Manager:
         self._now = now
         self._clock = clock
         self._troubles: dict[int, Trouble] = {}
+        self._running: Running | None = None
+        self._stopped = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    def give_way(self, needed: Collection[int] = ()) -> None:
+        """A statement that needs Spark begins: cancel the job at hand, unless it is urgent or what somebody waits for.
+
+        `needed` are the views that the statement waits for. The statement counts as foreground work already, so that
+        no other job begins.
+        """
+        job = self._running
+        if job is None or job.awaited:
+            return
+        if job.view.view_id in needed:
+            job.awaited = True
+        elif not is_urgent(job.view, self._now()):
+            job.interruption.request()
+
+    def stop(self) -> None:
+        """Cancel the job at hand, whatever it is, and begin no other."""
+        self._stopped = True
+        if (job := self._running) is not None:
+            job.interruption.request()
 
     def turn(self) -> bool:
         """One job, if there is one to do and time for it; True if another turn should follow at once."""
@@ -254,14 +304,28 @@ class Manager:
         chosen = choose(ready, self._policy, self._now())
         if chosen is None:
             return False
+        job = Running(chosen)
+        self._running = job  # before the last look: foreground work that begins now is seen, or sees the job
         try:
-            done = self._run(chosen)
+            return self._may_begin(job) and self._do(job)
+        finally:
+            self._running = None
+
+    def _may_begin(self, job: Running) -> bool:
+        return not self._stopped and (is_urgent(job.view, self._now()) or not self._is_busy())
+
+    def _do(self, job: Running) -> bool:
+        view = job.view
+        try:
+            with job.interruption.here():
+                done = self._run(view, job.interruption)
         except Exception as error:
-            self._leave(chosen, error)
+            if not (isinstance(error, Cancelled) and job.interruption.requested):  # giving way is no failure
+                self._leave(view, error)
         else:
-            self._troubles.pop(chosen.view_id, None)
+            self._troubles.pop(view.view_id, None)
             if not done:
-                self._troubles[chosen.view_id] = Trouble(chosen.newest_csn, self._clock() + _BACKOFF[0])
+                self._troubles[view.view_id] = Trouble(view.newest_csn, self._clock() + _BACKOFF[0])
         return True
 
     def _is_ready(self, view: Candidate) -> bool:

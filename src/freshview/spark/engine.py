@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -16,7 +17,9 @@ from pyspark.sql.types import IntegerType, NullType
 
 from freshview.catalog.records import DataFile, RelationState
 from freshview.errors import InvalidStatement
+from freshview.interruption import Interruption
 from freshview.relation.schema import Column, Schema
+from freshview.spark.background import background
 from freshview.spark.errors import spark_errors
 from freshview.spark.scan import Scanner
 from freshview.spark.types import as_schema, assign, cast_type, from_spark, identity_sql, quoted, spark_schema
@@ -64,6 +67,10 @@ class SparkEngine:
         for key, value in {**settings, **(_SMALL_JOBS if small else {})}.items():
             session.conf.set(key, value)
         return SparkEngine(session, self._storage)
+
+    def background(self, interruption: Interruption) -> AbstractContextManager[None]:
+        """What this thread runs in the block, on siblings too, has low priority and can be interrupted."""
+        return background(self.session, interruption)
 
     def scan(self, state: RelationState) -> DataFrame:
         with spark_errors(f"table {state.relation.name}"):

@@ -20,6 +20,7 @@ from freshview.errors import (
     SparkFailed,
     TypeMismatch,
 )
+from freshview.interruption import cancelled, is_asked_to_stop, stop_if_asked
 
 # PySpark logs every failed query as JSON to the screen; the error that we raise says it better.
 logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
@@ -43,17 +44,27 @@ _PASSING: tuple[tuple[str, type[QueryFailed], str], ...] = (
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """Turn what Spark raises into a FreshviewError."""
+    """Turn what Spark raises into a FreshviewError. A thread that was asked to stop stops here.
+
+    Whatever Spark raises then is taken for the cancelling: what it breaks off can look like anything.
+    """
+    stop_if_asked(what)
     try:
         yield
     except FreshviewError:
         raise
-    except PySparkException as error:
-        raise translated(error, what) from None
     except Exception as error:
-        if type(error).__module__.startswith("py4j"):
-            raise _plain(error, what) from None
-        raise
+        told = _in_our_words(error, what)
+        if told is None:
+            raise
+        raise (cancelled(what) if is_asked_to_stop() else told) from None
+
+
+def _in_our_words(error: Exception, what: str) -> FreshviewError | None:
+    """None if it does not come from Spark."""
+    if isinstance(error, PySparkException):
+        return translated(error, what)
+    return _plain(error, what) if type(error).__module__.startswith("py4j") else None
 
 
 def translated(error: PySparkException, what: str) -> FreshviewError:

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from freshview.errors import SparkUnavailable
+from freshview.spark.background import POOLS
 
 MINIMUM_JAVA = 17
 _start_lock = threading.Lock()
@@ -32,6 +33,7 @@ _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": f"file://{POOLS}",
 }
 _LOG_SETTINGS = """\
 rootLogger.level = error

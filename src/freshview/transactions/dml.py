@@ -67,6 +67,7 @@ class Statements:
     storage: Storage
     engine: Callable[[], Engine]  # starts Spark when first called
     frame: Callable[[TableRef], Frame]  # what a table or view is to this transaction
+    expects: Callable[[Iterable[str]], None]  # told, before Spark is asked, what a statement reads
 
     def run(self, statement: Dml) -> int:
         """Run one statement; rows affected."""
@@ -295,6 +296,7 @@ class Statements:
 
     def _query(self, bound: BoundQuery, target: Frame = None, what: str = "") -> Frame:
         """The query as a frame; errors name `what`, or show the user's own text."""
+        self.expects(ref.name for ref in bound.tables.values())
         engine = self.engine()
         frames = {
             placeholder: target if ref.name == dml.TARGET else self.frame(ref)

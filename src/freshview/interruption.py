@@ -1,0 +1,82 @@
+"""Asking a thread to stop what it does: it notices at its next step, and what it waits for is broken off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from freshview.errors import Cancelled
+
+_AGAIN = 0.1  # seconds between two attempts to break off what a thread waits for
+
+_here = threading.local()
+
+
+class Interruption:
+    """One piece of work that any thread may ask to stop, at any time: also before it has begun."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._requested = False
+        self._stops: dict[threading.Event, Callable[[], None]] = {}
+
+    @property
+    def requested(self) -> bool:
+        return self._requested
+
+    def request(self) -> None:
+        """Ask it to stop. Returns at once; the work ends when its thread notices."""
+        with self._guard:
+            first, self._requested = not self._requested, True
+            stops = dict(self._stops)
+        if first:
+            for done, stop in stops.items():
+                stop()
+                threading.Thread(target=_insist, args=(stop, done), name="freshview-interrupt", daemon=True).start()
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """The work is what this thread does in the block: `stop_if_asked` looks here."""
+        before = getattr(_here, "interruption", None)
+        _here.interruption = self
+        try:
+            yield
+        finally:
+            _here.interruption = before
+
+    @contextmanager
+    def broken_off_by(self, stop: Callable[[], None]) -> Iterator[None]:
+        """A request calls `stop`, until the block is left: the thread may begin to wait just after a first call."""
+        done = threading.Event()
+        with self._guard:
+            self._stops[done] = stop
+        try:
+            if self._requested:
+                raise cancelled("background job")
+            yield
+        finally:
+            done.set()
+            with self._guard:
+                del self._stops[done]
+
+
+def _insist(stop: Callable[[], None], done: threading.Event) -> None:
+    while not done.wait(_AGAIN):
+        stop()
+
+
+def is_asked_to_stop() -> bool:
+    """Has somebody asked for what this thread does to stop?"""
+    interruption: Interruption | None = getattr(_here, "interruption", None)
+    return interruption is not None and interruption.requested
+
+
+def stop_if_asked(what: str) -> None:
+    """A step at which work can stop without harm."""
+    if is_asked_to_stop():
+        raise cancelled(what)
+
+
+def cancelled(what: str) -> Cancelled:
+    return Cancelled(what, "was cancelled to make way for other work", "Run it again.")

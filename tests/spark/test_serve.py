@@ -1,0 +1,154 @@
+"""`freshview serve`, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import SparkSession
+
+import freshview
+from freshview import Warehouse
+from freshview.catalog import tables as t
+
+COMMAND = [sys.executable, "-W", "error", "-m", "freshview.cli.main"]
+Serve = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts `freshview serve` on a folder."""
+    started: list[subprocess.Popen[str]] = []
+    log = tmp_path / "serve.log"
+
+    def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+        with log.open("w") as out:
+            started.append(
+                subprocess.Popen(
+                    [*COMMAND, "serve", str(folder), *options],
+                    stdout=out,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, "SPARK_DRIVER_MEMORY": "1g"},
+                )
+            )
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, spark: SparkSession) -> Path:
+    """A warehouse with a view that has seen everything."""
+    with freshview.connect(tmp_path / "warehouse", spark=spark) as wh:
+        wh.sql("CREATE TABLE s (id INT, customer INT, PRIMARY KEY (id))")
+        wh.sql("CREATE MATERIALIZED VIEW v AS SELECT customer, count(*) n FROM s GROUP BY customer")
+        wh.sql("CREATE MATERIALIZED VIEW bad AS SELECT id, 1 / (customer - 7) q FROM s")
+    return tmp_path / "warehouse"
+
+
+def _commit(folder: Path, customer: int) -> int:
+    with freshview.connect(folder) as wh:
+        with wh.transaction() as tx:
+            tx.upsert("s", [{"id": i, "customer": customer} for i in range(3)])
+        assert tx.csn is not None
+        return tx.csn
+
+
+def _frontier(wh: Warehouse, view: str) -> int:
+    return wh._keeper.frontier(wh._catalog.relation(view))
+
+
+def _wait_for_frontier(folder: Path, process: subprocess.Popen[str], csn: int) -> None:
+    until = time.monotonic() + 180
+    with freshview.connect(folder) as wh:
+        while _frontier(wh, "v") < csn:
+            assert process.poll() is None, "it ended"
+            assert time.monotonic() < until, "the view did not become fresh"
+            time.sleep(0.2)
+
+
+def _left_behind(folder: Path) -> list[int]:
+    """Pins and leases, of anybody."""
+    with freshview.connect(folder) as wh, wh._catalog.database.read() as c:
+        return [c.execute(sa.select(sa.func.count()).select_from(x)).scalar_one() for x in (t.snapshots, t.leases)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_keeps_views_fresh_and_stops_when_told(
+    folder: Path, tmp_path: Path, spark: SparkSession, serve: Serve, number: signal.Signals
+) -> None:
+    process = serve(folder)
+    _wait_for_frontier(folder, process, _commit(folder, 5))
+    _wait_for_frontier(folder, process, _commit(folder, 7))
+    process.send_signal(number)
+    _, complaints = process.communicate(timeout=120)
+    assert (process.returncode, complaints) == (0, "")
+    assert _left_behind(folder) == [0, 0]
+    lines = (tmp_path / "serve.log").read_text().splitlines()
+    assert lines[0].startswith("Serving ")
+    assert lines[-1] == "Stopped."
+    assert sum(" v: done, CSN " in line for line in lines) == 2
+    assert [" bad: failed: " in line for line in lines].count(True) <= 1
+    with freshview.connect(folder, spark=spark) as wh:
+        assert wh.sql("SELECT * FROM v", freshness="any").collect() == [(7, 3)]
+        assert wh.check("v").ok
+
+
+def test_once_does_what_is_pending_and_tells_what_failed(folder: Path, tmp_path: Path, serve: Serve) -> None:
+    """Law: a view that cannot be maintained does not stop the others."""
+    csn = _commit(folder, 7)
+    process = serve(folder, "--once")
+    _, complaints = process.communicate(timeout=180)
+    lines = (tmp_path / "serve.log").read_text().splitlines()
+    assert (process.returncode, complaints) == (1, "")
+    assert sum(" v: done, CSN " in line for line in lines) == 1
+    assert sum(" bad: failed: " in line for line in lines) == 1
+    with freshview.connect(folder) as wh:
+        assert _frontier(wh, "v") == csn
+    _commit(folder, 8)
+    process = serve(folder, "--once", "--policy", "size")
+    process.communicate(timeout=180)
+    assert process.returncode == 0
+    assert _left_behind(folder) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["nowhere"], "warehouse nowhere: there is none in this folder. Check the path."),
+        (["wh", "--policy", "newest"], "policy 'newest': is not known. Use one of oldest, use, size."),
+        (["wh", "--catalog", "sqlite:///other.db"], "it belongs to another catalog"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
+    freshview.connect(tmp_path / "wh").close()
+    result = subprocess.run(
+        [*COMMAND, "serve", *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert sentence in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_help_starts_nothing() -> None:
+    """Law: neither Spark nor PySpark is loaded to tell what there is."""
+    script = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom freshview.cli.main import app\n"
+        "result = CliRunner().invoke(app, ['serve', '--help'])\n"
+        "assert result.exit_code == 0 and '--policy' in result.stdout, result\n"
+        "assert 'pyspark' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env={**os.environ, "NO_COLOR": "1"})
