@@ -1,4 +1,4 @@
-"""`make bench`: run suites, print ratios with the numbers behind them, keep them as JSON."""
+"""`make bench`: run suites, print ratios with the numbers behind them, keep them as JSON and as charts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from freshview.bench import foundation, views
-from freshview.bench.measure import Figure
+from freshview.bench import foundation, lazy, views
+from freshview.bench.measure import Chart, Figure
 from freshview.errors import FreshviewError
 
 Step = Callable[[Path, float, int], list[Figure]]
-SUITES: dict[str, tuple[Step, ...]] = {"foundation": foundation.STEPS, "views": views.STEPS}
+SUITES: dict[str, tuple[Step, ...]] = {"foundation": foundation.STEPS, "views": views.STEPS, "lazy": lazy.STEPS}
 
 
 def main() -> int:
@@ -62,7 +62,17 @@ def _run(suite: str, arguments: argparse.Namespace) -> int:
     path = arguments.out / f"{suite}.json"
     path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     print(f"written to {path}")
+    _draw(figures, suite, arguments.out)
     return 0
+
+
+def _draw(figures: list[dict[str, object]], suite: str, out: Path) -> None:
+    shown = [Chart(**f["chart"]) for f in figures if isinstance(f.get("chart"), dict)]  # type: ignore[arg-type]
+    if shown:
+        from freshview.bench.charts import draw  # matplotlib: not for those who only measure
+
+        for chart in shown:
+            print(f"drawn to {draw(chart, out / f'{suite}-{chart.name}.svg')}")
 
 
 def _print(figure: dict[str, object]) -> None:

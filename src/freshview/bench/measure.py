@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -18,6 +18,11 @@ class Timing:
     @property
     def p50(self) -> float:
         return statistics.median(self.seconds)
+
+    @property
+    def p95(self) -> float:
+        """All but one in twenty are as fast."""
+        return sorted(self.seconds)[-1 - len(self.seconds) // 20]
 
     @property
     def best(self) -> float:
@@ -33,6 +38,12 @@ class Timing:
 
 def shown(seconds: float) -> str:
     return f"{seconds * 1000:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun
 
 
 def timed(action: Callable[[int], object], repeat: int, warmup: int = 1) -> Timing:
@@ -67,6 +78,19 @@ def peak_memory() -> int:
     raise OSError("VmHWM is not in /proc/self/status")
 
 
+Bars = dict[str, dict[str, float]]  # bar → part of it → seconds
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What a chart shows: bars made of parts, in panels side by side."""
+
+    name: str
+    title: str
+    panels: dict[str, Bars]
+    log: bool = False  # for bars of one part
+
+
 @dataclass(frozen=True)
 class Figure:
     """One measured figure: what it is, its value, the limit it should keep, the numbers behind it."""
@@ -77,6 +101,7 @@ class Figure:
     unit: str
     details: dict[str, str]
     at_least: bool = False
+    chart: Chart | None = None
 
     @property
     def met(self) -> bool | None:
@@ -85,7 +110,8 @@ class Figure:
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def as_json(self) -> dict[str, object]:
-        return {
+        told: dict[str, object] = {
             "name": self.name, "value": round(self.value, 4), "limit": self.limit, "unit": self.unit,
             "met": self.met, "details": self.details,
         }  # fmt: skip
+        return told | ({"chart": asdict(self.chart)} if self.chart is not None else {})

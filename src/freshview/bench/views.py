@@ -25,12 +25,12 @@ from freshview.delta.near import reduced
 from freshview.errors import FreshviewError, QueryFailed
 from freshview.sql.rendering import render
 
-_KEYS = {
+KEYS = {
     "customer": "c_custkey", "orders": "o_orderkey", "lineitem": "l_orderkey, l_linenumber", "nation": "n_nationkey",
     "region": "r_regionkey", "part": "p_partkey", "supplier": "s_suppkey", "partsupp": "ps_partkey, ps_suppkey",
 }  # fmt: skip
 # V1 of LAZY §5.1.
-_V1 = """SELECT n_name, c_mktsegment, count(*) AS totalcnt, sum(l_extendedprice) AS totalprice,
+V1 = """SELECT n_name, c_mktsegment, count(*) AS totalcnt, sum(l_extendedprice) AS totalprice,
     sum(l_quantity) AS totalquantity
 FROM customer, orders, lineitem, nation
 WHERE c_custkey = o_custkey AND o_orderkey = l_orderkey AND n_nationkey = c_nationkey
@@ -41,22 +41,22 @@ WHERE c_custkey = o_custkey AND o_orderkey = l_orderkey AND l_suppkey = s_suppke
 
 def refresh(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """V1: 100 customers changed, and 0.1 % of orders and lineitem deleted and inserted."""
-    with _loaded(folder, scale, ("customer", "orders", "lineitem", "nation")) as wh:
-        wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {_V1}")
+    with loaded(folder, scale, ("customer", "orders", "lineitem", "nation")) as wh:
+        wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
         draw = random.Random(1)
-        small = _raced(wh, {"v1": _V1}, lambda: _change_customers(wh, draw, 100), repeat)["v1"]
-        large = _raced(wh, {"v1": _V1}, lambda: _change_orders(wh, draw), repeat)["v1"]
+        small = _raced(wh, {"v1": V1}, lambda: _change_customers(wh, draw, 100), repeat)["v1"]
+        large = _raced(wh, {"v1": V1}, lambda: _change_orders(wh, draw), repeat)["v1"]
         return [
             small.figure("V1, 100 customers: recompute / refresh", 5.0),
             large.figure("V1, 0.1 % of orders and lineitem: recompute / refresh", 4.0),
-            _exact(wh, ["v1"]),
+            exact(wh, ["v1"]),
         ]
 
 
 def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """A refresh after 1,000 small transactions, and after one that changes the same rows."""
-    with _loaded(folder, scale, ("customer", "orders", "lineitem", "nation")) as wh:
-        wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {_V1}")
+    with loaded(folder, scale, ("customer", "orders", "lineitem", "nation")) as wh:
+        wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
         draw = random.Random(2)
         seconds: dict[str, list[float]] = {"one": [], "many": []}
         for i in range(repeat + 1):
@@ -77,7 +77,7 @@ def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
 def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """Every TPC-H query as a view: 0.1 % of orders and lineitem changed, and 0.1 % of all tables."""
     texts = {f"q{n}": named_apart(without_order(text)) for n, text in queries_of("tpch")}
-    with _loaded(folder, scale, tuple(_KEYS)) as wh:
+    with loaded(folder, scale, tuple(KEYS)) as wh:
         for name, text in texts.items():
             wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
         draw = random.Random(3)
@@ -88,13 +88,13 @@ def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
             _table("0.1 % of orders and lineitem", two, 2.0),
             _table("0.1 % of all tables", every, None),
             _slowest([*two.items(), *every.items()]),
-            _exact(wh, list(texts)),
+            exact(wh, list(texts)),
         ]
 
 
 def planning(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """What Freshview itself needs to plan the refresh of a join of five tables that have all changed."""
-    with _loaded(folder, scale, ("customer", "orders", "lineitem", "nation", "supplier"), rows=False) as wh:
+    with loaded(folder, scale, ("customer", "orders", "lineitem", "nation", "supplier"), rows=False) as wh:
         wh.sql(f"CREATE MATERIALIZED VIEW v5 AS {_FIVE}")
         definition = wh._keeper.definition(wh._catalog.relation("v5"))
         assert definition.form is not None
@@ -154,8 +154,8 @@ def _change_orders(wh: Warehouse, draw: random.Random) -> None:
 def _change_all(wh: Warehouse, draw: random.Random) -> None:
     """The same, and in every other table 0.1 % of the rows, at least two, exchange the values of a column."""
     _change_orders(wh, draw)
-    for table in (t for t in _KEYS if t not in ("orders", "lineitem")):
-        keys = _KEYS[table].split(", ")
+    for table in (t for t in KEYS if t not in ("orders", "lineitem")):
+        keys = KEYS[table].split(", ")
         order = f"ORDER BY hash({keys[0]}, {draw.randrange(1_000_000)})"
         count = max(2, wh.sql(f"SELECT count(*) FROM {table}").collect()[0][0] // 1000)
         rows = wh.sql(f"SELECT * FROM {table} {order} LIMIT {count}").toArrow()
@@ -234,21 +234,21 @@ def _slowest(races: list[tuple[str, _Race]]) -> Figure:
     return Figure("slowest view chosen incremental", ratio, 1 / 1.2, "×", {"view": name}, at_least=True)
 
 
-def _exact(wh: Warehouse, views: list[str]) -> Figure:
+def exact(wh: Warehouse, views: list[str]) -> Figure:
     wrong = [v for v in views if not wh.check(v).ok]
     details = {"wrong": ", ".join(wrong) or "none"}
     right = len(views) - len(wrong)
     return Figure("views that equal their definition afterwards", right, len(views), "", details, at_least=True)
 
 
-def _loaded(folder: Path, scale: float, tables: tuple[str, ...], *, rows: bool = True) -> Warehouse:
+def loaded(folder: Path, scale: float, tables: tuple[str, ...], *, rows: bool = True, home: str = "views") -> Warehouse:
     """A warehouse with these tables, or with a few rows of them."""
     data = tpch(folder, scale, tables)
-    home = folder / "views"
-    shutil.rmtree(home, ignore_errors=True)
-    wh = freshview.connect(home)
+    home_folder = folder / home
+    shutil.rmtree(home_folder, ignore_errors=True)
+    wh = freshview.connect(home_folder)
     for table in tables:
         wh.engine().session.read.parquet(str(data / f"{table}.parquet")).createOrReplaceTempView(f"source_{table}")
         some = "" if rows else " LIMIT 10"
-        wh.sql(f"CREATE TABLE {table} PRIMARY KEY ({_KEYS[table]}) AS SELECT * FROM source_{table}{some}")
+        wh.sql(f"CREATE TABLE {table} PRIMARY KEY ({KEYS[table]}) AS SELECT * FROM source_{table}{some}")
     return wh

@@ -1,0 +1,105 @@
+"""Small queries of users against the work of the maintenance manager (LAZY §2.2.2: it stays out of the way)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import freshview
+from freshview import Warehouse
+from freshview import warehouse as warehouse_module
+from freshview.bench.lazy_world import TWO, VIEWS, Customers, opened, upsert
+from freshview.bench.measure import Figure, Timing, seconds_of, shown
+from freshview.bench.views import exact
+
+
+def foreground(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Small queries while the manager maintains V1 and V2 under a stream of changes, and while all is quiet."""
+    warehouse_module._BACKGROUND_SECONDS = 0.2  # it looks for work more often, so that more queries meet a job
+    small = {
+        "point lookup": "SELECT n_name FROM nation WHERE n_nationkey = 7",
+        "small aggregate": "SELECT n_regionkey, count(*) FROM nation GROUP BY n_regionkey",
+    }
+    customers = Customers(folder, scale, seed=10)
+    with opened(folder, TWO, background=True) as wh, freshview.connect(wh.path) as writer:
+        pause = customers.draw.uniform
+        quiet = _small_queries(wh, small, 30 * repeat, lambda: time.sleep(pause(0.05, 0.3)))
+        with _Writer(writer, customers):
+            busy = _small_queries(wh, small, 15 * repeat, lambda: _await_job(wh, pause(0.0, 0.5)))
+        jobs = wh.history()
+        wh.maintain()
+        cancelled = sum(j.strategy == "cancelled" for j in jobs)
+        return [
+            *(_slowed(name, quiet[name], busy[name], len(jobs), cancelled) for name in small),
+            exact(wh, list(VIEWS[TWO])),
+        ]
+
+
+class _Writer:
+    """Another program that keeps changing customers, while the block runs."""
+
+    def __init__(self, wh: Warehouse, customers: Customers) -> None:
+        self._wh, self._customers = wh, customers
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.3):
+            upsert(self._wh, self._customers.moved(self._customers.some(20)))
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@dataclass
+class _Small:
+    """Seconds of a small query, and how often it met a job at work."""
+
+    seconds: list[float] = field(default_factory=list)
+    met: int = 0
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(tuple(self.seconds))
+
+
+def _small_queries(wh: Warehouse, texts: dict[str, str], count: int, wait: Callable[[], object]) -> dict[str, _Small]:
+    """Small queries, in turn, each when the waiting is over."""
+    found = {name: _Small() for name in texts}
+    manager = wh._manager
+    assert manager is not None
+    for i in range(count + 3):
+        for name, text in texts.items():
+            wait()
+            met = manager.is_running
+            taken = seconds_of(lambda text=text: wh.sql(text).collect())  # type: ignore[misc]
+            if i >= 3:
+                found[name].seconds.append(taken)
+                found[name].met += met
+    return found
+
+
+def _await_job(wh: Warehouse, later: float, patience: float = 20.0) -> None:
+    """Wait until the manager runs a job, and a moment longer."""
+    until = time.monotonic() + patience
+    manager = wh._manager
+    assert manager is not None
+    while not manager.is_running and time.monotonic() < until:
+        time.sleep(0.005)
+    time.sleep(later)
+
+
+def _slowed(name: str, quiet: _Small, busy: _Small, jobs: int, cancelled: int) -> Figure:
+    details = {
+        "quiet": f"{quiet.timing}, p95 {shown(quiet.timing.p95)}",
+        "with a job": f"{busy.timing}, p95 {shown(busy.timing.p95)}",
+        "met a job at work": f"{busy.met} of {len(busy.seconds)} queries; {jobs} jobs, {cancelled} of them cancelled",
+    }
+    return Figure(f"{name}, p95 with a background job / quiet", busy.timing.p95 / quiet.timing.p95, 3.0, "×", details)

@@ -1,0 +1,386 @@
+"""Figures of lazy maintenance: the experiments of LAZY §5 on the same views, eager and lazy in one run."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from freshview import Warehouse
+from freshview.bench.foreground import foreground
+from freshview.bench.lazy_world import ONE, TEN, TWO, VIEWS, Customers, build, opened, set_mode, upsert
+from freshview.bench.measure import Bars, Chart, Figure, Timing, alternated, seconds_of, shown
+from freshview.bench.views import exact
+
+_QUERY = "SELECT n_name, sum(totalprice) AS price, sum(totalcnt) AS lines FROM v1 GROUP BY n_name"
+_SIZES = (1, 10, 100)
+_MODES = ("eager", "lazy")
+_LABELS = {ONE: "V1", TWO: "V1 and V2"}
+
+
+def prepare(folder: Path, scale: float, _repeat: int) -> list[Figure]:
+    """The warehouses that all further steps work on copies of."""
+    begun = time.perf_counter()
+    build(folder, scale)
+    return [Figure("tables loaded and views created", time.perf_counter() - begun, None, "s", {})]
+
+
+def updates(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Figures 5 and 6: updates of 1, 10 and 100 customers with V1, and with V1 and V2."""
+    figures: list[Figure] = []
+    races: dict[str, dict[int, _Race]] = {}
+    for which, ways in ((ONE, (_by_upsert, _by_statement)), (TWO, (_by_upsert,))):
+        customers = Customers(folder, scale, seed=5)
+        with opened(folder, which) as wh:
+            for way in ways:
+                title = f"{_LABELS[which]}, {_WAYS[way]}"
+                races[title] = _raced(wh, VIEWS[which], way(wh, customers), _SIZES, 2 * repeat)
+            wh.maintain()
+            figures.append(exact(wh, list(VIEWS[which])))
+    panels = list(races.items())
+    responses = [race.response(title, rows) for title, found in panels for rows, race in found.items()]
+    totals = [race.total(title, rows, 1.15) for title, found in panels for rows, race in found.items()]
+    five = Chart("figure5", "Figure 5: response time of an update", _panels(races, _response_bars), log=True)
+    six = Chart("figure6", "Figure 6: total work of an update", _panels(races, _total_bars))
+    return [_with(responses[0], five), *responses[1:], _with(totals[0], six), *totals[1:], *figures]
+
+
+def commits(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """What a lazy update of 100 customers costs with one view, two and ten: the commits take turns."""
+    customers = Customers(folder, scale, seed=50)
+    keys = customers.some(100)
+    with opened(folder, ONE) as one, opened(folder, TWO) as two, opened(folder, TEN) as ten:
+        actions = {
+            name: _upserting(wh, customers, keys) for name, wh in (("1 view", one), ("2 views", two), ("10 views", ten))
+        }
+        times = _prepared_alternated(actions, 100 * repeat)
+        details = {name: str(timing) for name, timing in times.items()}
+        base = times["1 view"].p50
+        ten.maintain()
+        return [
+            Figure("lazy upsert of 100 customers, 2 views / 1 view", times["2 views"].p50 / base, 1.1, "×", details),
+            Figure("lazy upsert of 100 customers, 10 views / 1 view", times["10 views"].p50 / base, 1.2, "×", details),
+            exact(ten, list(VIEWS[TEN])),
+        ]
+
+
+def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Figure 7: a query of V1 at once, soon and long after an update of 100 customers."""
+    customers = Customers(folder, scale, seed=7)
+    with opened(folder, ONE) as wh, opened(folder, ONE, name="untouched") as untouched:
+        cases: dict[str, Callable[[], _Answer]] = {
+            "eager": lambda: _asked_eager(wh, customers),
+            "lazy, no delay": lambda: _asked(wh, customers, 0.0),
+            "lazy, small delay": lambda: _asked(wh, customers, 0.5 * _last_seconds(wh)),
+            "lazy, maintained": lambda: _asked(wh, customers, None),
+            "never touched": lambda: _Answer(0.0, 0.0, seconds_of(lambda: untouched.sql(_QUERY).collect())),
+        }
+        answers: dict[str, list[_Answer]] = {name: [] for name in cases}
+        for i in range(5 * repeat + 2):
+            for name, case in cases.items():
+                answer = case()
+                if i >= 2:
+                    answers[name].append(answer)
+        bars = {name: _median_answer(found).bar for name, found in answers.items() if name != "never touched"}
+        asked = {name: Timing(tuple(a.query for a in found)) for name, found in answers.items()}
+        details = {f"query, {name}": str(timing) for name, timing in asked.items()}
+        chart = Chart("figure7", "Figure 7: a query of V1 after an update of 100 customers", {"": bars})
+        ratio = asked["lazy, maintained"].p50 / asked["never touched"].p50
+        return [
+            Figure("query after maintenance / of a view never touched", ratio, 1.1, "×", details, chart=chart),
+            exact(wh, ["v1"]),
+        ]
+
+
+def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Figure 8: 100 transactions of 1 to 10 customers, maintained eagerly, one by one, and combined."""
+    customers = Customers(folder, scale, seed=8)
+    count = 100 if scale >= 0.1 else 10  # less than that is no more than a trial
+    figures: list[Figure] = []
+    panels: dict[str, Bars] = {}
+    with opened(folder, ONE) as wh:
+        _many(wh, customers, customers.runs(5, customers.count), "lazy", each=True)  # warm-up
+        for scenario, among in (("random", customers.count), ("skewed", 100)):
+            runs = customers.runs(count, among)
+            eager = _many(wh, customers, runs, "eager")
+            single = _many(wh, customers, runs, "lazy", each=True)
+            combined = [_many(wh, customers, runs, "lazy") for _ in range(repeat)]
+            figures += _combining(f"{count} transactions, {scenario}", eager, single, combined, wh)
+            together = Spent(*(statistics.median(part) for part in zip(*(c.parts for c in combined), strict=True)))
+            apart = Spent(single.update, eager.update - single.update)
+            panels[scenario] = {"eager": apart.bar, "lazy, one by one": single.bar, "lazy, combined": together.bar}
+        chart = Chart("figure8", f"Figure 8: {count} transactions of 1 to 10 customers, V1", panels)
+        return [_with(figures[0], chart), *figures[1:], exact(wh, ["v1"])]
+
+
+def sizes(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Figure 9: one statement over 0.1 %, 1 %, 10 % and all of the customers."""
+    customers = Customers(folder, scale, seed=9)
+    counts = [max(1, customers.count // share) for share in (1000, 100, 10, 1)]
+    with opened(folder, ONE) as wh:
+        races = _raced(wh, VIEWS[ONE], _by_range(wh, customers), counts, repeat, warmup=0)
+        figures = [race.total("V1, UPDATE", n, 1.2 if n == counts[-1] else None) for n, race in races.items()]
+        chart = Chart("figure9", "Figure 9: total work of large updates, V1", _panels({"": races}, _total_bars))
+        return [*figures[:-1], _with(figures[-1], chart), exact(wh, ["v1"])]
+
+
+def fresh_check(folder: Path, _scale: float, repeat: int) -> list[Figure]:
+    """What it costs a query to see that a view is fresh."""
+    with opened(folder, ONE) as wh:
+        actions: dict[str, Callable[[int], object]] = {
+            "fresh": lambda _: wh.sql(_QUERY).collect(),
+            "any": lambda _: wh.sql(_QUERY, freshness="any").collect(),
+        }
+        times = alternated(actions, 40 * repeat, warmup=10)
+        added = (times["fresh"].p50 - times["any"].p50) * 1000
+        details = {f"freshness {name}": str(timing) for name, timing in times.items()}
+        return [Figure("what checking freshness adds to a query", added, 5.0, "ms", details)]
+
+
+STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (
+    prepare, updates, commits, queries, transactions, sizes, fresh_check, foreground,
+)  # fmt: skip
+
+
+# -- ways to update --------------------------------------------------------------------------------
+
+Change = Callable[[int], Callable[[], object]]  # prepares an update of so many customers
+
+
+def _by_upsert(wh: Warehouse, customers: Customers) -> Change:
+    def prepared(count: int) -> Callable[[], object]:
+        rows = customers.moved(customers.some(count))
+        return lambda: upsert(wh, rows)
+
+    return prepared
+
+
+def _by_statement(wh: Warehouse, customers: Customers) -> Change:
+    """It has to read the rows that it changes."""
+
+    def prepared(count: int) -> Callable[[], object]:
+        keys = ", ".join(map(str, customers.some(count)))
+        nation = customers.draw.randrange(25)
+        return lambda: wh.sql(f"UPDATE customer SET c_nationkey = {nation} WHERE c_custkey IN ({keys})")
+
+    return prepared
+
+
+def _by_range(wh: Warehouse, customers: Customers) -> Change:
+    def prepared(count: int) -> Callable[[], object]:
+        step = customers.draw.randint(1, 24)
+        moved = f"SET c_nationkey = (c_nationkey + {step}) % 25"
+        return lambda: wh.sql(f"UPDATE customer {moved} WHERE c_custkey <= {count}")
+
+    return prepared
+
+
+_WAYS = {_by_upsert: "upsert", _by_statement: "UPDATE"}
+_RESPONSE_LIMITS = {("V1, upsert", 100): 100.0, ("V1, UPDATE", 100): 15.0}
+
+
+# -- eager against lazy ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of an update, and of the maintenance that it left to do."""
+
+    update: float
+    maintenance: float = 0.0
+
+    @property
+    def parts(self) -> tuple[float, float]:
+        return self.update, self.maintenance
+
+    @property
+    def total(self) -> float:
+        return self.update + self.maintenance
+
+    @property
+    def bar(self) -> dict[str, float]:
+        return {"update": self.update, "maintenance": self.maintenance}
+
+
+@dataclass
+class _Race:
+    """The same update with eager and with lazy views, in turn."""
+
+    spent: dict[str, list[Spent]] = field(default_factory=lambda: {mode: [] for mode in _MODES})
+
+    def updated(self, mode: str) -> Timing:
+        return Timing(tuple(s.update for s in self.spent[mode]))
+
+    def worked(self, mode: str) -> Timing:
+        return Timing(tuple(s.total for s in self.spent[mode]))
+
+    def response(self, title: str, rows: int) -> Figure:
+        """How much sooner a lazy update returns."""
+        eager, lazy = (self.updated(mode) for mode in _MODES)
+        details = {"eager": str(eager), "lazy": str(lazy)}
+        limit = _RESPONSE_LIMITS.get((title, rows))
+        name = f"{title} of {_rows(rows)}, response: eager / lazy"
+        return Figure(name, eager.p50 / lazy.p50, limit, "×", details, at_least=True)
+
+    def total(self, title: str, rows: int, limit: float | None) -> Figure:
+        """What lazy maintenance costs in all."""
+        eager, lazy = (self.worked(mode) for mode in _MODES)
+        details = {"eager": str(eager), "lazy": str(lazy), "of it the update": str(self.updated("lazy"))}
+        name = f"{title} of {_rows(rows)}, total work: lazy / eager"
+        return Figure(name, lazy.p50 / eager.p50, limit, "×", details)
+
+
+def _raced(
+    wh: Warehouse, views: Sequence[str], change: Change, counts: Sequence[int], repeat: int, *, warmup: int = 1
+) -> dict[int, _Race]:
+    """Updates of each size, under both modes in turn; who goes first changes with each round."""
+    races = {count: _Race() for count in counts}
+    for i in range(warmup + repeat):
+        for count, race in races.items():
+            for mode in _MODES if i % 2 else reversed(_MODES):
+                set_mode(wh, views, mode)
+                spent = _spent(wh, views, change(count), mode)
+                if i >= warmup:
+                    race.spent[mode].append(spent)
+    return races
+
+
+def _spent(wh: Warehouse, views: Sequence[str], update: Callable[[], object], mode: str) -> Spent:
+    updated = seconds_of(update)
+    return Spent(updated, seconds_of(lambda: wh.maintain(list(views))) if mode == "lazy" else 0.0)
+
+
+def _panels(races: dict[str, dict[int, _Race]], bar: Callable[[_Race, str], dict[str, float]]) -> dict[str, Bars]:
+    return {
+        title: {f"{_rows(n)}, {mode}": bar(race, mode) for n, race in found.items() for mode in _MODES}
+        for title, found in races.items()
+    }
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'s' if count > 1 else ''}"
+
+
+def _response_bars(race: _Race, mode: str) -> dict[str, float]:
+    return {"update": race.updated(mode).p50}
+
+
+def _total_bars(race: _Race, mode: str) -> dict[str, float]:
+    """An eager update is all maintenance but what a lazy one takes."""
+    update = race.updated("lazy").p50
+    return Spent(update, max(race.worked(mode).p50 - update, 0.0)).bar
+
+
+def _with(figure: Figure, chart: Chart) -> Figure:
+    return Figure(
+        figure.name, figure.value, figure.limit, figure.unit, figure.details, at_least=figure.at_least, chart=chart
+    )
+
+
+# -- commits with more and more views --------------------------------------------------------------
+
+
+def _upserting(wh: Warehouse, customers: Customers, keys: Sequence[int]) -> Callable[[], Callable[[], object]]:
+    def prepared() -> Callable[[], object]:
+        rows = customers.moved(keys)
+        return lambda: upsert(wh, rows)
+
+    return prepared
+
+
+def _prepared_alternated(actions: dict[str, Callable[[], Callable[[], object]]], repeat: int) -> dict[str, Timing]:
+    """Actions in turn, each prepared before its time is taken; every turn begins with another one."""
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    names = list(actions)
+    for i in range(repeat + 20):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            taken = seconds_of(actions[name]())
+            if i >= 20:
+                seconds[name].append(taken)
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+# -- queries after updates -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Seconds from an update to the answer of a query."""
+
+    update: float
+    interval: float
+    query: float
+
+    @property
+    def bar(self) -> dict[str, float]:
+        return {"update": self.update, "interval": self.interval, "query": self.query}
+
+
+def _asked_eager(wh: Warehouse, customers: Customers) -> _Answer:
+    set_mode(wh, ["v1"], "eager")
+    updated = seconds_of(_by_upsert(wh, customers)(100))
+    answered = seconds_of(lambda: wh.sql(_QUERY).collect())
+    set_mode(wh, ["v1"], "lazy")
+    return _Answer(updated, 0.0, answered)
+
+
+def _asked(wh: Warehouse, customers: Customers, delay: float | None) -> _Answer:
+    """Maintenance begins with the update; the query comes after a delay, None: when maintenance is done."""
+    updated = seconds_of(_by_upsert(wh, customers)(100))
+    job = threading.Thread(target=wh.maintain, args=(["v1"],))
+    begun = time.perf_counter()
+    if delay != 0.0:
+        job.start()
+        job.join(delay)
+    interval = time.perf_counter() - begun
+    answered = seconds_of(lambda: wh.sql(_QUERY).collect())
+    if job.ident is not None:
+        job.join()
+    return _Answer(updated, interval, answered)
+
+
+def _last_seconds(wh: Warehouse) -> float:
+    return wh.history("v1")[-1].seconds
+
+
+def _median_answer(answers: list[_Answer]) -> _Answer:
+    return _Answer(*(statistics.median(getattr(a, part) for a in answers) for part in ("update", "interval", "query")))
+
+
+# -- many transactions -----------------------------------------------------------------------------
+
+
+def _many(wh: Warehouse, customers: Customers, runs: Sequence[range], mode: str, *, each: bool = False) -> Spent:
+    """A transaction for each run of keys; lazy: maintained after each, or once in the end."""
+    wh.sql("CHECKPOINT customer")  # all begin alike
+    set_mode(wh, ["v1"], mode)
+    moved = [customers.moved(keys) for keys in runs]
+    update = maintenance = 0.0
+    for i, rows in enumerate(moved):
+        update += seconds_of(lambda rows=rows: upsert(wh, rows))  # type: ignore[misc]
+        if mode == "lazy" and (each or i == len(moved) - 1):
+            maintenance += seconds_of(lambda: wh.maintain(["v1"]))
+    return Spent(update, maintenance)
+
+
+def _combining(what: str, eager: Spent, single: Spent, combined: list[Spent], wh: Warehouse) -> list[Figure]:
+    """Maintenance time; that of eager views is what their updates take longer than those of lazy ones."""
+    together = Timing(tuple(c.maintenance for c in combined))
+    job = wh.history("v1")[-1]
+    details = {
+        "eager": f"{shown(eager.update - single.update)} (updates of {shown(eager.update)})",
+        "one by one": f"{shown(single.maintenance)} (and updates of {shown(single.update)})",
+        "combined": f"{together} (and updates of {shown(statistics.median(c.update for c in combined))})",
+        "combined job": f"{job.tasks} tasks, {job.rows_in} rows in, {job.condensed} condensed away, {job.strategy}",
+    }
+    by_eager = (eager.update - single.update) / together.p50
+    by_single = single.maintenance / together.p50
+    name = f"{what}, maintenance"
+    limit = 40.0 if what.endswith("skewed") else None
+    return [
+        Figure(f"{name}: eager / lazy combined", by_eager, limit, "×", details, at_least=True),
+        Figure(f"{name}: one by one / combined", by_single, 50.0, "×", details, at_least=True),
+    ]

@@ -1,0 +1,115 @@
+"""The warehouses and updates of the lazy suite: TPC-H, the views of LAZY §5.1, customers that move."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import freshview
+from freshview import Warehouse
+from freshview.bench.data import tpch
+from freshview.bench.views import V1, loaded
+from freshview.storage.main import plain
+
+# V2 of LAZY §5.1: orders whose customer and supplier come from different nations.
+V2 = """SELECT s_name, c_name, c_mktsegment, ps_comment, o_orderkey, o_orderdate, l_linenumber, l_quantity,
+    l_extendedprice, ps_supplycost
+FROM customer, orders, lineitem, supplier, partsupp
+WHERE c_custkey = o_custkey AND o_orderkey = l_orderkey AND l_suppkey = ps_suppkey AND l_partkey = ps_partkey
+    AND ps_suppkey = s_suppkey AND s_nationkey <> c_nationkey"""
+_TABLES = ("customer", "orders", "lineitem", "nation", "supplier", "partsupp")
+_SEGMENTS = ("AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY")
+EIGHT_MORE = {
+    "per_nation": "SELECT c_nationkey, count(*) AS customers FROM customer GROUP BY c_nationkey",
+    "per_segment": "SELECT c_mktsegment, sum(c_acctbal) AS balance FROM customer GROUP BY c_mktsegment",
+    "debtors": "SELECT c_custkey, c_name, c_acctbal FROM customer WHERE c_acctbal < 0",
+    **{
+        f"in_{segment.lower()}": "SELECT c_nationkey, count(*) AS customers, max(c_acctbal) AS richest "
+        f"FROM customer WHERE c_mktsegment = '{segment}' GROUP BY c_nationkey"
+        for segment in _SEGMENTS
+    },
+}
+
+ONE, TWO, TEN = "one", "two", "ten"  # warehouses by the number of their views
+VIEWS = {ONE: ("v1",), TWO: ("v1", "v2"), TEN: ("v1", "v2", *EIGHT_MORE)}
+
+
+def build(folder: Path, scale: float) -> None:
+    """Three warehouses with the same tables: with V1, with V2 too, with eight more views."""
+    with loaded(folder, scale, _TABLES, home=f"lazy/{ONE}") as wh:
+        wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
+    with _copied(folder, ONE, TWO) as wh:
+        wh.sql(f"CREATE MATERIALIZED VIEW v2 AS {V2}")
+    with _copied(folder, TWO, TEN) as wh:
+        for name, text in EIGHT_MORE.items():
+            wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
+
+
+def opened(folder: Path, which: str, *, name: str = "", background: bool = False) -> Warehouse:
+    """A copy of one of the warehouses, to be changed at will."""
+    return _copied(folder, which, f"work-{name or which}", background=background)
+
+
+def _copied(folder: Path, source: str, target: str, *, background: bool = False) -> Warehouse:
+    """Data files are never written to again, so that a copy of a closed warehouse can share them."""
+    home = folder / "lazy" / target
+    shutil.rmtree(home, ignore_errors=True)
+    shutil.copytree(folder / "lazy" / source, home, copy_function=_shared)
+    return freshview.connect(home, background=background)
+
+
+def _shared(source: str, target: str) -> None:
+    if source.endswith(".parquet"):
+        Path(target).hardlink_to(source)
+    else:
+        shutil.copy2(source, target)
+
+
+# -- updates ---------------------------------------------------------------------------------------
+
+
+class Customers:
+    """The rows of customer, and random updates of them: customers that move to another nation."""
+
+    def __init__(self, folder: Path, scale: float, seed: int) -> None:
+        rows = plain(pq.read_table(tpch(folder, scale, ("customer",)) / "customer.parquet"))
+        self.rows = rows.sort_by("c_custkey")
+        self._place = rows.schema.get_field_index("c_nationkey")
+        self.draw = random.Random(seed)
+
+    @property
+    def count(self) -> int:
+        return int(self.rows.num_rows)
+
+    def some(self, count: int) -> list[int]:
+        """Keys scattered over the table."""
+        return self.draw.sample(range(1, self.count + 1), count)
+
+    def moved(self, keys: Sequence[int]) -> pa.Table:
+        """These customers, each in some nation."""
+        rows = self.rows.take([k - 1 for k in keys])
+        field = rows.schema.field(self._place)
+        nations = pa.array([self.draw.randrange(25) for _ in keys], field.type)
+        return rows.set_column(self._place, field, nations)
+
+    def runs(self, count: int, among: int) -> list[range]:
+        """Runs of 1 to 10 consecutive keys, scattered over the first `among` customers (LAZY §5.4)."""
+        lengths = [self.draw.randint(1, 10) for _ in range(count)]
+        firsts = [self.draw.randint(1, min(among, self.count) + 1 - n) for n in lengths]
+        return [range(first, first + n) for first, n in zip(firsts, lengths, strict=True)]
+
+
+def upsert(wh: Warehouse, rows: pa.Table) -> None:
+    with wh.transaction() as tx:
+        tx.upsert("customer", rows)
+
+
+def set_mode(wh: Warehouse, views: Sequence[str], mode: str) -> None:
+    """Have these views maintained 'eager' or 'lazy'."""
+    for view in views:
+        wh.sql(f"ALTER MATERIALIZED VIEW {view} SET TBLPROPERTIES ('maintenance'='{mode}')")
