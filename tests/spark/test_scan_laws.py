@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -227,3 +228,33 @@ def test_own_writes_are_seen_by_all_ways(tmp_path: Path, spark: SparkSession) ->
         Counter([(1, "-0x0.0p+0"), (2, None), (3, (8.0).hex())]),
         Counter([("-0x0.0p+0",), ((5.0).hex(),)]),
     ]
+
+
+def test_a_key_may_stand_anywhere(tmp_path: Path, spark: SparkSession) -> None:
+    """Columns of one type, keys in other places and another order than the columns: no value moves to its neighbour."""
+    folder = tmp_path / "w"
+    keys = {"late": "d", "split": "a, d", "turned": "d, b"}
+    draw = random.Random(7)
+    expected: dict[str, dict[Any, tuple[int, ...]]] = {t: {} for t in keys}
+    with freshview.connect(folder, spark=spark) as wh:
+        for table, key in keys.items():
+            wh.sql(f"CREATE TABLE {table} (a INT NOT NULL, b INT NOT NULL, c INT, d INT NOT NULL, PRIMARY KEY ({key}))")
+        for step in range(6):
+            for table, key in keys.items():
+                names = key.split(", ")
+                with wh.transaction() as tx:
+                    rows = {}
+                    for _ in range(8):
+                        row = dict(zip("abcd", (draw.randint(1, 3) * 10**i for i in range(4)), strict=True))
+                        rows[tuple(row[n] for n in names)] = row
+                    tx.upsert(table, list(rows.values()))
+                    gone = draw.sample(sorted(expected[table]), min(2, len(expected[table])))
+                    tx.delete(table, [dict(zip(names, k, strict=True)) for k in gone])
+                expected[table].update({k: tuple(r.values()) for k, r in rows.items()})
+                for k in gone:
+                    expected[table].pop(k, None)
+                if step == 2:
+                    wh.sql(f"CHECKPOINT {table}")
+    found = _agree(folder, spark, list(keys))
+    for table, rows_of in expected.items():
+        assert found[table] == Counter(rows_of.values()), table

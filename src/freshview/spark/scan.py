@@ -143,7 +143,7 @@ class Scanner:
                 pa.table(keys.columns, schema=pa.schema([schema.arrow.field(p) for p in schema.key_positions])),
                 Schema(tuple(schema.columns[p] for p in schema.key_positions)),
             ).toDF(*names)
-            return main.join(F.broadcast(touched), on=names, how="left_anti").unionAll(live)
+            return _without(main, F.broadcast(touched), names, schema).unionAll(live)
         if overlay.removals.num_rows:
             removals = self.frame(overlay.removals, schema).toDF(*_places(schema))
             main = _subtract(main, removals, schema)
@@ -163,7 +163,7 @@ class Scanner:
                 F.max_by(F.struct(*places, ACTION), F.struct(_CSN, STMTSN, ACTION)).alias("row")
             )
             live = last.where(F.col(f"row.{ACTION}") >= INSERT).select(*(F.col(f"row.{p}").alias(p) for p in places))
-            return main.join(last.select(*names), on=names, how="left_anti").unionAll(live)
+            return _without(main, last.select(*names), names, schema).unionAll(live)
         inserts = deltas.where(F.col(ACTION) >= INSERT).select(*places)
         deletes = deltas.where(F.col(ACTION) < INSERT).select(*places)
         return _subtract(main.unionAll(inserts), deletes, schema, small=False)
@@ -251,6 +251,11 @@ def _widened(frame: DataFrame, width: int, schema: Schema) -> DataFrame:
 def _appends(state: RelationState) -> bool:
     """Inserts into a bag, or a single load into an empty keyed table: nothing is replaced."""
     return not state.schema.key or (len(state.segments) == 1 and (state.main is None or state.main.rows == 0))
+
+
+def _without(main: DataFrame, keys: DataFrame, names: list[str], schema: Schema) -> DataFrame:
+    """Main's rows that have none of these keys, columns in their places: a join by names puts those first."""
+    return main.join(keys, on=names, how="left_anti").select(*_places(schema))
 
 
 def _subtract(base: DataFrame, removals: DataFrame, schema: Schema, *, small: bool = True) -> DataFrame:
