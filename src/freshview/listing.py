@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
+from freshview.maintenance.overview import ViewStatus, overview, told_mode
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
 
@@ -28,9 +29,32 @@ def show(catalog: Catalog, statement: Show) -> Listing:
         return Listing(("col_name",), [(c.name,) for c in catalog.relation(statement.name).schema.columns])
     if statement.what == "tasks":
         return _tasks(catalog, statement)
-    wanted = ("view",) if statement.what == "views" else ("table", "external")
-    found = [r for r in catalog.relations() if r.kind in wanted and _matches(r.name, statement.pattern)]
+    if statement.what == "views":
+        return _views(catalog, statement)
+    kinds = ("table", "external")
+    found = [r for r in catalog.relations() if r.kind in kinds and _matches(r.name, statement.pattern)]
     return Listing(("name", "kind", "primary_key"), [(r.name, r.kind, ", ".join(r.schema.key)) for r in found])
+
+
+def _views(catalog: Catalog, statement: Show) -> Listing:
+    """One row per view: how it is maintained, how far it is, and how long its oldest task has been waiting."""
+    found = [v for v in overview(catalog) if _matches(v.name, statement.pattern)]
+    rows = [
+        (
+            v.name, told_mode(v), str(v.frontier), str(v.pending_tasks), str(v.pending_rows),
+            f"{v.age.total_seconds():.1f} s" if v.pending_tasks else "", _condition(v),
+        )
+        for v in found
+    ]  # fmt: skip
+    return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status"), rows)
+
+
+def _condition(view: ViewStatus) -> str:
+    if view.in_progress:
+        return "in progress"
+    if view.last_error is not None:
+        return f"failed: {view.last_error}"
+    return "pending" if view.pending_tasks else "fresh"
 
 
 def _tasks(catalog: Catalog, statement: Show) -> Listing:

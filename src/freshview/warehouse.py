@@ -6,14 +6,16 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.records import Relation, RelationState
+from freshview.catalog.reports import Holder, Reports, overdue, told_overdue
 from freshview.catalog.views import Job
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
@@ -25,6 +27,7 @@ from freshview.errors import (
 )
 from freshview.events import Events
 from freshview.interruption import Interruption
+from freshview.maintenance.advice import apply_advice, is_auto
 from freshview.maintenance.background import DUE_BYTES, DUE_SEGMENTS, Loop, heartbeat_loop
 from freshview.maintenance.checkpoint import Checkpointer, choose
 from freshview.maintenance.manager import (
@@ -38,6 +41,8 @@ from freshview.maintenance.manager import (
     with_lower,
 )
 from freshview.maintenance.notice import look
+from freshview.maintenance.overview import ViewStatus, overview
+from freshview.maintenance.relevance import Matching
 from freshview.maintenance.vacuum import RETENTION, vacuum
 from freshview.maintenance.views import ViewKeeper
 from freshview.pairing import pair
@@ -45,6 +50,7 @@ from freshview.relation.schema import Schema
 from freshview.session import UserTransaction
 from freshview.sql.binding import TableRef, bind
 from freshview.sql.parser import parse
+from freshview.sql.predicates import asked_of
 from freshview.sql.statements import (
     AddColumns,
     AlterView,
@@ -80,6 +86,7 @@ if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
 _BACKGROUND_SECONDS = 2.0
+_ADVICE_SECONDS = 60.0  # between two looks at the modes of views that were left to the advice
 _RETRIES = 5  # of a statement that commits by itself and lost a race
 
 
@@ -96,13 +103,16 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a warehouse stands."""
+    """Where a warehouse stands. Two are equal if nothing was committed in between, whatever the time."""
 
     path: str
     catalog: str
     csn: int
     horizon: int
     tables: tuple[TableStatus, ...]
+    views: tuple[ViewStatus, ...] = ()
+    holders: tuple[Holder, ...] = field(default=(), compare=False)  # who keeps old versions, the oldest first
+    held_by: str = field(default="", compare=False)  # who has done so for longer than the default retention
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,7 @@ class Warehouse:
         self._keeper = ViewKeeper(self._catalog, self._storage, self.events, self.engine)
         self._heartbeat = heartbeat_loop(self._catalog.heartbeat, self.events)
         self._activity = Activity()
+        self._advice_due = time.monotonic() + _ADVICE_SECONDS
         self._background: Loop | None = None
         self._managing: Loop | None = None
         self._manager: Manager | None = None
@@ -204,7 +215,7 @@ class Warehouse:
     def transaction(self) -> UserTransaction:
         """Begin a transaction on the newest snapshot; use it in a `with` block."""
         self._notice()
-        core = Transaction(self._catalog, self._storage, self.events)
+        core = Transaction(self._catalog, self._storage, self.events, self._keeper.inside)
         self._activity.began(lambda: core.is_open)
         reading = ReadContext(self._catalog, core.snapshot, core)
         lost = dict(self._lost)
@@ -248,12 +259,16 @@ class Warehouse:
             main = self._catalog.latest_main(relation.id)
             segments, rows, _ = backlog.get(relation.id, (0, 0, 0))
             tables.append(TableStatus(relation.name, relation.kind, main.rows if main else 0, segments, rows))
+        holders = Reports(self._catalog).holders(RETENTION)
         return Status(
             str(self.path),
             str(self._catalog.database),
             self._catalog.snapshot(),
             self._catalog.horizon(),
             tuple(tables),
+            overview(self._catalog),
+            holders,
+            told_overdue(overdue(holders, RETENTION)),
         )
 
     def check(self, name: str) -> CheckReport:
@@ -376,7 +391,7 @@ class Warehouse:
         engine = self.engine()
         lost = dict(self._lost)
         frames = {
-            placeholder: self._frame(ref, reading, transaction, freshness, lost)
+            placeholder: self._frame(ref, reading, transaction, freshness, lost, partial(asked_of, text, ref.name))
             for placeholder, ref in bound.tables.items()
         }
         return engine.query(bound.text, frames, f"query {text}")
@@ -388,6 +403,7 @@ class Warehouse:
         transaction: Transaction | None,
         freshness: str | timedelta,
         lost: Mapping[int, FreshviewError],
+        matching: Matching | None = None,
     ) -> DataFrame:
         """What a table or view is to a query or statement; those that cannot be told of are an error."""
         engine = self.engine()
@@ -397,21 +413,25 @@ class Warehouse:
             for relation_id in self._keeper.bases(state.relation) if is_view else [state.relation.id]:
                 if relation_id in lost:
                     raise lost[relation_id]
-        return self._view_frame(state, transaction, freshness) if is_view else engine.scan(state)
+        return self._view_frame(state, transaction, freshness, matching) if is_view else engine.scan(state)
 
     def _view_frame(
-        self, state: RelationState, transaction: Transaction | None, freshness: str | timedelta
+        self,
+        state: RelationState,
+        transaction: Transaction | None,
+        freshness: str | timedelta,
+        matching: Matching | None,
     ) -> DataFrame:
         """A view as a query sees it; inside a transaction that wrote its tables, with those writes."""
         if transaction is not None and set(self._keeper.bases(state.relation)) & transaction.written:
-            seen: DataFrame = self._keeper.from_definition(state.relation, state.csn, transaction.state)
+            seen: DataFrame = self._keeper.read_inside(state.relation, transaction)
             return seen
         if isinstance(freshness, timedelta):
             fresh = self._keeper.age(state.relation, state.csn) > freshness
         else:
             fresh = freshness == "fresh"
         self._activity.used(state.relation.id, time.time_ns() // 1000)
-        stored: DataFrame = self._keeper.read(state.relation, state.csn, fresh=fresh)
+        stored: DataFrame = self._keeper.read(state.relation, state.csn, fresh=fresh, matching=matching)
         return stored
 
     def _view(self, name: str) -> Relation:
@@ -557,6 +577,15 @@ class Warehouse:
                     self._checkpointer.run(relation)
         self._note_uses()
         self._keeper.advance()
+        self._follow_advice()
+
+    def _follow_advice(self) -> None:
+        """Change the modes of views that were left to the advice, once in a while."""
+        if time.monotonic() < self._advice_due:
+            return
+        self._advice_due = time.monotonic() + _ADVICE_SECONDS
+        if any(r.kind == "view" and is_auto(r) for r in self._catalog.relations()):
+            apply_advice(Reports(self._catalog).views(), self._keeper.set_eager, self.events)
 
     def _note_uses(self) -> None:
         if uses := self._activity.take_uses():

@@ -15,7 +15,7 @@ from freshview import Warehouse
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import STEPS, migrate
-from freshview.catalog.records import Backlog, Task
+from freshview.catalog.records import Backlog, Frontier, Task
 from freshview.catalog.views import Job, Use, ViewCatalog, used_again
 from freshview.catalog.writer import Catalog
 from freshview.listing import show
@@ -193,7 +193,7 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
     csn = catalog.snapshot()
     (task,) = views.tasks()
     assert (task.csn, task.tables, task.rows) == (csn, (a.id,), 1)
-    assert views.pending(view, csn) == (created, [task])
+    assert views.pending(view, csn) == (Frontier(created), [task])
     assert views.backlogs() == [Backlog(view.id, 1, 1, task.committed_at, csn)]
     assert views.advance(csn) == 0
     pin = catalog.begin(at=created)
@@ -210,8 +210,8 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
     assert lease is not None
     assert views.in_progress() == {view.id}
     job = Job(view.id, created, csn, "incremental", 1, 1, 1, 0.5, None, "v", 1, 0, {"compute": 0.5})
-    assert views.apply(view, created, csn, [], [], job)
-    assert not views.apply(view, created, csn, [], [], job)
+    assert views.apply(view, Frontier(created), csn, [], [], job)
+    assert not views.apply(view, Frontier(created), csn, [], [], job)
     assert views.history(view) == [job]
     assert (views.stored_at(view, created), views.stored_at(view, csn), views.stored_at(view, start)) == (
         created,

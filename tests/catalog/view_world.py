@@ -6,8 +6,10 @@ Several processes share one catalog on a clock that the test turns.
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,12 +17,14 @@ import pyarrow as pa
 
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import migrate
-from freshview.catalog.records import Relation
-from freshview.catalog.views import ViewCatalog
-from freshview.catalog.writer import Catalog
+from freshview.catalog.records import Frontier, Relation, RelationState
+from freshview.catalog.views import Job, ViewCatalog, ViewChange
+from freshview.catalog.writer import AtCommit, Catalog
 from freshview.events import Events
 from freshview.maintenance.changes import changes
+from freshview.maintenance.inside import Inside
 from freshview.maintenance.jobs import Jobs
+from freshview.maintenance.span import Point, Span
 from freshview.maintenance.work import Work, net
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
@@ -51,11 +55,16 @@ class Process:
         self.world.now += int(seconds * 1e6)
         self.world.while_waiting()
 
-    def _execute(self, view: Relation, c0: int, c1: int, full: bool) -> Work:
+    def _execute(self, view: Relation, start: Frontier, c1: int, full: bool) -> Work:
+        c0 = start.readable
         self.before(view, c0, c1)
-        parts = [changes(self.catalog, self.storage, s, c0, c1) for s in self.sources(view)]
-        rows = pa.concat_tables([p.cast(parts[0].schema) for p in parts])
+        span = Span(self.catalog, self.storage, Point(start.csn, start.stmtsn), Point(c1))
         self.ran.append((view.name, c0, c1, full))
+        return self.change(view, span)
+
+    def change(self, view: Relation, span: Span) -> Work:
+        parts = [changes(span, s) for s in self.sources(view)]
+        rows = pa.concat_tables([p.cast(parts[0].schema) for p in parts])
         return Work("incremental", net(rows, BAG), rows.num_rows)
 
     def sources(self, view: Relation) -> list[Relation]:
@@ -71,12 +80,15 @@ class Process:
         bases = {b for s in sources for b in (self.views.bases(s) if s.kind == "view" else [s.id])}
         known = {"sources": named, "columns": '["k", "v"]', **properties}
         made, _ = self.views.create(
-            self.catalog.reserve_id(), name, BAG, known, list(sources), sorted(bases), [], [], self.catalog.snapshot()
-        )
+            self.catalog.reserve_id(), name, BAG, known, list(sources), sorted(bases), [], [], self.catalog.snapshot(),
+            eager=properties.get("maintenance") == "eager",
+        )  # fmt: skip
         return made
 
     def begin(self) -> Transaction:
-        return Transaction(self.catalog, self.storage, self.events)
+        """A transaction to whose commit the views belong, as in a warehouse."""
+        turn = threading.RLock()
+        return Transaction(self.catalog, self.storage, self.events, lambda tx: Inside(ProcessKeeper(self), tx, turn))
 
     def put(self, values: dict[str, dict[int, int]]) -> int:
         """Upsert k → v into tables, in one transaction; its CSN."""
@@ -107,6 +119,49 @@ class Process:
             self.jobs.bring(view, csn)
         at = self.views.stored_at(view, csn)
         return None if at is None else self.stored(view, at)
+
+
+@dataclass(frozen=True)
+class ProcessKeeper:
+    """Keeps the views of one process, for its transactions."""
+
+    process: Process
+
+    @property
+    def stores(self) -> tuple[Catalog, Storage, Callable[[], float]]:
+        return self.process.catalog, self.process.storage, time.monotonic
+
+    def sources(self, view: Relation) -> list[Relation]:
+        return self.process.sources(view)
+
+    def bases(self, view: Relation) -> list[int]:
+        return self.process.views.bases(view)
+
+    def bring(self, view: Relation, csn: int) -> list[Job]:
+        return self.process.jobs.bring(view, csn)
+
+    def position(self, view: Relation) -> Frontier:
+        return self.process.views.position(view)
+
+    def stored_at(self, view: Relation, csn: int) -> int | None:
+        return self.process.views.stored_at(view, csn)
+
+    def stored(self, view: Relation, csn: int) -> RelationState:
+        return self.process.catalog.state(view, max(csn, view.created_csn))
+
+    def change(self, view: Relation, span: Span, stored: RelationState) -> Work:
+        assert stored.relation.id == view.id
+        return self.process.change(view, span)
+
+    def newest(self) -> int:
+        return self.process.catalog.snapshot()
+
+    def by_id(self, view_ids: Collection[int]) -> list[Relation]:
+        found = [self.process.catalog.relation_by_id(i) for i in sorted(view_ids)]
+        return [v for v in found if v is not None]
+
+    def at_commit(self, changes: Sequence[ViewChange], written: Sequence[int], kept: list[ViewChange]) -> AtCommit:
+        return self.process.views.at_commit(changes, written, kept)
 
 
 @dataclass

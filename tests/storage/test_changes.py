@@ -16,6 +16,7 @@ from tests.storage.model import Model, play
 import freshview
 from freshview.algebra.nodes import WEIGHT
 from freshview.maintenance.changes import changes
+from freshview.maintenance.span import Span
 from freshview.storage import reader as reader_module
 from freshview.storage.reader import _literals
 
@@ -46,7 +47,7 @@ def test_changes_are_the_difference_of_two_states(keyed: bool, data: st.DataObje
         c0, c1 = sorted(data.draw(st.lists(st.sampled_from(sorted(model.at)), min_size=2, max_size=2), label="csns"))
         relation = wh._catalog.relation("t")
         names = tuple(data.draw(st.lists(st.sampled_from(relation.schema.names), min_size=1, unique=True)))
-        found = changes(wh._catalog, wh._storage, relation, c0, c1, names)
+        found = changes(Span.between(wh._catalog, wh._storage, c0, c1), relation, names)
         difference = _bag(relation.schema.conform(_contents(model, c1)), names)
         difference.subtract(_bag(relation.schema.conform(_contents(model, c0)), names))
         signed: Bag = Counter()

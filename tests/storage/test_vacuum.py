@@ -149,6 +149,7 @@ def test_frontiers_of_views_keep_their_inputs(table: Warehouse, contents: Conten
     csns = [rewritten(table, value) for value in "abcd"]
     with table._catalog.database.write() as c:
         c.execute(t.frontiers.insert().values(view_id=77, epoch=1, csn=csns[1], stmtsn=0))
+        c.execute(t.inputs.insert().values(view_id=77, relation_id=1))
     before = {csn: contents(table, "t", csn) for csn in csns[1:]}
     assert table.vacuum(NOW).csn == csns[1]
     assert {csn: contents(table, "t", csn) for csn in csns[1:]} == before

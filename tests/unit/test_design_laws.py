@@ -48,6 +48,7 @@ from freshview.errors import FreshviewError, NotMaintainable
 from freshview.maintenance.changes import changes
 from freshview.maintenance.definition import analyse
 from freshview.maintenance.determinism import refuse_indeterminate
+from freshview.maintenance.span import Span
 from freshview.sql.lowering import lower
 from freshview.transactions.transaction import Transaction
 
@@ -74,7 +75,8 @@ def _rows(wh: Warehouse, name: str) -> list[tuple[Any, ...]]:
 
 def _signed(wh: Warehouse, name: str, since: int) -> list[tuple[Any, ...]]:
     """The net change of a table since a CSN, as maintenance reads it."""
-    found = changes(wh._catalog, wh._storage, wh._catalog.relation(name), since, wh._catalog.snapshot())
+    span = Span.between(wh._catalog, wh._storage, since, wh._catalog.snapshot())
+    found = changes(span, wh._catalog.relation(name))
     table = getattr(found, "rows", found)
     return sorted((tuple(r.values()) for r in table.to_pylist()), key=repr)
 

@@ -29,8 +29,15 @@ def _add_uses_and_versions(connection: Connection) -> None:
         index.create(connection, checkfirst=True)
 
 
+def _add_eager(connection: Connection) -> None:
+    """Which views are maintained inside the commits that they depend on."""
+    known = {c["name"] for c in sa.inspect(connection).get_columns(t.frontiers.name)}
+    if "eager" not in known:
+        connection.execute(sa.text("ALTER TABLE fv_frontiers ADD COLUMN eager INTEGER NOT NULL DEFAULT 0"))
+
+
 # Step n takes a catalog from version n to n + 1. Steps are only ever appended.
-STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions)
+STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions, _add_eager)
 
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection, Row
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
 from freshview.catalog.records import (
+    PENDING,
     Commit,
     Main,
     Relation,
@@ -158,6 +159,14 @@ class CatalogReader:
         )
         with self.database.read() as c:
             return c.execute(query.limit(1)).scalar()
+
+    def complete_to(self, relation: Relation) -> int:
+        """The CSN up to which nothing is added any more: a view may have seen its last commit only in part."""
+        f = t.frontiers.c
+        with self.database.read() as c:
+            partial = sa.select(f.csn).where(f.view_id == relation.id, f.stmtsn > 0)
+            csn = c.execute(partial).scalar() if relation.kind == "view" else None
+            return PENDING - 1 if csn is None else int(csn) - 1
 
     def commits(self, relation_id: int | None = None, after: int = -1) -> list[Commit]:
         """Commits in order, of one relation or of all."""

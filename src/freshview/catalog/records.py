@@ -163,6 +163,19 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Frontier:
+    """What a view has seen: all commits up to a CSN; of that one perhaps only the first statements."""
+
+    csn: int
+    stmtsn: int = 0  # 0: all statements
+
+    @property
+    def readable(self) -> int:
+        """The CSN at which the stored rows can be shown: a commit seen in part is nothing to show."""
+        return self.csn - 1 if self.stmtsn else self.csn
+
+
+@dataclass(frozen=True)
 class Backlog:
     """All tasks of one view, counted."""
 

@@ -146,6 +146,7 @@ frontiers = Table(
     Column("epoch", Integer, nullable=False),
     Column("csn", BigInteger, nullable=False),
     Column("stmtsn", Integer, nullable=False),
+    Column("eager", Integer, nullable=False, server_default="0"),  # 1: maintained inside the commits it depends on
 )
 
 inputs = Table(

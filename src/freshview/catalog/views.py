@@ -7,15 +7,15 @@ A view's frontier is the truth about what it has seen. A maintenance commit is a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
-from freshview.catalog.records import Backlog, Relation, Segment, Task
-from freshview.catalog.writer import Catalog, _segment_values
+from freshview.catalog.records import Backlog, Frontier, Relation, Segment, Task
+from freshview.catalog.writer import AtCommit, Catalog, _segment_values
 from freshview.errors import NotFound, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name
 
@@ -41,6 +41,28 @@ class Job:
     rows_in: int = 0  # in the segments of all tasks
     condensed: int = 0  # of those, what never reached a join
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
+
+
+@dataclass(frozen=True)
+class ViewChange:
+    """The change of a view's stored rows that a transaction makes with its commit."""
+
+    view: Relation
+    base: int  # the CSN on top of which the transaction's statements were taken
+    start: Frontier  # where the view was
+    segments: tuple[Segment, ...]
+    leases: tuple[str, ...]
+    stmtsn: int  # 0: all statements are in it; else those up to this one, and a partial task remains
+    needs: tuple[int, ...]  # ids of views below whose changes have to be kept for this one to hold
+    job: Job  # as the history shows it
+
+
+class Outdated(Exception):
+    """Eager views have no change for this commit, or others have changed what theirs was computed from."""
+
+    def __init__(self, view_ids: Collection[int]) -> None:
+        super().__init__(f"views {sorted(view_ids)}")
+        self.view_ids = frozenset(view_ids)
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,8 @@ class ViewCatalog:
         leases: Sequence[str],
         csn: int,
         replaces: Relation | None = None,
+        *,
+        eager: bool = False,
     ) -> tuple[Relation, int]:
         """A view with its first rows, computed at `csn`, in one transaction, in place of another if there is one."""
         check_relation_name(name)
@@ -86,7 +110,7 @@ class ViewCatalog:
             view = Relation(view_id, name, "view", 1, 1, schema, created, None, dict(properties))
             catalog._insert_relation(c, view)
             catalog._ddl_commit(c, view_id, "create")
-            c.execute(t.frontiers.insert().values(view_id=view_id, epoch=1, csn=csn, stmtsn=0))
+            c.execute(t.frontiers.insert().values(view_id=view_id, epoch=1, csn=csn, stmtsn=0, eager=int(eager)))
             if bases:
                 c.execute(t.inputs.insert(), [{"view_id": view_id, "relation_id": b} for b in sorted(set(bases))])
             for seq, segment in enumerate(segments):
@@ -102,15 +126,20 @@ class ViewCatalog:
             return self.catalog._ddl_commit(c, view.id, "refresh")
 
     def frontier(self, view: Relation) -> int:
-        """The CSN up to which a view is maintained."""
+        """The CSN up to which a view is maintained and can be read."""
+        return self.position(view).readable
+
+    def position(self, view: Relation) -> Frontier:
+        """What a view has seen, to the statement."""
         with self.catalog.database.read() as c:
             return self._frontier(c, view)
 
-    def _frontier(self, c: sa.Connection, view: Relation) -> int:
-        csn = c.execute(sa.select(t.frontiers.c.csn).where(t.frontiers.c.view_id == view.id)).scalar()
-        if csn is None:
+    def _frontier(self, c: sa.Connection, view: Relation) -> Frontier:
+        f = t.frontiers.c
+        row = c.execute(sa.select(f.csn, f.stmtsn).where(f.view_id == view.id)).one_or_none()
+        if row is None:
             raise NotFound(f"view {view.name}", "it was dropped meanwhile", "See SHOW MATERIALIZED VIEWS.")
-        return int(csn)
+        return Frontier(row.csn, row.stmtsn)
 
     def bases(self, view: Relation) -> list[int]:
         """Ids of the tables that a view reads, directly or through other views."""
@@ -120,7 +149,7 @@ class ViewCatalog:
 
     # -- tasks -------------------------------------------------------------------------------------
 
-    def pending(self, view: Relation, upto: int) -> tuple[int, list[Task]]:
+    def pending(self, view: Relation, upto: int) -> tuple[Frontier, list[Task]]:
         """A view's frontier and its tasks up to a CSN, in commit order."""
         with self.catalog.database.read() as c:
             return self._frontier(c, view), self._tasks(c, t.inputs.c.view_id == view.id, t.commits.c.csn <= upto)
@@ -201,7 +230,7 @@ class ViewCatalog:
 
     def _versions(self, c: sa.Connection, view: Relation, csn: int) -> tuple[int | None, int | None]:
         """The nearest versions at or before a CSN, and at or after it."""
-        frontier = self._frontier(c, view)
+        frontier = self._frontier(c, view).readable
         if frontier <= csn:
             return frontier, frontier if frontier == csn else None
         j = t.jobs.c
@@ -225,24 +254,86 @@ class ViewCatalog:
     # -- jobs --------------------------------------------------------------------------------------
 
     def apply(
-        self, view: Relation, c0: int, c1: int, segments: Sequence[Segment], leases: Sequence[str], job: Job
+        self, view: Relation, c0: Frontier, c1: int, segments: Sequence[Segment], leases: Sequence[str], job: Job
     ) -> bool:
         """Show a job's result if the view is still where the job began; False if not."""
-        catalog = self.catalog
-        with catalog.database.write() as c:
-            catalog._check_leases(c, leases)
-            f = t.frontiers.c
-            moved = c.execute(
-                t.frontiers.update().where(f.view_id == view.id, f.epoch == view.epoch, f.csn == c0).values(csn=c1)
-            )
-            if moved.rowcount != 1:
+        with self.catalog.database.write() as c:
+            self.catalog._check_leases(c, leases)
+            if not self._move(c, view, c0, Frontier(c1), segments, leases):
                 return False
-            for seq, segment in enumerate(segments):
-                c.execute(t.segments.insert().values(**_segment_values(segment, c1, seq)))
-            if leases:
-                c.execute(t.leases.delete().where(t.leases.c.id.in_(list(leases))))
             self._record(c, job)
             return True
+
+    def _move(
+        self,
+        c: sa.Connection,
+        view: Relation,
+        start: Frontier,
+        end: Frontier,
+        segments: Sequence[Segment],
+        leases: Sequence[str],
+    ) -> bool:
+        """Compare-and-set of a frontier, with the rows that belong to it."""
+        f, s = t.frontiers.c, t.segments.c
+        expected = sa.and_(f.view_id == view.id, f.epoch == view.epoch, f.csn == start.csn, f.stmtsn == start.stmtsn)
+        moved = c.execute(t.frontiers.update().where(expected).values(csn=end.csn, stmtsn=end.stmtsn))
+        if moved.rowcount != 1:
+            return False
+        there = sa.select(sa.func.count()).where(s.relation_id == view.id, s.csn == end.csn)
+        first = c.execute(there).scalar_one() if segments else 0  # a commit that was seen in part has rows already
+        for seq, segment in enumerate(segments, first):
+            c.execute(t.segments.insert().values(**_segment_values(segment, end.csn, seq)))
+        if leases:
+            c.execute(t.leases.delete().where(t.leases.c.id.in_(list(leases))))
+        return True
+
+    # -- inside a commit -----------------------------------------------------------------------------
+
+    def eager_over(self, c: sa.Connection, relation_ids: Sequence[int]) -> set[int]:
+        """Ids of the eager views that read one of these tables, directly or through other views."""
+        return set(c.execute(_EAGER_OVER, {"touched": list(relation_ids)}).scalars())
+
+    def at_commit(self, changes: Sequence[ViewChange], relation_ids: Sequence[int], kept: list[ViewChange]) -> AtCommit:
+        """What a commit to these tables does for views; `kept` gets the changes that were shown with it.
+
+        Law: an eager view is as of the commit, or the commit does not happen (`Outdated`). Others' changes are kept
+        if nobody else has touched what the view reads since they were computed.
+        """
+
+        def also(c: sa.Connection, csn: int) -> None:
+            kept.clear()
+            eager = self.eager_over(c, relation_ids)
+            if missing := eager - {change.view.id for change in changes}:
+                raise Outdated(missing)
+            for change in changes:
+                below = all(any(k.view.id == i and not k.stmtsn for k in kept) for i in change.needs)
+                if below and self._show(c, change, csn):
+                    kept.append(change)
+                elif change.view.id in eager:
+                    raise Outdated({change.view.id})
+
+        return also
+
+    def _show(self, c: sa.Connection, change: ViewChange, csn: int) -> bool:
+        since = min(change.base, change.start.csn)
+        if change.start.stmtsn or self._changed(c, change.view, since, csn - 1):
+            return False
+        end = Frontier(csn, change.stmtsn)
+        if not self._move(c, change.view, change.start, end, change.segments, change.leases):
+            return False
+        if not change.stmtsn:
+            self._record(c, replace(change.job, to_csn=csn))
+        return True
+
+    def set_eager(self, view: Relation, eager: bool) -> None:
+        """Whether commits maintain a view from now on."""
+        with self.catalog.database.write() as c:
+            self.catalog.database.lock_clock(c)
+            c.execute(t.frontiers.update().where(t.frontiers.c.view_id == view.id).values(eager=int(eager)))
+
+    def is_eager(self, view: Relation) -> bool:
+        with self.catalog.database.read() as c:
+            return bool(c.execute(sa.select(t.frontiers.c.eager).where(t.frontiers.c.view_id == view.id)).scalar())
 
     def record(self, job: Job) -> None:
         """Keep a failed job in the history."""
@@ -359,6 +450,15 @@ def _beyond_frontiers(*columns: Any) -> sa.Select[Any]:
         .join(t.commits, r.relation_id == i.relation_id)
         .where(sa.or_(r.csn > f.csn, partial), r.kind.in_(CHANGES))
     )
+
+
+# Built once: every commit asks.
+_EAGER_OVER = (
+    sa.select(t.frontiers.c.view_id)
+    .distinct()
+    .join_from(t.inputs, t.frontiers, t.frontiers.c.view_id == t.inputs.c.view_id)
+    .where(t.inputs.c.relation_id.in_(sa.bindparam("touched", expanding=True)), t.frontiers.c.eager == 1)
+)
 
 
 def used_again(old: Use, count: int, last_at: int) -> Use:

@@ -35,6 +35,7 @@ class CommitRequest:
 
 
 ConflictCheck = Callable[[Sequence[Segment]], None]
+AtCommit = Callable[[Connection, int], None]  # in the commit's own transaction, with the CSN that it got
 
 
 class Catalog(CatalogReader):
@@ -119,8 +120,11 @@ class Catalog(CatalogReader):
 
     # -- commits -------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, conflicts: ConflictCheck) -> int:
-        """Make a transaction visible; the CSN it got. First committer wins (DESIGN §2)."""
+    def commit(self, request: CommitRequest, conflicts: ConflictCheck, also: AtCommit | None = None) -> int:
+        """Make a transaction visible; the CSN it got. First committer wins (DESIGN §2).
+
+        `also` is done in the same transaction, last: all of it happens, or nothing.
+        """
         with self.database.write() as c:
             clock = self.database.lock_clock(c)
             self._check_pin(c, request.pin)
@@ -159,6 +163,8 @@ class Catalog(CatalogReader):
             if request.leases:
                 c.execute(t.leases.delete().where(t.leases.c.id.in_(request.leases)))
             c.execute(t.snapshots.delete().where(t.snapshots.c.id == request.pin.id))
+            if also is not None:
+                also(c, csn)
             return csn
 
     def _next(self, c: Connection, csn: int, committed_at: int) -> tuple[int, int]:
@@ -393,7 +399,7 @@ class Catalog(CatalogReader):
             for table in (t.snapshots, t.leases):
                 c.execute(table.delete().where(table.c.expires_at < now))
             pinned = c.execute(sa.select(sa.func.min(t.snapshots.c.csn))).scalar()
-            frontier = c.execute(sa.select(sa.func.min(t.frontiers.c.csn))).scalar()
+            frontier = c.execute(sa.select(sa.func.min(readable_csn()))).scalar()
             retained = clock.csn if retention <= 0 else self._csn_at(c, now - retention)
             horizon = max(clock.horizon, min(x for x in (retained, pinned, frontier) if x is not None))
             c.execute(t.clock.update().where(t.clock.c.id == 1).values(horizon=horizon))
@@ -425,6 +431,12 @@ class Catalog(CatalogReader):
         with self.database.read() as c:
             query = sa.select(t.leases.c.path).where(t.leases.c.relation_id == relation_id)
             return list(c.execute(query).scalars())
+
+
+def readable_csn() -> sa.ColumnElement[int]:
+    """The CSN at which a view's stored rows can be shown: not one that it has seen in part."""
+    f = t.frontiers.c
+    return sa.case((f.stmtsn > 0, f.csn - 1), else_=f.csn)
 
 
 def _segment_values(segment: Segment, csn: int, seq: int) -> dict[str, object]:

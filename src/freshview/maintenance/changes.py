@@ -1,7 +1,7 @@
-"""Δ of a stored relation between two CSNs: its segments folded, blind rows completed, equal rows cancelled.
+"""Δ of a stored relation over a span: its segments folded, blind rows completed, equal rows cancelled.
 
     Δ(R) = last image per key − old image per key   keyed; the old image is that of the key's first delta row if it
-                                                    carries one, else it is looked up in R@c0 (law 11.1)
+                                                    carries one, else it is looked up in R before (law 11.1)
     Δ(R) = the net of inserted and deleted rows     bags, views
     Δ(R) = the difference of two versions           external tables
 
@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT
-from freshview.catalog.records import Relation
-from freshview.catalog.writer import Catalog
+from freshview.catalog.records import Relation, Segment
 from freshview.maintenance.definition import shown_column
+from freshview.maintenance.span import Span
 from freshview.relation.delta import (
     DELETE,
     DELETE_KEY,
@@ -40,7 +40,6 @@ from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 from freshview.storage.external import changes as external_changes
 from freshview.storage.reader import OVERLAY_ROWS
-from freshview.storage.store import Storage
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,13 @@ def with_weight(schema: Schema) -> Schema:
 
 
 def changes(
-    catalog: Catalog, storage: Storage, relation: Relation, c0: int, c1: int, columns: Sequence[str] | None = None
+    span: Span, relation: Relation, columns: Sequence[str] | None = None, segments: Sequence[Segment] | None = None
 ) -> pa.Table:
-    """The relation's signed delta from c0 to c1."""
-    shown = part(relation.schema, columns)
-    segments = catalog.segments([relation.id], c0, c1)
+    """The relation's signed delta over a span (whose segments, if they are at hand, need not be read again)."""
+    shown, storage = part(relation.schema, columns), span.storage
+    segments = span.segments(relation) if segments is None else segments
     if relation.is_external:
-        seen = {m.delta_version: m for m in catalog.mains(relation.id)}
+        seen = {m.delta_version: m for m in span.catalog.mains(relation.id)}
         parts = [external_changes(relation, *s.versions, seen.get(s.versions[1])) for s in segments if s.versions]
         return _net(_images(parts, relation.schema), relation.schema, shown)
     if sum(s.rows for s in segments) > OVERLAY_ROWS:
@@ -73,7 +72,7 @@ def changes(
         return _net((shown_rows(relation, old), shown_rows(relation, new)), relation.schema, shown)
 
     def look_up(keys: pa.Table) -> pa.Table:
-        state = catalog.state(relation, c0)  # its columns may have had other names then, or not been there yet
+        state = span.before(relation)  # its columns may have had other names then, or not been there yet
         places = [p for p in map(relation.schema.position, shown.names) if p < len(state.schema.columns)]
         own = [state.schema.names[p] for p in relation.schema.key_positions]
         return storage.reader.lookup(state, keys.rename_columns(own), columns=[state.schema.names[p] for p in places])

@@ -60,7 +60,7 @@ class Checkpointer:
         try:
             pin = self.catalog.begin("checkpoint")
             try:
-                return self._fold(relation, pin.csn, lease)
+                return self._fold(relation, min(pin.csn, self.catalog.complete_to(relation)), lease)
             finally:
                 self.catalog.release(pin)
         finally:

@@ -17,9 +17,9 @@ def maintainability(definition: Definition) -> Step:
     return report(definition.lowered, definition.form, dict(definition.obstacles))
 
 
-def explained(name: str, definition: Definition, frontier: int) -> str:
-    """The whole of it as text."""
-    found = [f"view {name}", f"  frontier: CSN {frontier}"]
+def explained(name: str, definition: Definition, frontier: int, mode: str = "") -> str:
+    """The whole of it as text; `mode` is a line on the view's mode."""
+    found = [f"view {name}", f"  frontier: CSN {frontier}"] + [f"  {mode}"] * bool(mode)
     if definition.form is not None:
         found.append(f"  stored as: {definition.form.rule}")
     why = "" if definition.incremental else f" ({definition.reason or 'asked for'})"

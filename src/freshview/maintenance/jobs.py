@@ -18,7 +18,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from freshview.catalog.records import PENDING, Lease, Relation, Segment
+from freshview.catalog.records import PENDING, Frontier, Lease, Relation, Segment
 from freshview.catalog.views import JOB_PATH, Job, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
@@ -44,7 +44,7 @@ _PATIENCE = 600.0  # seconds that somebody waits for a job in progress elsewhere
 _POLLS = (0.01, 0.25)  # seconds between looks at it: at first, at most
 
 # The change of a view's stored rows from c0 to c1; True: recompute it.
-Execute = Callable[[Relation, int, int, bool], Work]
+Execute = Callable[[Relation, Frontier, int, bool], Work]
 
 
 class Jobs:
@@ -80,7 +80,7 @@ class Jobs:
     def refresh(self, view: Relation) -> Job:
         """Compute all rows of a view anew, with all commits of now."""
         for _ in range(_ATTEMPTS):
-            before = self._views.frontier(view)
+            before = self._views.position(view)
             end = self.reached(self._source_views(view), self._views.reserve_csn(view))  # later commits are not in it
             job = self._in_turn(view, before, partial(self._run, view, before, end, full=True))
             if job is not None:
@@ -94,7 +94,7 @@ class Jobs:
             if not left.tasks:
                 return None
             last = left.tasks[-1].csn
-            end = combined(left.tasks, self._views.snapshots(left.frontier, last), most_rows)
+            end = combined(left.tasks, self._views.snapshots(left.frontier.readable, last), most_rows)
             try:
                 job = self._attempt(view, left, end, wait)
             except FreshviewError as error:
@@ -111,7 +111,7 @@ class Jobs:
         try:
             end = self.reached(self._source_views(view), end)
         except FreshviewError as error:
-            self._failed(view, left.frontier, end, left, begun, error)
+            self._failed(view, left.frontier.readable, end, left, begun, error)
             raise
         run = partial(self._run, view, left.frontier, end, sources=self._clock() - begun)
         return self._in_turn(view, left.frontier, run, wait=wait)
@@ -134,7 +134,9 @@ class Jobs:
 
     # -- one at a time -----------------------------------------------------------------------------
 
-    def _in_turn(self, view: Relation, c0: int, run: Callable[[float], Job | None], *, wait: bool = True) -> Job | None:
+    def _in_turn(
+        self, view: Relation, c0: Frontier, run: Callable[[float], Job | None], *, wait: bool = True
+    ) -> Job | None:
         """Run a job from c0 when nobody else runs one for the view; None if the frontier moved before."""
         begun = self._clock()
         with self._local_turn(view, wait) as ours:
@@ -142,7 +144,7 @@ class Jobs:
             if lease is None:
                 return None
             try:
-                return run(self._clock() - begun) if self._views.frontier(view) == c0 else None
+                return run(self._clock() - begun) if self._views.position(view) == c0 else None
             finally:
                 self._catalog.drop_leases([lease.id])
 
@@ -160,16 +162,16 @@ class Jobs:
             if taken:
                 lock.release()
 
-    def _lease(self, view: Relation, c0: int, wait: bool) -> Lease | None:
+    def _lease(self, view: Relation, c0: Frontier, wait: bool) -> Lease | None:
         """The right to the view's next job; None as soon as another's job has moved the frontier."""
         until, (pause, longest) = self._clock() + _PATIENCE, _POLLS
         while True:
             lease = self._catalog.lease(view.id, JOB_PATH, f"job-{view.id}")
-            if lease is not None or not wait or self._views.frontier(view) != c0:
+            if lease is not None or not wait or self._views.position(view) != c0:
                 return lease
             if self._clock() > until:
                 raise _crowded(view)
-            self._events.emit("job.waiting", view=view.name, from_csn=c0)
+            self._events.emit("job.waiting", view=view.name, from_csn=c0.readable)
             stop_if_asked(f"view {view.name}")
             self._sleep(pause)
             pause = min(2 * pause, longest)
@@ -177,15 +179,16 @@ class Jobs:
     # -- one job -----------------------------------------------------------------------------------
 
     def _run(
-        self, view: Relation, c0: int, c1: int, waited: float, *, full: bool = False, sources: float = 0.0
+        self, view: Relation, start: Frontier, c1: int, waited: float, *, full: bool = False, sources: float = 0.0
     ) -> Job | None:
         """Compute and show; None if the frontier moved meanwhile."""
         left = pending(self._views, view, c1)
         begun = self._clock()
+        c0 = start.readable
         pin = self._catalog.begin("job", at=c0)
         try:
             try:
-                work = self._execute(view, c0, c1, full or left.reset)
+                work = self._execute(view, start, c1, full or left.reset)
             except Exception as error:
                 self._failed(view, c0, c1, left, begun, error)
                 raise
@@ -200,7 +203,7 @@ class Jobs:
                     view.id, c0, c1, work.strategy, len(left.tasks), work.delta_rows, work.rows.num_rows, now - begun,
                     None, view.name, left.rows, _condensed(work, left.rows), phases,
                 )  # fmt: skip
-                done = self._views.apply(view, c0, c1, segments, leases, job)
+                done = self._views.apply(view, start, c1, segments, leases, job)
             finally:
                 if not done:
                     give_up(self._catalog, self._storage, view.id, segments, leases)

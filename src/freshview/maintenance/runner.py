@@ -11,7 +11,7 @@ import pyarrow as pa
 from freshview.algebra.nodes import Node, Scan
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import scans
-from freshview.catalog.records import DataFile, Relation, RelationState
+from freshview.catalog.records import DataFile, Relation
 from freshview.catalog.writer import Catalog
 from freshview.maintenance.definition import Definition, shown_column, visible_columns
 from freshview.relation.schema import Schema, fold
@@ -84,10 +84,6 @@ class Runner:
         bound = bind(text, lambda name: any(fold(name) == fold(n) for n in frames))
         by_name = {fold(n): f for n, f in frames.items()}
         return self.engine.query(bound.text, {p: by_name[fold(r.name)] for p, r in bound.tables.items()}, text)
-
-    def stored(self, view: Relation, csn: int) -> RelationState:
-        """What is stored at a frontier; the first rows are older than the commit that created the view."""
-        return self.catalog.state(view, max(csn, view.created_csn))
 
     def frame(self, relation: Relation, csn: int) -> Frame:
         frame = self.engine.scan(self.catalog.state(relation, csn))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from freshview.catalog.records import Relation, Task
+from freshview.catalog.records import Frontier, Relation, Task
 from freshview.catalog.views import ViewCatalog
 
 JOB_ROWS = 200_000  # pending delta rows that one job takes; a larger transaction is a job of its own
@@ -20,7 +20,7 @@ JOB_ROWS = 200_000  # pending delta rows that one job takes; a larger transactio
 class Pending:
     """The tasks of one view up to a CSN, in commit order."""
 
-    frontier: int
+    frontier: Frontier
     tasks: tuple[Task, ...]
 
     @property

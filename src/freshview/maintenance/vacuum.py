@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from freshview.catalog.reports import Reports, overdue, told_overdue
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError
 from freshview.events import Events
@@ -28,13 +30,18 @@ class VacuumReport:
     files: int
     bytes: int
     horizon: int
+    held_by: str = ""  # who has kept things back for longer than the retention, since when, and what to do
 
 
 def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timedelta = RETENTION) -> VacuumReport:
-    """Forget old versions, then remove files; a relation that cannot be read is told of after the others."""
+    """Forget old versions, then remove files; a relation that cannot be read is told of after the others.
+
+    Views with nothing to do are moved to the newest commit first: they need nothing that is older.
+    """
     listed = {i: _data_files(storage.layout.relation(i)) for i in storage.layout.relation_ids()}
     events.emit("vacuum.listed", relations=len(listed))
     claimed = {i for i in listed if catalog.leased_paths(i)}  # asked before what is known: a commit drops its leases
+    ViewCatalog(catalog).advance(catalog.snapshot())
     horizon, gone = catalog.expire(int(retention.total_seconds() * 1_000_000))
     events.emit("vacuum.expired", horizon=horizon, gone=len(gone))
     known = {r.id for r in catalog.relations()} | {i for i, _ in catalog.dropped()}
@@ -61,7 +68,18 @@ def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timede
     catalog.forget(gone)
     if failed is not None:
         raise failed
-    return VacuumReport(files, size, horizon)
+    return VacuumReport(files, size, horizon, _held_by(catalog, events, retention))
+
+
+def _held_by(catalog: Catalog, events: Events, retention: timedelta) -> str:
+    """Tell of each who holds things back for longer than the retention; a sentence on the oldest."""
+    late = overdue(Reports(catalog).holders(retention), retention)
+    for holder in late:
+        events.emit(
+            "vacuum.held", kind=holder.kind, holder=holder.name, csn=holder.csn, since=holder.since,
+            segments=holder.keeps.segments, bytes=holder.keeps.bytes, told=str(holder),
+        )  # fmt: skip
+    return told_overdue(late)
 
 
 def _data_files(folder: Path) -> list[Path]:

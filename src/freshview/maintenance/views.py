@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from freshview.catalog.records import PENDING, Lease, Relation, RelationState, Segment
-from freshview.catalog.views import Job, ViewCatalog
-from freshview.catalog.writer import Catalog
+from freshview.catalog.records import PENDING, Frontier, Lease, Relation, RelationState, Segment
+from freshview.catalog.views import Job, ViewCatalog, ViewChange
+from freshview.catalog.writer import AtCommit, Catalog
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, ViewUnusable
 from freshview.events import Events
 from freshview.maintenance.checking import Difference, compared
@@ -28,9 +29,13 @@ from freshview.maintenance.definition import (
 )
 from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.maintenance.explain import explained
+from freshview.maintenance.inside import Inside
 from freshview.maintenance.jobs import Jobs, give_up, store
 from freshview.maintenance.manager import Candidate, candidate, parse_deadline
+from freshview.maintenance.overview import mode_line
+from freshview.maintenance.relevance import Matching, Relevance
 from freshview.maintenance.runner import Frame, Runner
+from freshview.maintenance.span import Point, Span
 from freshview.maintenance.tasks import JOB_ROWS, pending
 from freshview.maintenance.work import Work, Working
 from freshview.relation.delta import INSERT, tag
@@ -38,7 +43,7 @@ from freshview.relation.schema import Schema
 from freshview.sql.binding import bind
 from freshview.sql.statements import CreateView
 from freshview.storage.store import Storage
-from freshview.transactions.transaction import INLINE_BYTES
+from freshview.transactions.transaction import INLINE_BYTES, Transaction
 
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
@@ -58,7 +63,11 @@ class ViewKeeper:
         self._engines: dict[tuple[str, bool], SparkEngine] = {}
         self._definitions: dict[tuple[int, int, str], Definition] = {}
         self._guard = threading.Lock()
+        self._eager_turn = threading.RLock()
         self._jobs = Jobs(catalog, storage, events, self._work)
+        self._relevance = Relevance(
+            catalog, storage, events, self.definition, lambda view: self._runner_of(view, small=True)
+        )
 
     # -- definitions -------------------------------------------------------------------------------
 
@@ -81,6 +90,9 @@ class ViewKeeper:
             names = tuple(runner.original(statement.query, frames).columns)
             check_output_names(names)
             columns = {n: visible_columns(r) for n, r in sources.items()}
+            eager = dict(statement.properties).get("maintenance", "").lower() == "eager"
+            if eager:
+                self._require_eager_sources(statement.name, list(sources.values()))
             definition = analyse(statement.query, sources, columns, names, refresh, runner.types_of(frames))
             rows = runner.recomputed(definition, frames)
             schema = runner.engine.schema_of(rows, ())
@@ -97,7 +109,7 @@ class ViewKeeper:
             try:
                 view, created = self._views.create(
                     view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments,
-                    leases, csn, existing,
+                    leases, csn, existing, eager=eager,
                 )  # fmt: skip
             except BaseException:
                 give_up(self._catalog, self._storage, view_id, segments, leases)
@@ -217,18 +229,95 @@ class ViewKeeper:
     def note_uses(self, uses: Mapping[int, tuple[int, int]]) -> None:
         self._views.note_uses(uses)
 
-    def _work(self, view: Relation, c0: int, c1: int, full: bool) -> Work:
-        """The change of the stored rows from c0 to c1."""
-        working = Working(view, self.definition(view), c0, c1, lambda small: self._runner_of(view, small=small))
+    def _work(self, view: Relation, start: Frontier, c1: int, full: bool) -> Work:
+        """The change of the stored rows from the frontier to c1."""
+        span = Span(self._catalog, self._storage, Point(start.csn, start.stmtsn), Point(c1))
+        return self.change(view, span, self.stored(view, start.csn), full=full)
+
+    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Work:
+        """The change of a view's stored rows over a span."""
+        working = Working(view, self.definition(view), span, stored, lambda small: self._runner_of(view, small=small))
         return working.work(full=full)
+
+    def stored(self, view: Relation, csn: int) -> RelationState:
+        """What is stored at a CSN; the first rows are older than the commit that created the view."""
+        return self._catalog.state(view, max(csn, view.created_csn))
+
+    # -- inside transactions -----------------------------------------------------------------------
+
+    def inside(self, transaction: Transaction) -> Inside:
+        """What views are to a transaction, from its begin to its commit."""
+        return Inside(self, transaction, self._eager_turn)
+
+    @property
+    def stores(self) -> tuple[Catalog, Storage, Callable[[], float]]:
+        return self._catalog, self._storage, time.monotonic
+
+    def sources(self, view: Relation) -> list[Relation]:
+        return list(self.definition(view).sources.values())
+
+    def position(self, view: Relation) -> Frontier:
+        return self._views.position(view)
+
+    def stored_at(self, view: Relation, csn: int) -> int | None:
+        return self._views.stored_at(view, csn)
+
+    def newest(self) -> int:
+        return self._catalog.snapshot()
+
+    def by_id(self, view_ids: Collection[int]) -> list[Relation]:
+        """Views, lower ones first."""
+        found = [self._catalog.relation_by_id(i) for i in sorted(view_ids)]
+        return [view for view in found if view is not None]
+
+    def at_commit(self, changes: Sequence[ViewChange], written: Sequence[int], kept: list[ViewChange]) -> AtCommit:
+        return self._views.at_commit(changes, written, kept)
+
+    def set_eager(self, view: Relation, eager: bool) -> None:
+        """Have commits maintain a view from now on, or no more."""
+        if eager:
+            self._require_eager_sources(view.name, self.sources(view))
+            self.bring(view, self.newest())
+        elif above := [d.name for d in self._views.dependents(view) if self._views.is_eager(d)]:
+            raise NotMaintainable(
+                f"view {view.name}", f"the eager view {above[0]} reads it", "Make that one lazy first."
+            )
+        self._views.set_eager(view, eager)
+
+    def _require_eager_sources(self, name: str, sources: Sequence[Relation]) -> None:
+        """What an eager view reads changes only by commits that can maintain it."""
+        for source in sources:
+            if source.is_external:
+                raise NotMaintainable(
+                    f"view {name}", f"others write {source.name}, so no commit can maintain the view", "Leave it lazy."
+                )
+            if source.kind == "view" and not self._views.is_eager(source):
+                raise NotMaintainable(
+                    f"view {name}", f"it reads {source.name}, which is not eager", f"Make {source.name} eager first."
+                )
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def read(self, view: Relation, csn: int, *, fresh: bool = True) -> Frame:
-        """The view's rows at a CSN: from its store where that is exact, else from its definition."""
+    def read_inside(self, view: Relation, transaction: Transaction) -> Frame:
+        """The view with the writes of a transaction: by their deltas, or else from the definition."""
+        inside = transaction.company
+        state = inside.state(view) if isinstance(inside, Inside) and self.definition(view).incremental else None
+        if state is None:
+            return self.from_definition(view, transaction.snapshot, transaction.state)
+        reader = self._reader()
+        return reader.visible(view, reader.engine.scan(state))
+
+    def read(self, view: Relation, csn: int, *, fresh: bool = True, matching: Matching | None = None) -> Frame:
+        """The view's rows at a CSN: from its store where that is exact, else from its definition.
+
+        `matching` tells what the reader asks of the rows: what does not match may be of an earlier CSN.
+        """
         reader = self._reader()
         if not fresh:
             return reader.frame(view, max(self._views.frontier(view), view.created_csn))
+        stored = self._relevance.unaffected(view, csn, matching, reader.engine) if matching is not None else None
+        if stored is not None:
+            return reader.visible(view, reader.engine.scan(stored))
         if csn >= self._views.frontier(view):
             try:
                 self.bring(view, csn)
@@ -296,6 +385,9 @@ class ViewKeeper:
         merged = {**dict(properties), "refresh": refresh} if "refresh" in properties else dict(properties)
         if merged.get("refresh") == "incremental" and self.definition(view).reason:
             raise NotMaintainable(f"view {view.name}", self.definition(view).hindrance, "Leave 'refresh' at 'auto'.")
+        mode = merged.get("maintenance", "").lower()
+        if mode in ("lazy", "eager"):  # 'auto' goes on from what it is
+            self.set_eager(view, mode == "eager")
         return self._views.set_properties(view, merged)
 
     def difference(self, view: Relation) -> Difference:
@@ -309,11 +401,12 @@ class ViewKeeper:
 
     def explain(self, view: Relation) -> str:
         """How the view is stored and maintained, operator by operator, and the query a refresh would run."""
-        return explained(view.name, self.definition(view), self._views.frontier(view))
+        mode = mode_line(self._catalog, view)
+        return explained(view.name, self.definition(view), self._views.frontier(view), mode)
 
 
 def _checked_properties(properties: dict[str, str]) -> str:
-    known = {"refresh": ("auto", "incremental", "full"), "maintenance": ("lazy",)}
+    known = {"refresh": ("auto", "incremental", "full"), "maintenance": ("lazy", "eager", "auto")}
     for name, value in properties.items():
         if name in known and value.lower() not in known[name]:
             raise InvalidStatement(

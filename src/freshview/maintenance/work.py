@@ -1,4 +1,4 @@
-"""The work of one job: the change of a view's stored rows from one CSN to another.
+"""The work of one job: the change of a view's stored rows over a span.
 
 By delta rules where the definition has them and they are the cheaper way for this change; else by recomputing the
 definition and taking the difference to what is stored, so that only what differs is written.
@@ -25,6 +25,7 @@ from freshview.maintenance.cost import Estimate, estimate
 from freshview.maintenance.definition import Definition
 from freshview.maintenance.reduction import Reduction
 from freshview.maintenance.runner import Runner
+from freshview.maintenance.span import Span
 from freshview.relation.delta import DELETE, INSERT, overlay, tag
 from freshview.relation.schema import Schema
 from freshview.storage.reader import LOCAL_ROWS
@@ -41,24 +42,35 @@ class Work:
     strategy: str  # "incremental" | "full" | "nothing"
     rows: pa.Table
     delta_rows: int
+    condensed: tuple[Condensed, ...] = ()
+
+
+@dataclass(frozen=True)
+class Condensed:
+    """A place where a delta was condensed (LAZY §4), and how many of its rows went."""
+
+    on: str  # a source, or the view
+    read: int
+    left: int
 
 
 @dataclass(frozen=True)
 class Working:
-    """A view to be taken from c0 to c1."""
+    """A view to be taken over a span."""
 
     view: Relation
     definition: Definition
-    c0: int
-    c1: int
+    span: Span
+    stored: RelationState  # the view's own rows, before
     runner: Callable[[bool], Runner]  # for small jobs, or for large ones
     _states: dict[tuple[str, bool], RelationState] = field(default_factory=dict)
+    _condensed: list[Condensed] = field(default_factory=list)
 
     def work(self, *, full: bool) -> Work:
         if self.definition.incremental and not full:
             try:
                 if not self.deltas:
-                    return Work("nothing", self.view.schema.segment_arrow.empty_table(), 0)
+                    return Work("nothing", self.view.schema.segment_arrow.empty_table(), 0, tuple(self._condensed))
                 plan = self._chosen_plan()
                 if plan is not None:
                     return self._incremental(plan)
@@ -72,9 +84,13 @@ class Working:
     def deltas(self) -> dict[str, pa.Table]:
         """Net changes of the sources, those that have any, as far as the view uses their columns."""
         found = {}
-        runner = self.runner(True)
         for name, relation in self.definition.sources.items():
-            delta = changes(runner.catalog, runner.storage, relation, self.c0, self.c1, self._columns[name])
+            segments = self.span.segments(relation)
+            if not segments:
+                continue
+            delta = changes(self.span, relation, self._columns[name], segments)
+            read = delta.num_rows if relation.is_external else sum(s.rows for s in segments)
+            self._condensed.append(Condensed(name, read, delta.num_rows))
             if delta.num_rows:
                 found[name] = delta
         return found
@@ -154,12 +170,11 @@ class Working:
         is_old = scan.version == "old" or scan.relation not in self.deltas
         key = (scan.relation, is_old)
         if key not in self._states:
-            runner = self.runner(True)
             if scan.relation == STORED:
-                self._states[key] = runner.stored(self.view, self.c0)
+                self._states[key] = self.stored
             else:
                 source = self.definition.sources[scan.relation]
-                self._states[key] = runner.catalog.state(source, self.c0 if is_old else self.c1)
+                self._states[key] = self.span.before(source) if is_old else self.span.after(source)
         return self._states[key]
 
     # -- doing it ----------------------------------------------------------------------------------
@@ -179,13 +194,17 @@ class Working:
             return whole if scan.relation == STORED else runner.visible(relation, whole)
 
         signed = runner.fetch(runner.in_stages(plan, frame), with_weight(self.view.schema), small=local)
-        return Work("incremental", net(signed, self.view.schema), self._rows)
+        rows = net(signed, self.view.schema)
+        condensed = (*self._condensed, Condensed(self.view.name, signed.num_rows, rows.num_rows))
+        return Work("incremental", rows, self._rows, condensed)
 
     def _full(self) -> Work:
         runner = self.runner(False)
-        frames = {n: runner.frame(r, self.c1) for n, r in self.definition.sources.items()}
+        frames = {
+            n: runner.visible(r, runner.engine.scan(self.span.after(r))) for n, r in self.definition.sources.items()
+        }
         fresh = runner.recomputed(self.definition, frames)
-        stored = runner.engine.scan(runner.stored(self.view, self.c0))
+        stored = runner.engine.scan(self.stored)
         difference = runner.engine.difference(fresh, stored, self.view.schema)
         return Work("full", net(runner.fetch(difference, with_weight(self.view.schema)), self.view.schema), 0)
 

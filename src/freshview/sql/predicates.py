@@ -44,6 +44,7 @@ _CLAUSES = {
     "distinct", "hint", "with_",
 }  # fmt: skip
 _NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+")
+_MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)  # to Spark a time, beside a date or a time
 
 
 def asked_of(text: str, name: str, columns: Sequence[str]) -> list[exp.Expr] | None:
@@ -151,8 +152,8 @@ def _is_known(node: exp.Expr) -> bool:
             parts = _KNOWN.get(type(node))
     if parts is None or any(value for key, value in node.args.items() if key not in parts):
         return False
-    if isinstance(node, exp.Literal) and not node.is_string:
-        return _NUMBER.fullmatch(node.name) is not None or isinstance(node.parent, exp.DataTypeParam)
+    if isinstance(node, exp.Literal):
+        return not _MOMENT.match(node.name) if node.is_string else bool(_NUMBER.fullmatch(node.name))
     if isinstance(node, _COMPARISONS):  # Spark binds comparisons from left to right, this parser in two steps
         return not isinstance(node.this, _TESTS) and not isinstance(node.expression, _TESTS)
     return True

@@ -7,14 +7,15 @@ under a lease; SQL is turned into those elsewhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import pyarrow as pa
 
 from freshview.catalog.records import PENDING, DataFile, Lease, Relation, RelationState, Segment
-from freshview.catalog.writer import Catalog, CommitRequest
+from freshview.catalog.writer import AtCommit, Catalog, CommitRequest
 from freshview.errors import CatalogUnavailable, InvalidStatement, TransactionClosed
 from freshview.events import Events
 from freshview.relation.delta import (
@@ -45,10 +46,28 @@ class Outcome:
     csn: int | None = None
 
 
+class Company(Protocol):
+    """What goes with a transaction's commit: views that it maintains, or whose rows it keeps."""
+
+    def commit(self, attempt: Callable[[AtCommit], int]) -> int:
+        """Make the attempt, with what goes along with it, as often as it takes; the CSN."""
+        ...
+
+    def end(self) -> None:
+        """The transaction is over: leave nothing behind that was not committed."""
+        ...
+
+
 class Transaction:
     """Snapshot isolation over all tables of a warehouse. Used by one thread at a time."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, events: Events) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        storage: Storage,
+        events: Events,
+        company: Callable[[Transaction], Company] | None = None,
+    ) -> None:
         self._catalog = catalog
         self._storage = storage
         self._events = events
@@ -61,6 +80,7 @@ class Transaction:
         self._stmtsn = 0
         self._open = True
         self.csn: int | None = None
+        self.company = company(self) if company is not None else None
 
     @property
     def txsn(self) -> int:
@@ -85,6 +105,16 @@ class Transaction:
     def written(self) -> set[int]:
         """Ids of the relations that this transaction has written."""
         return set(self._pending)
+
+    @property
+    def own(self) -> dict[int, tuple[Segment, ...]]:
+        """What this transaction has written so far, by relation, in the order of statements."""
+        return {i: tuple(parts) for i, parts in self._pending.items()}
+
+    @property
+    def stmtsn(self) -> int:
+        """The number of the last statement."""
+        return self._stmtsn
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -232,14 +262,19 @@ class Transaction:
             raise
         self._open = False
         self._discard_staged(final)
+        self._end_company()
         self._events.emit("commit.done", txsn=self.txsn, csn=self.csn)
         return self.csn
 
     def _commit(self, request: CommitRequest) -> int:
         """The catalog commit. If its answer got lost on the way, ask whether it happened."""
         reader, relations, own = self._storage.reader, request.relations, request.segments
+
+        def attempt(also: AtCommit | None = None) -> int:
+            return self._catalog.commit(request, lambda others: check_conflicts(reader, relations, own, others), also)
+
         try:
-            return self._catalog.commit(request, lambda others: check_conflicts(reader, relations, own, others))
+            return attempt() if self.company is None else self.company.commit(attempt)
         except CatalogUnavailable:
             done = self._catalog.committed(self.txsn, [r.id for r in relations])
             if done is None:
@@ -305,6 +340,7 @@ class Transaction:
         if not self._open:
             return
         self._open = False
+        self._end_company()
         self._pending.clear()
         with suppress(CatalogUnavailable):
             self._catalog.release(self._pin)
@@ -312,6 +348,11 @@ class Transaction:
             for lease in self._leases:
                 if lease.id in held:
                     self._storage.discard(lease.relation_id, lease.path)
+
+    def _end_company(self) -> None:
+        if self.company is not None:
+            with suppress(CatalogUnavailable):
+                self.company.end()
 
     # -- inner workings ----------------------------------------------------------------------------
 

@@ -1,0 +1,54 @@
+"""Views as status(), SHOW MATERIALIZED VIEWS and EXPLAIN show them: from the catalog alone, a few questions for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from freshview.catalog.records import Relation
+from freshview.catalog.reports import Reports, ViewReport
+from freshview.catalog.writer import Catalog
+from freshview.maintenance.advice import Advice, advised, is_auto, mode_of
+
+
+@dataclass(frozen=True)
+class ViewStatus:
+    """One view in a status report. What changes by itself, as time goes by, is left out of comparisons."""
+
+    name: str
+    mode: str  # "lazy" | "eager" | "auto"
+    eager: bool  # maintained inside commits now; 'auto' may change it
+    frontier: int  # the CSN up to which it is maintained
+    pending_tasks: int
+    pending_rows: int
+    last_error: str | None  # of the newest job, if that failed
+    age: timedelta = field(default=timedelta(0), compare=False)  # of the oldest task
+    in_progress: bool = field(default=False, compare=False)
+    advice: str = field(default="", compare=False)  # the mode that would suit it, and why
+
+
+def overview(catalog: Catalog) -> tuple[ViewStatus, ...]:
+    """All views, by name."""
+    reports, now = Reports(catalog).views(), catalog.now()
+    advice = advised(reports)
+    return tuple(_status(report, advice[report.view.id], now) for report in reports)
+
+
+def _status(report: ViewReport, advice: Advice, now: int) -> ViewStatus:
+    left = report.backlog
+    return ViewStatus(
+        report.view.name, "auto" if is_auto(report.view) else mode_of(report.eager), report.eager, report.frontier,
+        left.tasks if left else 0, left.rows if left else 0, report.error,
+        timedelta(microseconds=max(now - left.oldest_at, 0) if left else 0), report.in_progress, str(advice),
+    )  # fmt: skip
+
+
+def told_mode(status: ViewStatus) -> str:
+    """The mode in words: what 'auto' has come to is told with it."""
+    return f"auto ({mode_of(status.eager)} now)" if status.mode == "auto" else status.mode
+
+
+def mode_line(catalog: Catalog, view: Relation) -> str:
+    """A view's mode and the advice on it, in one line."""
+    found = [s for s in overview(catalog) if s.name == view.name]
+    return f"mode: {told_mode(found[0])}; advice: {found[0].advice}" if found else ""

@@ -1,0 +1,91 @@
+"""What a job goes over: from one point to another, each of them a state of all relations.
+
+A point is a CSN; or a place inside a commit, after some of its statements (a partial task begins there, LAZY §3.1); or
+a CSN with rows on top that nobody has committed yet (a transaction's own view, and eager maintenance). Delta rules
+know only "before" and "after": one description of both serves every kind of maintenance.
+
+Law: after = before ⊕ segments between, for every relation and every span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import pyarrow.compute as pc
+
+from freshview.catalog.records import PENDING, Relation, RelationState, Segment
+from freshview.catalog.writer import Catalog
+from freshview.relation.schema import STMTSN
+from freshview.storage.store import Storage
+
+Own = Mapping[int, tuple[Segment, ...]]  # by relation id, in the order of statements
+
+
+@dataclass(frozen=True)
+class Point:
+    """A state of all relations."""
+
+    csn: int
+    stmtsn: int = 0  # of commit `csn` only the statements up to this one; 0: all of them
+    own: Own = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class Span:
+    """From one point to another."""
+
+    catalog: Catalog
+    storage: Storage
+    start: Point
+    end: Point
+
+    @classmethod
+    def between(cls, catalog: Catalog, storage: Storage, c0: int, c1: int) -> Span:
+        return cls(catalog, storage, Point(c0), Point(c1))
+
+    def before(self, relation: Relation) -> RelationState:
+        return self._state(relation, self.start)
+
+    def after(self, relation: Relation) -> RelationState:
+        return self._state(relation, self.end)
+
+    def segments(self, relation: Relation) -> list[Segment]:
+        """What leads from before to after, in order."""
+        committed = self.catalog.segments([relation.id], self.start.csn, self.end.csn)
+        if self.start.stmtsn:
+            committed = self._parts(relation, self.start, later=True) + committed
+        seen = len(self.start.own.get(relation.id, ()))
+        return [*committed, *self.end.own.get(relation.id, ())[seen:]]
+
+    def _state(self, relation: Relation, point: Point) -> RelationState:
+        state = self.catalog.state(relation, point.csn - 1 if point.stmtsn else point.csn)
+        early = self._parts(relation, point, later=False) if point.stmtsn else []
+        return replace(state, segments=(*state.segments, *early, *point.own.get(relation.id, ())))
+
+    def _parts(self, relation: Relation, point: Point, *, later: bool) -> list[Segment]:
+        """The rows of one commit that its statements after the point wrote, or those up to it."""
+        commit = self.catalog.segments([relation.id], point.csn - 1, point.csn)
+        return [p for s in commit if (p := self._part(s, relation, point.stmtsn, later)) is not None]
+
+    def _part(self, segment: Segment, relation: Relation, stmtsn: int, later: bool) -> Segment | None:
+        rows = self.storage.reader.segment_rows(segment, relation.schema)
+        chosen = pc.greater(rows.column(STMTSN), stmtsn) if later else pc.less_equal(rows.column(STMTSN), stmtsn)
+        return in_memory(segment, rows.filter(chosen))
+
+
+def in_memory(segment: Segment, rows: object) -> Segment | None:
+    """Some rows of a segment, as one that only this process knows; None if there are none."""
+    count = rows.num_rows  # type: ignore[attr-defined]
+    if not count:
+        return None
+    return replace(
+        segment, csn=PENDING, seq=0, rows=count, size=rows.nbytes, payload=None, files=(),  # type: ignore[attr-defined]
+        stmtsn=None, action=None, rows_in_memory=rows,
+    )  # fmt: skip
+
+
+def later_than(seen: Own, now: Own, relations: Sequence[int]) -> bool:
+    """Has one of these relations own rows that were not there yet?"""
+    return any(len(now.get(i, ())) > len(seen.get(i, ())) for i in relations)
