@@ -87,10 +87,10 @@ def test_segment_files_are_durable_before_the_commit(table: Warehouse, monkeypat
     home = table._storage.layout.relation(1)
     real = table._catalog.commit
 
-    def commit(request: Any, conflicts: Any) -> int:
+    def commit(request: Any, *others: Any) -> int:
         watch.require([home / f.path for s in request.segments for f in s.files])
         assert home.stat().st_ino in watch.flushed
-        return real(request, conflicts)
+        return real(request, *others)
 
     monkeypatch.setattr(table._catalog, "commit", commit)
     upsert(table, 3, "c")
