@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from freshview.algebra.nodes import Project, Scan, Union, column
-from freshview.maintenance.cost import estimate
+from freshview.maintenance.cost import Pace, estimate
 
 _SCAN = Scan("t", (("a", "a1"),))
 
@@ -35,3 +35,28 @@ def test_a_shared_part_of_a_large_plan_is_a_stage_that_is_paid_once() -> None:
     for i in range(1, 12):
         node = Project(Union((node, node), (f"c{i}",)), ((f"d{i}", column(f"c{i}")),))  # type: ignore[assignment]
     assert estimate(node, _rows).operators < 500
+
+
+def test_what_jobs_took_corrects_the_estimate() -> None:
+    pace = Pace()
+    assert pace.factor("incremental") == 1.0
+    pace.learn("incremental", estimated=1.0, actual=4.0)
+    assert pace.factor("incremental") == 4.0
+    assert pace.factor("full") == 4.0  # nothing is known of it: the machine may be slow as a whole
+    pace.learn("full", estimated=2.0, actual=2.0)
+    assert pace.factor("full") == 1.0
+    assert 1.0 < pace.factor("incremental") < 4.0
+
+
+def test_a_way_that_is_not_taken_is_tried_again() -> None:
+    pace = Pace()
+    pace.learn("incremental", 1.0, 20.0)
+    for _ in range(40):
+        pace.learn("full", 1.0, 1.0)
+    assert pace.factor("incremental") < 1.5
+
+
+def test_an_absurd_measurement_counts_for_little() -> None:
+    pace = Pace()
+    pace.learn("full", 0.0, 1e9)
+    assert pace.factor("full") <= 20.0

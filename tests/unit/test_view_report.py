@@ -15,12 +15,15 @@ from tests.unit.view_grammar import SCHEMAS, views
 
 from freshview.algebra.nodes import WEIGHT, Node
 from freshview.algebra.traversal import bottom_up
+from freshview.catalog.records import Relation
 from freshview.delta.forms import choose_form
 from freshview.delta.report import WAYS, Step, lines, report
 from freshview.errors import NotMaintainable
 from freshview.maintenance.checking import SHOWN, beyond_tolerance
 from freshview.maintenance.definition import Definition, analyse
 from freshview.maintenance.explain import explained, maintainability
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType
 from freshview.sql.lowering import lower
 
 
@@ -124,6 +127,14 @@ def test_a_definition_without_algebra_has_a_report_too() -> None:
     assert "SORT" in step.reason
 
 
+def test_explain_tells_where_deltas_are_condensed_and_what_that_took_away() -> None:
+    definition = _with_sources("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a")
+    text = explained("v", definition, 1, last={"t": (20, 4), "v": (9, 9)})
+    assert "partial, Δt by whole rows, below all joins; last job: 16 of 20 rows removed" in text
+    assert "partial, Δu by whole rows, below all joins\n" in text
+    assert "full, Δv by whole rows, before it is applied; last job: 0 of 9 rows removed" in text
+
+
 def test_explain_shows_the_one_text_of_the_delta() -> None:
     text = explained("v", _with_sources("SELECT a, SUM(b) AS s FROM t GROUP BY a"), 3)
     assert "maintained: incrementally" in text
@@ -134,9 +145,11 @@ def test_explain_shows_the_one_text_of_the_delta() -> None:
 
 
 def _with_sources(text: str) -> Definition:
-    definition = _definition(text)
-    definition.sources.update(dict.fromkeys(SCHEMAS))  # type: ignore[arg-type]
-    return definition
+    tables = {
+        name: Relation(i, name, "table", 1, 1, Schema(tuple(Column(c, DataType("bigint")) for c in columns)), 0)
+        for i, (name, columns) in enumerate(SCHEMAS.items())
+    }
+    return replace(_definition(text), sources=tables)
 
 
 # -- check() ---------------------------------------------------------------------------------------
@@ -217,5 +230,5 @@ def test_many_rows_are_compared_in_better_than_quadratic_time() -> None:
 
 def test_explain_tells_which_rows_of_a_table_matter() -> None:
     """A scan that is joined to a delta is read only where it meets it."""
-    text = explained("v", replace(_definition("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a"), sources={"t": None}), 1)
+    text = explained("v", _with_sources("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a"), 1)
     assert "u@old /* rows with a in t@delta.a */" in text

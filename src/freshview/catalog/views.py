@@ -41,6 +41,7 @@ class Job:
     rows_in: int = 0  # in the segments of all tasks
     condensed: int = 0  # of those, what never reached a join
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
+    condense: Mapping[str, Sequence[int]] = field(default_factory=dict)  # per delta: rows read, rows left
 
 
 @dataclass(frozen=True)

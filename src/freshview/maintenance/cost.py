@@ -1,7 +1,7 @@
 """What a plan is expected to cost: rows that Spark reads from files, and a fixed price per operator.
 
 Only meant to tell incremental from recomputing. The figures were measured with TPC-H at scale 1 on two cores; the
-ratio between them matters more than their size.
+ratio between them matters more than their size. What jobs of a view really took corrects them (`Pace`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from freshview.algebra.traversal import per_use
 _ROWS_PER_SECOND = 2_500_000
 _SECONDS_PER_OPERATOR = 0.012  # analysis, planning, code generation
 _OPERATORS_PER_STAGE = 10  # a stage is a query of its own
+_LEAST = 0.05  # seconds: below this an estimate says nothing
+_MOST = 20.0  # times that a job may be off
+_LEARN = 0.5  # how much the newest job counts
+_FORGET = 0.1
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,28 @@ class Estimate:
     @property
     def seconds(self) -> float:
         return self.rows / _ROWS_PER_SECOND + self.operators * _SECONDS_PER_OPERATOR
+
+
+class Pace:
+    """How much longer the jobs of one view take than estimated, by strategy; learnt from each job.
+
+    A way that is not taken is not measured: what is known of it drifts towards the way that is, so that one bad moment
+    of the machine does not rule a way out for good.
+    """
+
+    def __init__(self) -> None:
+        self._factors: dict[str, float] = {}
+
+    def factor(self, strategy: str) -> float:
+        return self._factors.get(strategy, min(self._factors.values(), default=1.0))
+
+    def learn(self, strategy: str, estimated: float, actual: float) -> None:
+        """A job took this long."""
+        seen = min(max(actual / max(estimated, _LEAST), 1 / _MOST), _MOST)
+        known = self._factors.get(strategy)
+        self._factors[strategy] = seen if known is None else known + _LEARN * (seen - known)
+        for other in self._factors.keys() - {strategy}:
+            self._factors[other] += _FORGET * (self._factors[strategy] - self._factors[other])
 
 
 def estimate(plan: Node, rows: Callable[[Scan], int]) -> Estimate:

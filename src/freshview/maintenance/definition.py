@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sqlglot
 from sqlglot import exp
@@ -44,6 +44,8 @@ class Definition:
     types: dict[str, str]  # of stored columns
     reason: str  # why it is recomputed; empty if it is maintained incrementally
     obstacles: tuple[tuple[Node, str], ...] = ()  # operators that would be recomputed, each with its reason
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the sources, as they were at CREATE
+    as_written: bool = True  # the text itself says which rows it gives: no tie-break had to be added
 
     @property
     def incremental(self) -> bool:
@@ -62,13 +64,15 @@ def analyse(
     refresh: str, types_of: TypesOf,
 ) -> Definition:  # fmt: skip
     """How a definition can be stored and maintained. `columns` are its sources' columns at CREATE."""
+    plain: Lowered | None = None
     lowered: Lowered | None = None
     form: Form | None = None
     types: dict[str, str] = {}
     obstacles: list[tuple[Node, str]] = []
     reason = ""
     try:
-        lowered = with_tie_breaks(best_by_pairs(coerced(lower(text, columns, names), types_of), types_of), types_of)
+        plain = coerced(lower(text, columns, names), types_of)
+        lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
         form = choose_form(lowered, names, types_of)
         types = dict(types_of(form.tree))
         obstacles = _obstacles(form, types_of)
@@ -85,10 +89,13 @@ def analyse(
                 "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery.",
             ) from unsupported
         refuse_open_windows(text, str(unsupported))
-        lowered = form = None
+        lowered = form = plain = None
         reason = f"{unsupported} has no delta rule"
     reason = reason or "; ".join(dict.fromkeys(why for _, why in obstacles))
-    found = Definition(text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles))
+    found = Definition(
+        text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles), dict(columns),
+        as_written=lowered is None or lowered == plain,
+    )  # fmt: skip
     if refresh == "incremental" and reason:
         raise NotMaintainable(
             "view", f"it would have to be recomputed: {found.hindrance}", "Rewrite it, or leave 'refresh' at 'auto'."

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from freshview.algebra.nodes import Scan
+from freshview.delta.condense import condenses
 from freshview.delta.forms import STORED, delta_plan
 from freshview.delta.near import reduced
 from freshview.delta.report import Step, lines, report, unreadable
@@ -17,8 +20,10 @@ def maintainability(definition: Definition) -> Step:
     return report(definition.lowered, definition.form, dict(definition.obstacles))
 
 
-def explained(name: str, definition: Definition, frontier: int, mode: str = "") -> str:
-    """The whole of it as text; `mode` is a line on the view's mode."""
+def explained(
+    name: str, definition: Definition, frontier: int, mode: str = "", last: Mapping[str, Sequence[int]] | None = None
+) -> str:
+    """The whole of it as text; `mode` is a line on the view's mode, `last` what its last job condensed."""
     found = [f"view {name}", f"  frontier: CSN {frontier}"] + [f"  {mode}"] * bool(mode)
     if definition.form is not None:
         found.append(f"  stored as: {definition.form.rule}")
@@ -26,7 +31,25 @@ def explained(name: str, definition: Definition, frontier: int, mode: str = "") 
     found.append(f"  maintained: {'incrementally' if definition.incremental else 'by recomputation'}{why}")
     found.append("  operators:")
     found += lines(maintainability(definition), "    ")
-    return "\n".join([*found, *_query(name, definition)])
+    return "\n".join([*found, *_condensing(name, definition, last or {}), *_query(name, definition)])
+
+
+def _condensing(name: str, definition: Definition, last: Mapping[str, Sequence[int]]) -> list[str]:
+    """Where deltas are condensed, and what that took away in the last job."""
+    if not definition.incremental or definition.form is None:
+        return []
+    keys = {n: r.schema.key for n, r in definition.sources.items()}
+    found = ["  condense:"]
+    for step in condenses(name, definition.form, keys):
+        by = f"by ({', '.join(step.by)})" if step.by else "by whole rows"
+        place = "below all joins" if step.kind == "partial" else "before it is applied"
+        whole = "; full if nothing else has changed, since the view keeps this key" if step.pushed else ""
+        ran = ""
+        if step.on in last:
+            read, left = last[step.on]
+            ran = f"; last job: {read - left} of {read} rows removed"
+        found.append(f"    {step.kind}, Δ{step.on} {by}, {place}{whole}{ran}")
+    return found
 
 
 def _query(name: str, definition: Definition) -> list[str]:

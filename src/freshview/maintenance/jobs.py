@@ -202,6 +202,7 @@ class Jobs:
                 job = Job(
                     view.id, c0, c1, work.strategy, len(left.tasks), work.delta_rows, work.rows.num_rows, now - begun,
                     None, view.name, left.rows, _condensed(work, left.rows), phases,
+                    {c.on: (c.read, c.left) for c in work.condensed},
                 )  # fmt: skip
                 done = self._views.apply(view, start, c1, segments, leases, job)
             finally:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,13 @@ class Runner:
         return types
 
     def recomputed(self, definition: Definition, frames: Mapping[str, Any]) -> Frame:
-        """The stored rows, from scratch."""
-        if definition.form is not None:
-            return self.run(definition.form.tree, lambda s: frames[s.relation])
-        return self.original(definition.text, frames)
+        """The stored rows, from scratch: by the view's own words where those give what is stored, which Spark plans
+        best; else by the tree of the stored form."""
+        form = definition.form
+        if form is None or (definition.as_written and form.stored == definition.names and form.shown is None):
+            then = {n: f.select(*(f"`{c}`" for c in definition.columns[n])) for n, f in frames.items()}
+            return self.original(definition.text, then)
+        return self.run(form.tree, lambda s: frames[s.relation])
 
     def defined(self, definition: Definition, frames: Mapping[str, Any]) -> Frame:
         """What a query of the definition gives: the stored rows that are shown."""
@@ -102,10 +106,16 @@ class Runner:
         """A result on the driver: fetched at once, or through files where it may be large."""
         if small:
             return schema.conform(self.engine.arrow(frame, "view"))
+        with self.settled(frame) as files:
+            return self.read(0, files, schema)
+
+    @contextmanager
+    def settled(self, frame: Any) -> Iterator[tuple[DataFile, ...]]:
+        """A result as files, for a while."""
         lease = self.catalog.lease(0, self.storage.layout.new_folder("stage"))
         assert lease is not None
         try:
-            return self.read(0, self.engine.write(frame, 0, lease.path, "view"), schema)
+            yield self.engine.write(frame, 0, lease.path, "view")
         finally:
             self.storage.discard(0, lease.path)
             self.catalog.drop_leases([lease.id])

@@ -20,6 +20,7 @@ from freshview.catalog.writer import AtCommit, Catalog
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, ViewUnusable
 from freshview.events import Events
 from freshview.maintenance.checking import Difference, compared
+from freshview.maintenance.cost import Pace, estimate
 from freshview.maintenance.definition import (
     Definition,
     analyse,
@@ -42,6 +43,7 @@ from freshview.relation.delta import INSERT, tag
 from freshview.relation.schema import Schema
 from freshview.sql.binding import bind
 from freshview.sql.statements import CreateView
+from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import INLINE_BYTES, Transaction
 
@@ -62,6 +64,7 @@ class ViewKeeper:
         self._user_engine = engine
         self._engines: dict[tuple[str, bool], SparkEngine] = {}
         self._definitions: dict[tuple[int, int, str], Definition] = {}
+        self._paces: dict[int, Pace] = {}
         self._guard = threading.Lock()
         self._eager_turn = threading.RLock()
         self._jobs = Jobs(catalog, storage, events, self._work)
@@ -104,7 +107,9 @@ class ViewKeeper:
             if existing is not None:
                 self.require_unused(existing)
             view_id = self._catalog.reserve_id()
+            begun = time.monotonic()
             segments, leases = self._first_rows(runner, rows, view_id, schema)
+            self._learn_full(view_id, definition, csn, time.monotonic() - begun)
             bases = {b for r in sources.values() for b in (self._views.bases(r) if r.kind == "view" else [r.id])}
             try:
                 view, created = self._views.create(
@@ -119,6 +124,15 @@ class ViewKeeper:
             return count, created
         finally:
             self._catalog.release(pin)
+
+    def _learn_full(self, view_id: int, definition: Definition, csn: int, seconds: float) -> None:
+        """What computing all rows took: the first thing that is known of a view's cost."""
+        if definition.form is None:
+            return
+        rows = {n: self._catalog.state(r, csn).rows_at_most for n, r in definition.sources.items()}
+        expected = estimate(definition.form.tree, lambda s: rows[s.relation] if rows[s.relation] > LOCAL_ROWS else 0)
+        if expected.rows:
+            self._paces.setdefault(view_id, Pace()).learn("full", expected.seconds, seconds)
 
     def _first_rows(self, runner: Runner, rows: Frame, view_id: int, schema: Schema) -> tuple[list[Segment], list[str]]:
         """The rows of a new view: written by Spark, kept as files if they are many."""
@@ -236,7 +250,11 @@ class ViewKeeper:
 
     def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Work:
         """The change of a view's stored rows over a span."""
-        working = Working(view, self.definition(view), span, stored, lambda small: self._runner_of(view, small=small))
+        with self._guard:
+            pace = self._paces.setdefault(view.id, Pace())
+        working = Working(
+            view, self.definition(view), span, stored, lambda small: self._runner_of(view, small=small), pace
+        )
         return working.work(full=full)
 
     def stored(self, view: Relation, csn: int) -> RelationState:
@@ -402,7 +420,9 @@ class ViewKeeper:
     def explain(self, view: Relation) -> str:
         """How the view is stored and maintained, operator by operator, and the query a refresh would run."""
         mode = mode_line(self._catalog, view)
-        return explained(view.name, self.definition(view), self._views.frontier(view), mode)
+        done = [job for job in self._views.history(view) if job.error is None]
+        last = done[-1].condense if done else None
+        return explained(view.name, self.definition(view), self._views.frontier(view), mode, last)
 
 
 def _checked_properties(properties: dict[str, str]) -> str:

@@ -6,11 +6,13 @@ definition and taking the difference to what is stored, so that only what differ
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,14 +23,14 @@ from freshview.delta.forms import STORED, delta_plan
 from freshview.delta.near import reduced
 from freshview.errors import BroadcastTooLarge, SnapshotExpired
 from freshview.maintenance.changes import TooLarge, changes, part, with_weight
-from freshview.maintenance.cost import Estimate, estimate
+from freshview.maintenance.cost import Estimate, Pace, estimate
 from freshview.maintenance.definition import Definition
 from freshview.maintenance.reduction import Reduction
 from freshview.maintenance.runner import Runner
 from freshview.maintenance.span import Span
 from freshview.relation.delta import DELETE, INSERT, overlay, tag
 from freshview.relation.schema import Schema
-from freshview.storage.reader import LOCAL_ROWS
+from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
 
 _SMALL_DELTA = 50_000  # deltas up to this many rows are sent to the other sides, and the result is fetched
 _SLACK = 0.3  # seconds by which a delta plan may be dearer: it writes less
@@ -63,6 +65,7 @@ class Working:
     span: Span
     stored: RelationState  # the view's own rows, before
     runner: Callable[[bool], Runner]  # for small jobs, or for large ones
+    pace: Pace = field(default_factory=Pace)
     _states: dict[tuple[str, bool], RelationState] = field(default_factory=dict)
     _condensed: list[Condensed] = field(default_factory=list)
 
@@ -73,10 +76,19 @@ class Working:
                     return Work("nothing", self.view.schema.segment_arrow.empty_table(), 0, tuple(self._condensed))
                 plan = self._chosen_plan()
                 if plan is not None:
-                    return self._incremental(plan)
+                    return self._timed("incremental", plan, lambda: self._incremental(plan))
             except (TooLarge, SnapshotExpired, BroadcastTooLarge):
                 pass  # the change cannot be had; the result still can
-        return self._full()
+        return self._timed("full", None, self._full)
+
+    def _timed(self, strategy: str, plan: Node | None, run: Callable[[], Work]) -> Work:
+        """Run it, and remember how long it took."""
+        begun = time.monotonic()
+        work = run()
+        expected = self._expected(plan, strategy)
+        if expected and self._estimate_full.rows:
+            self.pace.learn(strategy, expected, time.monotonic() - begun)
+        return work
 
     # -- what changed ------------------------------------------------------------------------------
 
@@ -122,9 +134,18 @@ class Working:
         plan = self._plan(outward=False)
         if self._left_to_spark(plan):
             plan = self._plan(outward=True)
-        if forced or self._estimate(plan).seconds <= self._estimate_full.seconds + _SLACK:
-            return plan
-        return None
+        incremental, full = (self._expected(plan, s) * self._factor(s) for s in ("incremental", "full"))
+        return plan if forced or incremental <= full + _SLACK else None
+
+    def _factor(self, strategy: str) -> float:
+        """What was learnt of a strategy; where all is small, times tell more of the machine than of the way."""
+        return self.pace.factor(strategy) if self._estimate_full.rows else 1.0
+
+    def _expected(self, plan: Node | None, strategy: str) -> float:
+        """Seconds that a job should take, by the estimate alone."""
+        if strategy == "incremental" and plan is not None:
+            return self._estimate(plan).seconds
+        return self._estimate_full.seconds if self.definition.form is not None else 0.0
 
     def _is_large(self, name: str) -> bool:
         rows = self._state(Scan(name, (), "new")).rows_at_most
@@ -203,10 +224,21 @@ class Working:
         frames = {
             n: runner.visible(r, runner.engine.scan(self.span.after(r))) for n, r in self.definition.sources.items()
         }
-        fresh = runner.recomputed(self.definition, frames)
-        stored = runner.engine.scan(self.stored)
-        difference = runner.engine.difference(fresh, stored, self.view.schema)
-        return Work("full", net(runner.fetch(difference, with_weight(self.view.schema)), self.view.schema), 0)
+        schema = self.view.schema
+        with runner.settled(runner.recomputed(self.definition, frames)) as files:
+            if sum(f.rows for f in files) + self.stored.rows_at_most <= OVERLAY_ROWS:
+                fresh, old = runner.read(0, files, schema), runner.storage.reader.contents(self.stored)
+                signed = pa.concat_tables([_weighted(fresh, 1, schema), _weighted(old, -1, schema)])
+            else:
+                rows = runner.engine.read_files(0, files, schema)
+                difference = runner.engine.difference(rows, runner.engine.scan(self.stored), schema)
+                signed = runner.fetch(difference, with_weight(schema))
+        return Work("full", net(signed, schema), 0)
+
+
+def _weighted(rows: pa.Table, weight: int, schema: Schema) -> pa.Table:
+    weights = pa.array(np.full(rows.num_rows, weight, np.int32))
+    return pa.table([*rows.columns, weights], schema=with_weight(schema).arrow)
 
 
 def net(signed: pa.Table, schema: Schema) -> pa.Table:
