@@ -215,7 +215,8 @@ class Warehouse:
     def transaction(self) -> UserTransaction:
         """Begin a transaction on the newest snapshot; use it in a `with` block."""
         self._notice()
-        core = Transaction(self._catalog, self._storage, self.events, self._keeper.inside)
+        company = partial(self._keeper.inside, make_way=self._make_way)
+        core = Transaction(self._catalog, self._storage, self.events, company)
         self._activity.began(lambda: core.is_open)
         reading = ReadContext(self._catalog, core.snapshot, core)
         lost = dict(self._lost)

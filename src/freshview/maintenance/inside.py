@@ -15,7 +15,7 @@ Law: with the commit an eager view equals its definition; a kept overlay is what
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -83,8 +83,16 @@ class Keeper(Protocol):
 class Inside:
     """What the views of a warehouse are to one transaction."""
 
-    def __init__(self, keeper: Keeper, transaction: Transaction, turn: threading.RLock) -> None:
+    def __init__(
+        self,
+        keeper: Keeper,
+        transaction: Transaction,
+        turn: threading.RLock,
+        make_way: Callable[[Iterable[str]], None] = lambda _: None,
+    ) -> None:
+        """`make_way` stops background jobs, but for these views."""
         self._keeper = keeper
+        self._make_way = make_way
         self._transaction = transaction
         self._turn = turn  # transactions of this process that maintain eager views commit one after the other
         self._overlays: dict[int, Overlay] = {}
@@ -174,6 +182,7 @@ class Inside:
 
     def _make(self, view: Relation) -> None:
         """The overlay of an eager view on top of the newest commit."""
+        self._make_way([view.name])
         try:
             if self._overlay(view, self._keeper.newest()) is None:
                 raise WriteConflict(f"view {view.name}", "is being maintained elsewhere", "Run the transaction again.")

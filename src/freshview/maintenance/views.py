@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -263,9 +263,9 @@ class ViewKeeper:
 
     # -- inside transactions -----------------------------------------------------------------------
 
-    def inside(self, transaction: Transaction) -> Inside:
+    def inside(self, transaction: Transaction, make_way: Callable[[Iterable[str]], None]) -> Inside:
         """What views are to a transaction, from its begin to its commit."""
-        return Inside(self, transaction, self._eager_turn)
+        return Inside(self, transaction, self._eager_turn, make_way)
 
     @property
     def stores(self) -> tuple[Catalog, Storage, Callable[[], float]]:
