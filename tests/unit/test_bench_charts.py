@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from freshview.bench.charts import draw
+from freshview.bench.lazy import _dearer
 from freshview.bench.measure import Chart, Figure, Timing
 
 CHART = Chart(
@@ -28,6 +29,14 @@ def test_a_chart_survives_the_way_through_json() -> None:
     told = json.loads(json.dumps(figure.as_json()))
     assert Chart(**told["chart"]) == CHART
     assert "chart" not in Figure("total", 1.0, None, "", {}).as_json()
+
+
+def test_commits_that_differ_show_though_their_medians_fall_on_the_same_slice() -> None:
+    one = Timing((3.6e-3,) * 30 + (7.7e-3,) * 70)
+    ten = Timing((5.0e-3,) * 30 + (7.7e-3,) * 70)
+    figure = _dearer({"1 view": one, "10 views": ten}, "10 views", 1.2)
+    assert one.p50 == ten.p50
+    assert not figure.met
 
 
 def test_p95_leaves_out_one_in_twenty() -> None:
