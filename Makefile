@@ -33,6 +33,7 @@ bench: setup
 conformance: setup
 	$(BIN)/python -m freshview.bench.conformance
 
+# How long: FRESHVIEW_SOAK_SECONDS (1800), FRESHVIEW_KILLS (50), FRESHVIEW_SOAK_KILLS (300). FRESHVIEW_SOAK_SEED replays a run.
 soak: setup
 	$(BIN)/python -m pytest tests/soak -s
 
