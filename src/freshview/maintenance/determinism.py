@@ -23,7 +23,12 @@ _RANDOM = {
     "CURRENT_DATABASE", "CURRENT_TIMEZONE", "VERSION", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH",
     "CURTIME", "REFLECT", "JAVA_METHOD", "TRY_REFLECT", "AES_ENCRYPT",
 }  # fmt: skip
-_MOMENTS = {"now", "today", "tomorrow", "yesterday"}  # Spark takes such strings for dates and times
+# Spark takes such strings for dates and times, with or without a zone.
+_MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)(\s+\S+)?\s*", re.IGNORECASE)
+_CONVERTING = (
+    exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT,
+    exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In,
+)  # fmt: skip
 _RANDOM_NODES = (exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser)
 _UNORDERED = (
     exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat,
@@ -64,9 +69,12 @@ def refuse_indeterminate(text: str) -> None:
 
 
 def _is_random(node: exp.Expr) -> bool:
-    """A call whose value the tables do not determine, or a date that is written 'today'."""
-    if isinstance(node, exp.Cast | exp.TryCast | exp.TsOrDsToDate | exp.StrToTime | exp.StrToDate):
-        return isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in _MOMENTS
+    """A call whose value the tables do not determine, or a date that is written 'today'.
+
+    Spark also converts such a string where a date is compared with it; whether it is, only types could tell.
+    """
+    if isinstance(node, _CONVERTING):
+        return any(isinstance(n, exp.Literal) and _MOMENT.fullmatch(n.name) for n in node.iter_expressions())
     names = [node.name.upper()] if isinstance(node, exp.Anonymous) else _names_of(node)
     return not _RANDOM.isdisjoint(names)
 

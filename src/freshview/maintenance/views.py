@@ -333,6 +333,9 @@ class ViewKeeper:
         reader = self._reader()
         if not fresh:
             return reader.frame(view, max(self._views.frontier(view), view.created_csn))
+        left = pending(self._views, view, csn)
+        if not left.tasks and left.frontier.readable <= csn:  # nothing to do, which one question tells
+            return reader.frame(view, max(csn, view.created_csn))
         stored = self._relevance.unaffected(view, csn, matching, reader.engine) if matching is not None else None
         if stored is not None:
             return reader.visible(view, reader.engine.scan(stored))

@@ -35,7 +35,7 @@ _MEANING = (
     "spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive", "spark.sql.mapKeyDedupPolicy",
     "spark.sql.decimalOperations.allowPrecisionLoss", "spark.sql.legacy.timeParserPolicy",
     "spark.sql.legacy.sizeOfNull", "spark.sql.ansi.doubleQuotedIdentifiers", "spark.sql.groupByOrdinal",
-    "spark.sql.orderByOrdinal", "spark.sql.groupByAliases",
+    "spark.sql.orderByOrdinal", "spark.sql.groupByAliases", "spark.sql.timestampType",
 )  # fmt: skip
 # Small jobs: one shuffle partition and a plan that is final, or fixed costs outweigh the work.
 _SMALL_JOBS = {
