@@ -33,7 +33,7 @@ from freshview.relation.schema import Schema
 if TYPE_CHECKING:
     import duckdb
 
-_SCALES = {"tpch": ("dbgen", 0.001), "tpcds": ("dsdgen", 0.01)}
+_SCALES = {"tpch": ("dbgen", 0.01), "tpcds": ("dsdgen", 0.01)}
 _SHARE = 0.04  # of each table's rows is deleted, as much updated, as much inserted
 
 Say = Callable[[str], None]
