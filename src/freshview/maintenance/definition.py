@@ -94,13 +94,18 @@ def analyse(
     reason = reason or "; ".join(dict.fromkeys(why for _, why in obstacles))
     found = Definition(
         text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles), dict(columns),
-        as_written=lowered is None or lowered == plain,
+        as_written=lowered is None or (lowered == plain and not _has_top(lowered)),
     )  # fmt: skip
     if refresh == "incremental" and reason:
         raise NotMaintainable(
             "view", f"it would have to be recomputed: {found.hindrance}", "Rewrite it, or leave 'refresh' at 'auto'."
         )
     return found
+
+
+def _has_top(lowered: Lowered) -> bool:
+    """Does it keep the first rows of an order? Lowering breaks ties there."""
+    return any(isinstance(node, TopK) for node in bottom_up(lowered.node))
 
 
 def _obstacles(form: Form, types_of: TypesOf) -> list[tuple[Node, str]]:
