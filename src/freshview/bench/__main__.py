@@ -15,6 +15,7 @@ from pathlib import Path
 
 from freshview.bench import foundation, lazy, views
 from freshview.bench.measure import Chart, Figure
+from freshview.bench.report import write as write_documents
 from freshview.errors import FreshviewError
 
 Step = Callable[[Path, float, int], list[Figure]]
@@ -63,6 +64,7 @@ def _run(suite: str, arguments: argparse.Namespace) -> int:
     path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     print(f"written to {path}")
     _draw(figures, suite, arguments.out)
+    write_documents(arguments.out)
     return 0
 
 

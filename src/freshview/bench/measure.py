@@ -117,6 +117,6 @@ class Figure:
     def as_json(self) -> dict[str, object]:
         told: dict[str, object] = {
             "name": self.name, "value": round(self.value, 4), "limit": self.limit, "unit": self.unit,
-            "met": self.met, "details": self.details,
+            "met": self.met, "at_least": self.at_least, "details": self.details,
         }  # fmt: skip
         return told | ({"chart": asdict(self.chart)} if self.chart is not None else {})
