@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from tests.catalog.view_world import Process, World
+from tests.effort import examples
 
 from freshview.catalog.records import Frontier, Relation, RelationState
 from freshview.errors import DuplicateKey, TypeMismatch, ViewUnusable, WriteConflict
@@ -251,7 +252,7 @@ _TABLES = ("a", "b", "c")
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_transactions_do_every_view_shows_its_definition(draw: random.Random) -> None:
     """Law: own reads equal the definition over own states; after any commit every view's readable rows equal its
     definition at its frontier, eager views have no task, and jobs complete what was kept in part."""

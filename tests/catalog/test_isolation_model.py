@@ -27,6 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.catalog.helpers import contents, seen_by
+from tests.effort import examples
 
 from freshview import Warehouse
 from freshview.errors import DuplicateKey, TransactionClosed, WriteConflict
@@ -240,7 +241,7 @@ def test_interleaved_transactions_are_snapshot_isolated(
     run_state_machine_as_test(
         lambda: Isolation(wh),
         settings=settings(
-            max_examples=70 if catalog_url is None else 10,
+            max_examples=examples(40) if catalog_url is None else 10,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -299,7 +299,7 @@ def test_every_answer_equals_the_recomputation(watched: Watched) -> None:
         wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
     columns = {n: wh.sql(f"SELECT * FROM {n}").columns for n in _VIEWS}
     skipped = 0
-    for _ in range(12):
+    for _ in range(7):
         with wh.transaction() as tx:
             key, customer = draw.randint(1, 8), draw.choice([None, 1, 2, 3, 4])
             match draw.randint(0, 3):
@@ -316,7 +316,7 @@ def test_every_answer_equals_the_recomputation(watched: Watched) -> None:
             some = draw.sample(columns[name], min(2, len(columns[name])))
             where = " AND ".join(draw.choice(_PREDICATES[c]) for c in some[: draw.randint(1, 2)])
             skipped += watched.skips(f"SELECT * FROM {name} WHERE {where}")
-    assert skipped >= 5
+    assert skipped >= 3
     assert all(j.error is None for j in wh.history())
 
 

@@ -22,7 +22,7 @@ from freshview import Warehouse
 from freshview.catalog import tables as t
 
 WORKER = Path(__file__).with_name("recovery_worker.py")
-SHORT = {"events": 12, "signals": 6}
+SHORT = {"events": 8, "signals": 4}
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.unit.oracle import Bag, evaluate, signed
 from tests.unit.test_view_laws import VIEWS, forms, laws
 from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, noises, states, views
@@ -87,7 +88,7 @@ def test_rows_left_out_make_no_difference_for_each_rule(
 
 
 @pytest.mark.parametrize("name", ENDS)
-@settings(laws, max_examples=150)
+@settings(laws, max_examples=examples(60))
 @given(run=states(2), small=st.booleans())
 def test_a_restriction_ends_where_it_must(name: str, run: list[State], small: bool) -> None:
     _check_view(ENDS[name], Change(run[0], run[1]), small)

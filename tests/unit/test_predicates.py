@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
+from tests.effort import examples
 from tests.unit.oracle import Bag, evaluate, scalar
 from tests.unit.view_grammar import SCHEMAS, State, reading, states, views
 
@@ -125,7 +126,7 @@ def test_a_query_sees_no_more_of_a_view_than_it_asks_for() -> None:
     """Law: Q(V) = Q(σ_p(V)), for random queries and each of the relations that they read."""
     asked_for: Counter[bool] = Counter()
 
-    @settings(deadline=None, max_examples=500, suppress_health_check=list(HealthCheck))
+    @settings(deadline=None, max_examples=examples(150), suppress_health_check=list(HealthCheck))
     @given(query=views(), run=states(1), table=st.sampled_from(sorted(SCHEMAS)))
     def law(query: str, run: list[State], table: str) -> None:
         conditions = asked_of(query, table, SCHEMAS[table])
@@ -136,7 +137,7 @@ def test_a_query_sees_no_more_of_a_view_than_it_asks_for() -> None:
             assert evaluate(tree, reading(run[0])) == evaluate(tree, reading(less))
 
     law()
-    assert asked_for[True] > 20, asked_for
+    assert asked_for[True] > 2, asked_for
 
 
 def _matching(bag: Bag, columns: tuple[str, ...], conditions: list[exp.Expr]) -> Bag:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
+from tests.effort import examples
 from tests.unit import oracle
 from tests.unit.oracle import Bag, Double, TooManyRows, evaluate
 from tests.unit.test_view_laws import VIEWS
@@ -155,28 +156,28 @@ def _check(root: Node, seed: int, found: Counter[str]) -> None:
         assert relevant or before == after, [c.sql(dialect="spark") for c in conditions]
 
 
-def _check_often(queries: st.SearchStrategy[str], examples: int) -> None:
+def _check_often(queries: st.SearchStrategy[str], times: int) -> None:
     found: Counter[str] = Counter()
 
-    @settings(laws, max_examples=examples)
+    @settings(laws, max_examples=times)
     @given(query=queries, seed=st.integers(0, 2**32))
     def law(query: str, seed: int) -> None:
         _check(view(query), seed, found)
 
     law()
-    assert found["tested"] > examples, found
+    assert found["tested"] > times, found
     assert found["irrelevant"] > 0.05 * found["tested"], found
     assert found["different"] > 0.1 * found["tested"], found
 
 
 def test_what_an_irrelevant_delta_leaves_alone() -> None:
     """Law: if no path is met, σ_p(V) is the same bag before and after; for random views, predicates and changes."""
-    _check_often(views(), 400)
+    _check_often(views(), examples(150))
 
 
 def test_what_an_irrelevant_delta_leaves_alone_for_each_rule() -> None:
     """The same for a view of each kind, so that none is left to chance."""
-    _check_often(st.sampled_from(sorted(VIEWS.values())), 400)
+    _check_often(st.sampled_from(sorted(VIEWS.values())), examples(150))
 
 
 # -- each rule finds what it should ----------------------------------------------------------------

@@ -14,6 +14,7 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from sqlglot import exp
+from tests.effort import examples
 from tests.unit.duck import Duck, Tables, comparable, means
 from tests.unit.oracle import Bag, evaluate
 from tests.unit.test_view_laws import VIEWS, forms
@@ -26,7 +27,7 @@ from freshview.delta.forms import STORED, delta_plan
 from freshview.sql.lowering import lower
 from freshview.sql.rendering import render
 
-slow = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+slow = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
 # DuckDB counts the grouping set () of no rows as one row, Spark as none; it has no posexplode; in a star it leaves
 # the columns of USING in their place, Spark puts them first.
