@@ -11,7 +11,6 @@ Rows come with a weight of +1 or −1, and only with the columns that are asked 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -42,11 +41,8 @@ from freshview.storage.external import changes as external_changes
 from freshview.storage.reader import OVERLAY_ROWS
 
 
-@dataclass(frozen=True)
 class TooLarge(Exception):
-    """The delta does not fit on the driver."""
-
-    rows: int
+    """The delta, of so many rows, does not fit on the driver."""
 
 
 def with_weight(schema: Schema) -> Schema:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -85,9 +86,11 @@ class Working:
         """Run it, and remember how long it took."""
         begun = time.monotonic()
         work = run()
-        expected = self._expected(plan, strategy)
-        if expected and self._estimate_full.rows:
-            self.pace.learn(strategy, expected, time.monotonic() - begun)
+        took = time.monotonic() - begun
+        with suppress(TooLarge, SnapshotExpired):  # a change that cannot be had cannot be estimated; the result stands
+            expected = self._expected(plan, strategy)
+            if expected and self._estimate_full.rows:
+                self.pace.learn(strategy, expected, took)
         return work
 
     # -- what changed ------------------------------------------------------------------------------
