@@ -48,7 +48,7 @@ def seen(tx: Any, view: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(r) for r in tx.sql(f"SELECT * FROM {view}").collect()), key=repr)
 
 
-@pytest.mark.parametrize("view", _KINDS)
+@pytest.mark.parametrize("view", ["sums", "outer_join", "ranked", "scalar"])
 def test_a_transaction_sees_its_writes_in_views_and_the_commit_keeps_them(tables: Warehouse, view: str) -> None:
     """Law: what it reads equals the definition over its own states; afterwards nothing is computed again."""
     definition = _DEFINITIONS[view]
