@@ -88,8 +88,8 @@ CALLS = [
     "current_catalog()", "current_schema()", "current_database()", "current_timezone()", "version()", "randstr(3)",
     "uniform(1, 2)", "shuffle(array(a))", "monotonically_increasing_id()", "spark_partition_id()", "input_file_name()",
     "reflect('java.util.UUID', 'randomUUID')", "java_method('java.util.UUID', 'randomUUID')", "aes_encrypt(c, 'k')",
-    "CAST('now' AS TIMESTAMP)", "DATE 'today'", "DATE 'today UTC'", "d = 'today'",
-    "d BETWEEN 'yesterday' AND '2030-01-01'",
+    "CAST('now' AS TIMESTAMP)", "DATE 'today'", "DATE 'today UTC'", "DATE 'today+01:00'", "DATE 'TodayUTC'",
+    "d = 'today'", "d BETWEEN 'yesterday' AND '2030-01-01'",
     "d IN ('2020-01-01', 'Now')", "TIMESTAMP ' Now '", "date('yesterday')", "to_date('tomorrow')",
 ]  # fmt: skip
 PLACES = [

@@ -15,6 +15,7 @@ from freshview.algebra.nodes import Aggregate, Lowered, Node, Project, Window, c
 from freshview.algebra.traversal import rewrite
 from freshview.delta.aggregates import TypesOf, case
 from freshview.errors import NotMaintainable
+from freshview.sql.literals import may_be_moment
 
 _RANDOM = {
     "RAND", "RANDN", "RANDOM", "UUID", "NOW", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP",
@@ -23,8 +24,6 @@ _RANDOM = {
     "CURRENT_DATABASE", "CURRENT_TIMEZONE", "VERSION", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH",
     "CURTIME", "REFLECT", "JAVA_METHOD", "TRY_REFLECT", "AES_ENCRYPT",
 }  # fmt: skip
-# Spark takes such strings for dates and times, with or without a zone.
-_MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)(\s+\S+)?\s*", re.IGNORECASE)
 _CONVERTING = (
     exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT,
     exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In,
@@ -74,7 +73,7 @@ def _is_random(node: exp.Expr) -> bool:
     Spark also converts such a string where a date is compared with it; whether it is, only types could tell.
     """
     if isinstance(node, _CONVERTING):
-        return any(isinstance(n, exp.Literal) and _MOMENT.fullmatch(n.name) for n in node.iter_expressions())
+        return any(isinstance(n, exp.Literal) and may_be_moment(n.name) for n in node.iter_expressions())
     names = [node.name.upper()] if isinstance(node, exp.Anonymous) else _names_of(node)
     return not _RANDOM.isdisjoint(names)
 

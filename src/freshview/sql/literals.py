@@ -186,3 +186,12 @@ def _pin(node: exp.Expr, schema: Schema, qualifiers: set[str]) -> tuple[str, lis
     except NotLiteral:
         return None
     return name, list(dict.fromkeys(v for v in values if v is not None))
+
+
+# A day or a moment in words, with or without a zone, which may follow at once; more than Spark takes, never less.
+_MOMENT = re.compile(r"(?is)\s*((now|today|tomorrow|yesterday)\b.*|(today|tomorrow|yesterday)\S*\s*)")
+
+
+def may_be_moment(text: str) -> bool:
+    """May Spark take this string for a date or a time that passes, where it stands beside one?"""
+    return _MOMENT.fullmatch(text) is not None

@@ -19,6 +19,7 @@ from freshview.errors import FreshviewError
 from freshview.relation.schema import fold
 from freshview.relation.types import from_sqlglot
 from freshview.sql.fragments import Unsupported
+from freshview.sql.literals import may_be_moment
 from freshview.sql.misread import refuse_misread
 
 _UNCERTAIN = re.compile(r'["\\]|\|>|\b(var)?char\b', re.IGNORECASE)  # settings, or another parser, say what they mean
@@ -44,7 +45,6 @@ _CLAUSES = {
     "distinct", "hint", "with_",
 }  # fmt: skip
 _NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+")
-_MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)  # to Spark a time, beside a date or a time
 
 
 def asked_of(text: str, name: str, columns: Sequence[str]) -> list[exp.Expr] | None:
@@ -153,7 +153,7 @@ def _is_known(node: exp.Expr) -> bool:
     if parts is None or any(value for key, value in node.args.items() if key not in parts):
         return False
     if isinstance(node, exp.Literal):
-        return not _MOMENT.match(node.name) if node.is_string else bool(_NUMBER.fullmatch(node.name))
+        return not may_be_moment(node.name) if node.is_string else bool(_NUMBER.fullmatch(node.name))
     if isinstance(node, _COMPARISONS):  # Spark binds comparisons from left to right, this parser in two steps
         return not isinstance(node.this, _TESTS) and not isinstance(node.expression, _TESTS)
     return True
