@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,10 +26,8 @@ Rows = Counter[tuple[int, int]]
 
 
 @pytest.fixture
-def p(tmp_path: Path) -> Iterator[Process]:
-    world = World(tmp_path)
-    yield world.process()
-    world.close()
+def p(process: Process) -> Process:
+    return process
 
 
 def shown(p: Process, tx: Transaction, view: Relation) -> Rows | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,13 +25,6 @@ from freshview.errors import (
     TypeMismatch,
 )
 from freshview.maintenance.jobs import is_transient
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
 
 
 def test_a_job_takes_all_tasks_and_tells_of_itself(world: World) -> None:

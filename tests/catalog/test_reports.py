@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,18 +33,6 @@ NOW = timedelta(0)
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
-
-
-@pytest.fixture
-def process(world: World) -> Process:
-    return world.process()
 
 
 def clean(process: Process, retention: timedelta = NOW) -> VacuumReport:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,18 +20,6 @@ from freshview.catalog.writer import Catalog
 from freshview.listing import show
 from freshview.maintenance.tasks import combined, pending
 from freshview.sql.statements import Show
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
-
-
-@pytest.fixture
-def process(world: World) -> Process:
-    return world.process()
 
 
 def test_a_task_is_a_transaction_that_touched_what_a_view_reads(process: Process) -> None:

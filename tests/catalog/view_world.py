@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +17,8 @@ import pyarrow as pa
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import migrate
 from freshview.catalog.records import Frontier, Relation, RelationState
-from freshview.catalog.views import Job, ViewCatalog, ViewChange
-from freshview.catalog.writer import AtCommit, Catalog
+from freshview.catalog.views import Job, ViewCatalog
+from freshview.catalog.writer import Catalog
 from freshview.events import Events
 from freshview.maintenance.changes import changes
 from freshview.maintenance.inside import Inside
@@ -88,7 +87,9 @@ class Process:
     def begin(self) -> Transaction:
         """A transaction to whose commit the views belong, as in a warehouse."""
         turn = threading.RLock()
-        return Transaction(self.catalog, self.storage, self.events, lambda tx: Inside(ProcessKeeper(self), tx, turn))
+        keeper = ProcessKeeper(self)
+        company = lambda tx: Inside(self.views, self.storage, keeper, tx, turn)  # noqa: E731
+        return Transaction(self.catalog, self.storage, self.events, company)
 
     def put(self, values: dict[str, dict[int, int]]) -> int:
         """Upsert k → v into tables, in one transaction; its CSN."""
@@ -99,8 +100,8 @@ class Process:
 
     def stored(self, view: Relation, csn: int) -> Counter[tuple[int, int]]:
         """The stored rows as they are read at a CSN."""
-        state = self.catalog.state(view, max(csn, view.created_csn))
-        return Counter((r["k"], r["v"]) for r in self.storage.reader.contents(state).to_pylist())
+        rows = self.storage.reader.contents(self.views.stored(view, csn))
+        return Counter((r["k"], r["v"]) for r in rows.to_pylist())
 
     def defined(self, view: Relation, csn: int) -> Counter[tuple[int, int]]:
         """What the definition gives at a CSN."""
@@ -123,45 +124,19 @@ class Process:
 
 @dataclass(frozen=True)
 class ProcessKeeper:
-    """Keeps the views of one process, for its transactions."""
+    """Maintains the views of one process, for its transactions."""
 
     process: Process
-
-    @property
-    def stores(self) -> tuple[Catalog, Storage, Callable[[], float]]:
-        return self.process.catalog, self.process.storage, time.monotonic
 
     def sources(self, view: Relation) -> list[Relation]:
         return self.process.sources(view)
 
-    def bases(self, view: Relation) -> list[int]:
-        return self.process.views.bases(view)
-
     def bring(self, view: Relation, csn: int) -> list[Job]:
         return self.process.jobs.bring(view, csn)
-
-    def position(self, view: Relation) -> Frontier:
-        return self.process.views.position(view)
-
-    def stored_at(self, view: Relation, csn: int) -> int | None:
-        return self.process.views.stored_at(view, csn)
-
-    def stored(self, view: Relation, csn: int) -> RelationState:
-        return self.process.catalog.state(view, max(csn, view.created_csn))
 
     def change(self, view: Relation, span: Span, stored: RelationState) -> Work:
         assert stored.relation.id == view.id
         return self.process.change(view, span)
-
-    def newest(self) -> int:
-        return self.process.catalog.snapshot()
-
-    def by_id(self, view_ids: Collection[int]) -> list[Relation]:
-        found = [self.process.catalog.relation_by_id(i) for i in sorted(view_ids)]
-        return [v for v in found if v is not None]
-
-    def at_commit(self, changes: Sequence[ViewChange], written: Sequence[int], kept: list[ViewChange]) -> AtCommit:
-        return self.process.views.at_commit(changes, written, kept)
 
 
 @dataclass

@@ -1,11 +1,32 @@
-"""Sessions of tests, as they are set."""
+"""Sessions of tests: how they are set, what they run, and a machine that counts as quiet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 from pyspark.sql import SparkSession
+
+from freshview import warehouse as warehouse_module
+
+
+def jobs_run(spark: SparkSession, act: Callable[[], object]) -> int:
+    """How many Spark jobs this thread runs meanwhile."""
+    group = uuid.uuid4().hex
+    spark.sparkContext.setJobGroup(group, "counted")
+    try:
+        act()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def on_a_quiet_machine(patch: pytest.MonkeyPatch, every: float) -> None:
+    """Managers that begin now look for work so often (seconds), and see no load."""
+    patch.setattr(warehouse_module, "_BACKGROUND_SECONDS", every)
+    patch.setattr(warehouse_module, "machine_load", lambda: 0.0)
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.sessions import on_a_quiet_machine
 
 import freshview
 from freshview import Warehouse
-from freshview import warehouse as warehouse_module
 from freshview.catalog.views import Job
 from freshview.errors import Cancelled
 from freshview.events import Event, Events
@@ -171,8 +171,7 @@ _MANY = 4000  # rows of which all triples take minutes, those of a few no time
 @pytest.fixture
 def managed(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     """A warehouse with its manager on, a view that is cheap only over few rows, and a table beside."""
-    monkeypatch.setattr(warehouse_module, "_BACKGROUND_SECONDS", 0.1)
-    monkeypatch.setattr(warehouse_module, "machine_load", lambda: 0.0)
+    on_a_quiet_machine(monkeypatch, 0.1)
     _until(lambda: not _is_running(spark))
     with freshview.connect(tmp_path / "warehouse", spark=spark, background=True) as wh:
         wh.sql("CREATE TABLE s (id INT, PRIMARY KEY (id))")

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.sessions import on_a_quiet_machine
 
 import freshview
 from freshview import Warehouse
-from freshview import warehouse as warehouse_module
 
 
 @pytest.fixture
 def managed(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     """A warehouse with its manager on, on a machine that counts as quiet."""
-    monkeypatch.setattr(warehouse_module, "_BACKGROUND_SECONDS", 0.1)
-    monkeypatch.setattr(warehouse_module, "machine_load", lambda: 0.0)
+    on_a_quiet_machine(monkeypatch, 0.1)
     with freshview.connect(tmp_path / "warehouse", spark=spark, background=True) as wh:
         wh.sql("CREATE TABLE s (id INT, customer INT, PRIMARY KEY (id))")
         wh.sql("CREATE MATERIALIZED VIEW low AS SELECT customer, count(*) n FROM s GROUP BY customer")
@@ -67,8 +66,7 @@ def test_a_view_that_cannot_be_maintained_does_not_stop_the_others(managed: Ware
 def test_closing_while_the_manager_works_leaves_everything_pending_or_done(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warehouse_module, "_BACKGROUND_SECONDS", 0.05)
-    monkeypatch.setattr(warehouse_module, "machine_load", lambda: 0.0)
+    on_a_quiet_machine(monkeypatch, 0.05)
     with freshview.connect(tmp_path / "warehouse", spark=spark, background=True) as wh:
         wh.sql("CREATE TABLE s (id INT, customer INT, PRIMARY KEY (id))")
         wh.sql("CREATE MATERIALIZED VIEW v AS SELECT customer, count(*) n FROM s GROUP BY customer")

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.sessions import jobs_run
 
 import freshview
 from freshview import Warehouse
-
-
-def _jobs(spark: SparkSession, act: Callable[[], object]) -> int:
-    group = uuid.uuid4().hex
-    spark.sparkContext.setJobGroup(group, "counted")
-    try:
-        act()
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
-    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
 
 def test_statements_near_a_key_run_no_job(swh: Warehouse, spark: SparkSession) -> None:
@@ -42,15 +31,15 @@ def test_statements_near_a_key_run_no_job(swh: Warehouse, spark: SparkSession) -
     }
     for text, count in statements.items():
         outcome: list[object] = []
-        assert _jobs(spark, lambda text=text, to=outcome: to.append(swh.sql(text).rows)) == 0, text  # type: ignore[misc]
+        assert jobs_run(spark, lambda text=text, to=outcome: to.append(swh.sql(text).rows)) == 0, text  # type: ignore[misc]
         assert outcome == [count], text
-    assert _jobs(spark, lambda: swh.sql("UPDATE t SET v = 'all' WHERE x > 0")) > 0  # the count counts
+    assert jobs_run(spark, lambda: swh.sql("UPDATE t SET v = 'all' WHERE x > 0")) > 0  # the count counts
 
 
 def test_small_relations_are_read_without_a_job(swh: Warehouse, spark: SparkSession) -> None:
     swh.sql("CREATE TABLE t (k INT PRIMARY KEY, v STRING)")
     swh.sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    assert _jobs(spark, lambda: swh.sql("SELECT k + 1 AS n, upper(v) FROM t WHERE k > 1").collect()) == 0
+    assert jobs_run(spark, lambda: swh.sql("SELECT k + 1 AS n, upper(v) FROM t WHERE k > 1").collect()) == 0
 
 
 def test_literals_keys_and_the_api_need_no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.sessions import setting
+from tests.spark.sessions import jobs_run, setting
 
 from freshview import Warehouse
 from freshview.errors import FreshviewError
@@ -62,23 +60,13 @@ def watched(swh: Warehouse) -> Watched:
     return Watched(swh)
 
 
-def _jobs(spark: SparkSession, act: Callable[[], object]) -> int:
-    group = uuid.uuid4().hex
-    spark.sparkContext.setJobGroup(group, "counted")
-    try:
-        act()
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
-    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
-
-
 def test_a_query_that_no_delta_touches_runs_no_job(watched: Watched, spark: SparkSession) -> None:
     wh = watched.wh
     wh.sql(f"CREATE MATERIALIZED VIEW v AS {_BY_CITY}")
     first = wh.sql("UPDATE c SET city = 'C' WHERE id = 2").csn
     last = wh.sql("INSERT INTO c VALUES (9, 'B')").csn
     found: list[Any] = []
-    assert _jobs(spark, lambda: found.extend(wh.sql("SELECT * FROM v WHERE city = 'A'").collect())) == 0
+    assert jobs_run(spark, lambda: found.extend(wh.sql("SELECT * FROM v WHERE city = 'A'").collect())) == 0
     assert [tuple(r)[:2] for r in found] == [("A", 2)]
     assert wh.history() == []
     (event,) = watched.skipped

@@ -76,3 +76,11 @@ def per_use(root: Node, own: Callable[[Node], int]) -> int:
     for node in bottom_up(root):
         known[id(node)] = own(node) + sum(known[id(i)] for i in node.inputs)
     return known[id(root)]
+
+
+def columns_read(tree: Node) -> dict[str, tuple[str, ...]]:
+    """The columns of each relation that the scans of a tree read."""
+    used: dict[str, dict[str, None]] = {}
+    for scan in scans(tree):
+        used.setdefault(scan.relation, {}).update(dict.fromkeys(c for c, _ in scan.fields))
+    return {relation: tuple(columns) for relation, columns in used.items()}

@@ -164,9 +164,9 @@ class CatalogReader:
         """The CSN up to which nothing is added any more: a view may have seen its last commit only in part."""
         f = t.frontiers.c
         with self.database.read() as c:
-            partial = sa.select(f.csn).where(f.view_id == relation.id, f.stmtsn > 0)
+            partial = sa.select(readable_csn()).where(f.view_id == relation.id, f.stmtsn > 0)
             csn = c.execute(partial).scalar() if relation.kind == "view" else None
-            return PENDING - 1 if csn is None else int(csn) - 1
+            return PENDING - 1 if csn is None else int(csn)
 
     def commits(self, relation_id: int | None = None, after: int = -1) -> list[Commit]:
         """Commits in order, of one relation or of all."""
@@ -289,6 +289,12 @@ _FOUND_AT = _found_at()
 _FOUND_NOW = sa.select(t.relations).where(
     t.relations.c.folded == sa.bindparam("folded"), t.relations.c.dropped_csn.is_(None)
 )
+
+
+def readable_csn() -> sa.ColumnElement[int]:
+    """`Frontier.readable` in SQL."""
+    f = t.frontiers.c
+    return sa.case((f.stmtsn > 0, f.csn - 1), else_=f.csn)
 
 
 def _main(row: Row[Any]) -> Main:

@@ -14,9 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
+from freshview.catalog.reader import readable_csn
 from freshview.catalog.records import Backlog, Relation
 from freshview.catalog.views import CHANGES, Use, ViewCatalog, _beyond_frontiers, source_ids
-from freshview.catalog.writer import Catalog, readable_csn
+from freshview.catalog.writer import Catalog
 
 WINDOW = timedelta(hours=24)  # what happened before says little of what comes
 _MICROSECOND = timedelta(microseconds=1)

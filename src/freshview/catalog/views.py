@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
-from freshview.catalog.records import Backlog, Frontier, Relation, Segment, Task
+from freshview.catalog.records import Backlog, Frontier, Relation, RelationState, Segment, Task
 from freshview.catalog.writer import AtCommit, Catalog, _segment_values
 from freshview.errors import NotFound, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name
@@ -141,6 +141,15 @@ class ViewCatalog:
         if row is None:
             raise NotFound(f"view {view.name}", "it was dropped meanwhile", "See SHOW MATERIALIZED VIEWS.")
         return Frontier(row.csn, row.stmtsn)
+
+    def stored(self, view: Relation, csn: int) -> RelationState:
+        """What is stored at a CSN; the first rows are older than the commit that created the view."""
+        return self.catalog.state(view, max(csn, view.created_csn))
+
+    def by_id(self, view_ids: Collection[int]) -> list[Relation]:
+        """Views, lower ones first."""
+        found = [self.catalog.relation_by_id(i) for i in sorted(view_ids)]
+        return [view for view in found if view is not None]
 
     def bases(self, view: Relation) -> list[int]:
         """Ids of the tables that a view reads, directly or through other views."""

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
-from freshview.catalog.reader import CatalogReader
+from freshview.catalog.reader import CatalogReader, readable_csn
 from freshview.catalog.records import Lease, Main, Pin, Relation, Segment, files_to_json
 from freshview.errors import AlreadyExists, NotFound, SnapshotExpired, StorageUnavailable, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name, fold, refuse_weight
@@ -431,12 +431,6 @@ class Catalog(CatalogReader):
         with self.database.read() as c:
             query = sa.select(t.leases.c.path).where(t.leases.c.relation_id == relation_id)
             return list(c.execute(query).scalars())
-
-
-def readable_csn() -> sa.ColumnElement[int]:
-    """The CSN at which a view's stored rows can be shown: not one that it has seen in part."""
-    f = t.frontiers.c
-    return sa.case((f.stmtsn > 0, f.csn - 1), else_=f.csn)
 
 
 def _segment_values(segment: Segment, csn: int, seq: int) -> dict[str, object]:

@@ -46,13 +46,12 @@ def serve(
 def _maintain_all(warehouse: freshview.Warehouse, report: Report) -> list[str]:
     """Bring each view up to date, whatever happens to the others; the names of those that could not be."""
     failed = []
-    for table in warehouse.status().tables:
-        if table.kind == "view":
-            try:
-                warehouse.maintain([table.name])
-            except FreshviewError as error:
-                report.failed(table.name, str(error))
-                failed.append(table.name)
+    for view in warehouse.status().views:
+        try:
+            warehouse.maintain([view.name])
+        except FreshviewError as error:
+            report.failed(view.name, str(error))
+            failed.append(view.name)
     return failed
 
 

@@ -108,12 +108,18 @@ def _hindrance(report: ViewReport, reports: Iterable[ViewReport], eager: set[int
     if report.eager:
         above = [r.view.name for r in reports if r.eager and report.view.id in {s.id for s in r.sources}]
         return f"the eager view {above[0]} reads it" if above else ""
-    for source in report.sources:
-        if source.is_external:
-            return f"others write {source.name}, which it reads"
-        if source.kind == "view" and source.id not in eager:
-            return f"it reads {source.name}, which is lazy"
-    return ""
+    source = keeps_lazy(report.sources, lambda view: view.id in eager)
+    if source is None:
+        return ""
+    if source.is_external:
+        return f"others write {source.name}, which it reads"
+    return f"it reads {source.name}, which is lazy"
+
+
+def keeps_lazy(sources: Iterable[Relation], is_eager: Callable[[Relation], bool]) -> Relation | None:
+    """The first of a view's sources for which it cannot be eager: what an eager view reads changes only by commits
+    that can maintain it."""
+    return next((s for s in sources if s.is_external or (s.kind == "view" and not is_eager(s))), None)
 
 
 def is_auto(view: Relation) -> bool:

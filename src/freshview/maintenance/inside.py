@@ -15,16 +15,17 @@ Law: with the commit an eager view equals its definition; a kept overlay is what
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from freshview.catalog.records import Frontier, Relation, RelationState, Segment
-from freshview.catalog.views import Job, Outdated, ViewChange
-from freshview.catalog.writer import AtCommit, Catalog
+from freshview.catalog.views import Job, Outdated, ViewCatalog, ViewChange
+from freshview.catalog.writer import AtCommit
 from freshview.errors import FreshviewError, ViewUnusable, WriteConflict
-from freshview.maintenance.jobs import give_up, is_transient, store
+from freshview.maintenance.jobs import condensed, give_up, is_transient, store
 from freshview.maintenance.span import Own, Point, Span, in_memory, later_than
 from freshview.maintenance.work import Work
 from freshview.storage.store import Storage
@@ -64,20 +65,11 @@ class Overlay:
 
 
 class Keeper(Protocol):
-    """What is asked of those who keep the views."""
+    """What is asked of those who maintain the views."""
 
-    @property
-    def stores(self) -> tuple[Catalog, Storage, Callable[[], float]]: ...
     def sources(self, view: Relation) -> list[Relation]: ...
-    def bases(self, view: Relation) -> list[int]: ...
     def bring(self, view: Relation, csn: int) -> list[Job]: ...
-    def position(self, view: Relation) -> Frontier: ...
-    def stored_at(self, view: Relation, csn: int) -> int | None: ...
-    def stored(self, view: Relation, csn: int) -> RelationState: ...
     def change(self, view: Relation, span: Span, stored: RelationState) -> Work: ...
-    def newest(self) -> int: ...
-    def by_id(self, view_ids: Collection[int]) -> list[Relation]: ...
-    def at_commit(self, changes: Sequence[ViewChange], written: Sequence[int], kept: list[ViewChange]) -> AtCommit: ...
 
 
 class Inside:
@@ -85,12 +77,17 @@ class Inside:
 
     def __init__(
         self,
+        views: ViewCatalog,
+        storage: Storage,
         keeper: Keeper,
         transaction: Transaction,
         turn: threading.RLock,
         make_way: Callable[[Iterable[str]], None] = lambda _: None,
     ) -> None:
         """`make_way` stops background jobs, but for these views."""
+        self._views = views
+        self._catalog = views.catalog
+        self._storage = storage
         self._keeper = keeper
         self._make_way = make_way
         self._transaction = transaction
@@ -130,20 +127,19 @@ class Inside:
         return overlay
 
     def _begun(self, view: Relation, base: int) -> Overlay | None:
-        if base >= self._keeper.position(view).readable:
+        if base >= self._views.frontier(view):
             self._keeper.bring(view, base)
-        start, at = self._keeper.position(view), self._keeper.stored_at(view, base)
-        return None if at is None else Overlay(view, base, start, self._keeper.stored(view, at))
+        start, at = self._views.position(view), self._views.stored_at(view, base)
+        return None if at is None else Overlay(view, base, start, self._views.stored(view, at))
 
     def _extend(self, overlay: Overlay, own: Own) -> None:
-        catalog, storage, clock = self._keeper.stores
-        span = Span(catalog, storage, Point(overlay.base, own=overlay.seen), Point(overlay.base, own=own))
-        begun = clock()
-        work = self._keeper.change(overlay.view, span, overlay.state)
-        overlay.add(work, own, self._transaction.stmtsn, clock() - begun)
+        start, end = (Point(overlay.base, own=rows) for rows in (overlay.seen, own))
+        begun = time.monotonic()
+        work = self._keeper.change(overlay.view, Span(self._catalog, self._storage, start, end), overlay.state)
+        overlay.add(work, own, self._transaction.stmtsn, time.monotonic() - begun)
 
     def _touches(self, view: Relation) -> bool:
-        return bool(self._transaction.written.intersection(self._keeper.bases(view)))
+        return bool(self._transaction.written.intersection(self._views.bases(view)))
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -153,13 +149,13 @@ class Inside:
         with ExitStack() as turn:
             for _ in range(_ATTEMPTS):
                 try:
-                    return attempt(self._keeper.at_commit(self._changes(eager), self._written, self._kept))
+                    return attempt(self._views.at_commit(self._changes(eager), self._written, self._kept))
                 except Outdated as outdated:
                     if not eager:
                         turn.enter_context(self._turn)
                     eager |= outdated.view_ids
                     self._discard()
-        names = ", ".join(v.name for v in self._keeper.by_id(eager))
+        names = ", ".join(v.name for v in self._views.by_id(eager))
         raise WriteConflict(
             f"transaction {self._transaction.txsn}",
             f"others kept changing what the eager view {names} reads while it was maintained",
@@ -172,7 +168,7 @@ class Inside:
 
     def _changes(self, eager: set[int]) -> list[ViewChange]:
         """What the commit should show, lower views first."""
-        for view in self._keeper.by_id(eager):
+        for view in self._views.by_id(eager):
             self._make(view)
         self._offered = []
         for _, overlay in sorted(self._overlays.items()):
@@ -184,7 +180,7 @@ class Inside:
         """The overlay of an eager view on top of the newest commit."""
         self._make_way([view.name])
         try:
-            if self._overlay(view, self._keeper.newest()) is None:
+            if self._overlay(view, self._catalog.snapshot()) is None:
                 raise WriteConflict(f"view {view.name}", "is being maintained elsewhere", "Run the transaction again.")
         except FreshviewError as error:
             if is_transient(error):
@@ -204,15 +200,14 @@ class Inside:
             return None  # views over views are kept whole or not at all
         if rest and not overlay.stmtsn:
             return None  # it was asked for before the first statement
-        catalog, storage, _ = self._keeper.stores
-        stored = [store(catalog, storage, view.id, s.rows_in_memory) for s in overlay.segments]
+        stored = [store(self._catalog, self._storage, view.id, s.rows_in_memory) for s in overlay.segments]
         segments = tuple(s for parts, _ in stored for s in parts)
         leases = tuple(lease for _, held in stored for lease in held)
         rows = sum(s.rows for s in segments)
-        rows_in = sum(s.rows for i in self._keeper.bases(view) for s in own.get(i, ()))
+        rows_in = sum(s.rows for i in self._views.bases(view) for s in own.get(i, ()))
         job = Job(
             view.id, overlay.start.readable, 0, overlay.strategy, 1, overlay.delta_rows, rows, overlay.seconds, None,
-            view.name, rows_in, max(rows_in - overlay.delta_rows, 0), {"compute": overlay.seconds},
+            view.name, rows_in, condensed(overlay.strategy, rows_in, overlay.delta_rows), {"compute": overlay.seconds},
         )  # fmt: skip
         return ViewChange(
             view, overlay.base, overlay.start, segments, leases, overlay.stmtsn if rest else 0, below, job
@@ -229,9 +224,8 @@ class Inside:
         self._overlays.clear()
 
     def _discard(self) -> None:
-        catalog, storage, _ = self._keeper.stores
         taken = {change.view.id for change in self._kept} if self._transaction.csn is not None else set()
         for change in self._offered:
             if change.leases and change.view.id not in taken:
-                give_up(catalog, storage, change.view.id, list(change.segments), list(change.leases))
+                give_up(self._catalog, self._storage, change.view.id, list(change.segments), list(change.leases))
         self._offered = []

@@ -201,7 +201,7 @@ class Jobs:
                 phases = {"wait": waited, "sources": sources, "compute": computed - begun, "store": now - computed}
                 job = Job(
                     view.id, c0, c1, work.strategy, len(left.tasks), work.delta_rows, work.rows.num_rows, now - begun,
-                    None, view.name, left.rows, _condensed(work, left.rows), phases,
+                    None, view.name, left.rows, condensed(work.strategy, left.rows, work.delta_rows), phases,
                     {c.on: (c.read, c.left) for c in work.condensed},
                 )  # fmt: skip
                 done = self._views.apply(view, start, c1, segments, leases, job)
@@ -218,15 +218,13 @@ class Jobs:
         what = str(error) or type(error).__name__
         how = "cancelled" if isinstance(error, Cancelled) else "failed"
         with suppress(FreshviewError):  # the error that is under way tells more
-            self._views.record(
-                Job(view.id, c0, c1, how, len(left.tasks), 0, 0, seconds, what, view.name, left.rows)
-            )
+            self._views.record(Job(view.id, c0, c1, how, len(left.tasks), 0, 0, seconds, what, view.name, left.rows))
         self._events.emit(f"job.{how}", view=view.name, from_csn=c0, to_csn=c1, error=what)
 
 
-def _condensed(work: Work, rows_in: int) -> int:
+def condensed(strategy: str, rows_in: int, delta_rows: int) -> int:
     """Rows that cancelled before any join; a job that recomputed looked at none of them."""
-    return max(rows_in - work.delta_rows, 0) if work.strategy in ("incremental", "nothing") else 0
+    return max(rows_in - delta_rows, 0) if strategy in ("incremental", "nothing") else 0
 
 
 def _crowded(view: Relation) -> FreshviewError:

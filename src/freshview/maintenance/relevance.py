@@ -45,7 +45,7 @@ from freshview.algebra.nodes import (
     same,
 )
 from freshview.algebra.pruning import pruned
-from freshview.algebra.traversal import bottom_up, rewrite, scans
+from freshview.algebra.traversal import bottom_up, columns_read, rewrite, scans
 from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
@@ -57,7 +57,7 @@ from freshview.maintenance.definition import Definition, visible_columns
 from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.maintenance.runner import Runner
 from freshview.maintenance.span import Span
-from freshview.maintenance.tasks import Pending, pending
+from freshview.maintenance.tasks import Pending
 from freshview.sql.rendering import text
 from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.store import Storage
@@ -198,10 +198,7 @@ class _Projection:
     @cached_property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """The columns of each table that the definition uses."""
-        used: dict[str, dict[str, None]] = {}
-        for scan in scans(self.tree):
-            used.setdefault(scan.relation, {}).update(dict.fromkeys(c for c, _ in scan.fields))
-        return {name: tuple(columns) for name, columns in used.items()}
+        return columns_read(self.tree)
 
     @cached_property
     def _empty(self) -> dict[str, object]:
@@ -228,10 +225,12 @@ class Relevance:
         self._runner_of = runner_of
         self._projections: dict[tuple[int, int], _Projection] = {}
 
-    def unaffected(self, view: Relation, csn: int, matching: Matching, reader: SparkEngine) -> RelationState | None:
-        """The stored rows, if they answer a query at a CSN as they are; None if the view may have to be maintained."""
+    def unaffected(
+        self, view: Relation, left: Pending, csn: int, matching: Matching, reader: SparkEngine
+    ) -> RelationState | None:
+        """The stored rows, if they answer a query at a CSN as they are, whatever is `left` to do for the view until
+        then; None if it may have to be maintained."""
         try:
-            left = pending(self._views, view, csn)
             if not _is_worth_testing(left):
                 return None
             conditions = matching(visible_columns(view))
@@ -242,7 +241,7 @@ class Relevance:
             try:
                 if self._catalog.horizon() > start or self._is_relevant(view, left, csn, conditions, reader):
                     return None
-                stored = self._catalog.state(view, max(start, view.created_csn))
+                stored = self._views.stored(view, start)
             finally:
                 self._catalog.release(pin)
         except (FreshviewError, SqlglotError, TooLarge):
@@ -327,7 +326,7 @@ def _is_met(projection: _Projection, path: Node, table: str, delta: pa.Table) ->
 
 # Settings, besides those that a view keeps, that bear on literals and comparisons; with what they are if nobody says.
 _READING = {
-    "spark.sql.timestampType": "TIMESTAMP_LTZ", "spark.sql.session.collation.default": "UTF8_BINARY",
+    "spark.sql.session.collation.default": "UTF8_BINARY",
     "spark.sql.legacy.literal.pickMinimumPrecision": "true",
     "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
     "spark.sql.legacy.allowNegativeScaleOfDecimal": "false",

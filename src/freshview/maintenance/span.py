@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.catalog.records import PENDING, Relation, RelationState, Segment
@@ -75,14 +76,13 @@ class Span:
         return in_memory(segment, rows.filter(chosen))
 
 
-def in_memory(segment: Segment, rows: object) -> Segment | None:
+def in_memory(segment: Segment, rows: pa.Table) -> Segment | None:
     """Some rows of a segment, as one that only this process knows; None if there are none."""
-    count = rows.num_rows  # type: ignore[attr-defined]
-    if not count:
+    if not rows.num_rows:
         return None
     return replace(
-        segment, csn=PENDING, seq=0, rows=count, size=rows.nbytes, payload=None, files=(),  # type: ignore[attr-defined]
-        stmtsn=None, action=None, rows_in_memory=rows,
+        segment, csn=PENDING, seq=0, rows=rows.num_rows, size=rows.nbytes, payload=None, files=(), stmtsn=None,
+        action=None, rows_in_memory=rows,
     )  # fmt: skip
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from freshview.catalog.records import PENDING, Frontier, Lease, Relation, RelationState, Segment
-from freshview.catalog.views import Job, ViewCatalog, ViewChange
-from freshview.catalog.writer import AtCommit, Catalog
+from freshview.catalog.views import Job, ViewCatalog
+from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, ViewUnusable
 from freshview.events import Events
+from freshview.maintenance.advice import keeps_lazy
 from freshview.maintenance.checking import Difference, compared
-from freshview.maintenance.cost import Pace, estimate
+from freshview.maintenance.cost import Pace
 from freshview.maintenance.definition import (
     Definition,
     analyse,
@@ -38,12 +39,11 @@ from freshview.maintenance.relevance import Matching, Relevance
 from freshview.maintenance.runner import Frame, Runner
 from freshview.maintenance.span import Point, Span
 from freshview.maintenance.tasks import JOB_ROWS, pending
-from freshview.maintenance.work import Work, Working
+from freshview.maintenance.work import Work, Working, estimate_full
 from freshview.relation.delta import INSERT, tag
 from freshview.relation.schema import Schema
 from freshview.sql.binding import bind
 from freshview.sql.statements import CreateView
-from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import INLINE_BYTES, Transaction
 
@@ -127,10 +127,7 @@ class ViewKeeper:
 
     def _learn_full(self, view_id: int, definition: Definition, csn: int, seconds: float) -> None:
         """What computing all rows took: the first thing that is known of a view's cost."""
-        if definition.form is None:
-            return
-        rows = {n: self._catalog.state(r, csn).rows_at_most for n, r in definition.sources.items()}
-        expected = estimate(definition.form.tree, lambda s: rows[s.relation] if rows[s.relation] > LOCAL_ROWS else 0)
+        expected = estimate_full(definition, lambda source: self._catalog.state(source, csn))
         if expected.rows:
             self._paces.setdefault(view_id, Pace()).learn("full", expected.seconds, seconds)
 
@@ -246,7 +243,7 @@ class ViewKeeper:
     def _work(self, view: Relation, start: Frontier, c1: int, full: bool) -> Work:
         """The change of the stored rows from the frontier to c1."""
         span = Span(self._catalog, self._storage, Point(start.csn, start.stmtsn), Point(c1))
-        return self.change(view, span, self.stored(view, start.csn), full=full)
+        return self.change(view, span, self._views.stored(view, start.csn), full=full)
 
     def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Work:
         """The change of a view's stored rows over a span."""
@@ -257,45 +254,20 @@ class ViewKeeper:
         )
         return working.work(full=full)
 
-    def stored(self, view: Relation, csn: int) -> RelationState:
-        """What is stored at a CSN; the first rows are older than the commit that created the view."""
-        return self._catalog.state(view, max(csn, view.created_csn))
-
     # -- inside transactions -----------------------------------------------------------------------
 
     def inside(self, transaction: Transaction, make_way: Callable[[Iterable[str]], None]) -> Inside:
         """What views are to a transaction, from its begin to its commit."""
-        return Inside(self, transaction, self._eager_turn, make_way)
-
-    @property
-    def stores(self) -> tuple[Catalog, Storage, Callable[[], float]]:
-        return self._catalog, self._storage, time.monotonic
+        return Inside(self._views, self._storage, self, transaction, self._eager_turn, make_way)
 
     def sources(self, view: Relation) -> list[Relation]:
         return list(self.definition(view).sources.values())
-
-    def position(self, view: Relation) -> Frontier:
-        return self._views.position(view)
-
-    def stored_at(self, view: Relation, csn: int) -> int | None:
-        return self._views.stored_at(view, csn)
-
-    def newest(self) -> int:
-        return self._catalog.snapshot()
-
-    def by_id(self, view_ids: Collection[int]) -> list[Relation]:
-        """Views, lower ones first."""
-        found = [self._catalog.relation_by_id(i) for i in sorted(view_ids)]
-        return [view for view in found if view is not None]
-
-    def at_commit(self, changes: Sequence[ViewChange], written: Sequence[int], kept: list[ViewChange]) -> AtCommit:
-        return self._views.at_commit(changes, written, kept)
 
     def set_eager(self, view: Relation, eager: bool) -> None:
         """Have commits maintain a view from now on, or no more."""
         if eager:
             self._require_eager_sources(view.name, self.sources(view))
-            self.bring(view, self.newest())
+            self.bring(view, self._catalog.snapshot())
         elif above := [d.name for d in self._views.dependents(view) if self._views.is_eager(d)]:
             raise NotMaintainable(
                 f"view {view.name}", f"the eager view {above[0]} reads it", "Make that one lazy first."
@@ -303,16 +275,15 @@ class ViewKeeper:
         self._views.set_eager(view, eager)
 
     def _require_eager_sources(self, name: str, sources: Sequence[Relation]) -> None:
-        """What an eager view reads changes only by commits that can maintain it."""
-        for source in sources:
-            if source.is_external:
-                raise NotMaintainable(
-                    f"view {name}", f"others write {source.name}, so no commit can maintain the view", "Leave it lazy."
-                )
-            if source.kind == "view" and not self._views.is_eager(source):
-                raise NotMaintainable(
-                    f"view {name}", f"it reads {source.name}, which is not eager", f"Make {source.name} eager first."
-                )
+        source = keeps_lazy(sources, self._views.is_eager)
+        if source is not None and source.is_external:
+            raise NotMaintainable(
+                f"view {name}", f"others write {source.name}, so no commit can maintain the view", "Leave it lazy."
+            )
+        if source is not None:
+            raise NotMaintainable(
+                f"view {name}", f"it reads {source.name}, which is not eager", f"Make {source.name} eager first."
+            )
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -332,20 +303,26 @@ class ViewKeeper:
         """
         reader = self._reader()
         if not fresh:
-            return reader.frame(view, max(self._views.frontier(view), view.created_csn))
+            return self._shown(view, self._views.frontier(view), reader)
         left = pending(self._views, view, csn)
         if not left.tasks and left.frontier.readable <= csn:  # nothing to do, which one question tells
-            return reader.frame(view, max(csn, view.created_csn))
-        stored = self._relevance.unaffected(view, csn, matching, reader.engine) if matching is not None else None
+            return self._shown(view, csn, reader)
+        stored = None
+        if matching is not None:
+            stored = self._relevance.unaffected(view, left, csn, matching, reader.engine)
         if stored is not None:
             return reader.visible(view, reader.engine.scan(stored))
-        if csn >= self._views.frontier(view):
+        if csn >= left.frontier.readable:
             try:
                 self.bring(view, csn)
             except FreshviewError:
                 return self.from_definition(view, csn)
         at = self._views.stored_at(view, csn)
-        return self.from_definition(view, csn) if at is None else reader.frame(view, max(at, view.created_csn))
+        return self.from_definition(view, csn) if at is None else self._shown(view, at, reader)
+
+    def _shown(self, view: Relation, csn: int, runner: Runner) -> Frame:
+        """What is stored at a CSN, as queries see it."""
+        return runner.visible(view, runner.engine.scan(self._views.stored(view, csn)))
 
     def from_definition(self, view: Relation, csn: int, state: States | None = None) -> Frame:
         """What the definition gives at a CSN, or over states of the caller's (a transaction's)."""
@@ -416,9 +393,7 @@ class ViewKeeper:
         at = self._views.frontier(view)
         runner = self._runner_of(view)
         shown = Schema(tuple(view.schema.column(c) for c in self.definition(view).names))
-        return compared(
-            runner.engine, self._defined(view, at, None, runner), runner.frame(view, max(at, view.created_csn)), shown
-        )
+        return compared(runner.engine, self._defined(view, at, None, runner), self._shown(view, at, runner), shown)
 
     def explain(self, view: Relation) -> str:
         """How the view is stored and maintained, operator by operator, and the query a refresh would run."""

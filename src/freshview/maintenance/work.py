@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT, Node, Scan
-from freshview.algebra.traversal import scans
+from freshview.algebra.traversal import columns_read, scans
 from freshview.catalog.records import Relation, RelationState
 from freshview.delta.forms import STORED, delta_plan
 from freshview.delta.near import reduced
@@ -87,10 +86,8 @@ class Working:
         begun = time.monotonic()
         work = run()
         took = time.monotonic() - begun
-        with suppress(TooLarge, SnapshotExpired):  # a change that cannot be had cannot be estimated; the result stands
-            expected = self._expected(plan, strategy)
-            if expected and self._estimate_full.rows:
-                self.pace.learn(strategy, expected, took)
+        if self._estimate_full.rows:
+            self.pace.learn(strategy, self._expected(plan), took)
         return work
 
     # -- what changed ------------------------------------------------------------------------------
@@ -114,10 +111,8 @@ class Working:
     def _columns(self) -> dict[str, tuple[str, ...]]:
         """The columns of each source that the definition uses; of a table that is only counted, the first."""
         assert self.definition.form is not None
-        used: dict[str, dict[str, None]] = {name: {} for name in self.definition.sources}
-        for scan in scans(self.definition.form.tree):
-            used[scan.relation].update(dict.fromkeys(c for c, _ in scan.fields))
-        return {n: tuple(c) or self.definition.sources[n].schema.names[:1] for n, c in used.items()}
+        used = columns_read(self.definition.form.tree)
+        return {n: used.get(n) or s.schema.names[:1] for n, s in self.definition.sources.items()}
 
     @property
     def _rows(self) -> int:
@@ -137,18 +132,17 @@ class Working:
         plan = self._plan(outward=False)
         if self._left_to_spark(plan):
             plan = self._plan(outward=True)
-        incremental, full = (self._expected(plan, s) * self._factor(s) for s in ("incremental", "full"))
+        incremental = self._expected(plan) * self._factor("incremental")
+        full = self._expected(None) * self._factor("full")
         return plan if forced or incremental <= full + _SLACK else None
 
     def _factor(self, strategy: str) -> float:
         """What was learnt of a strategy; where all is small, times tell more of the machine than of the way."""
         return self.pace.factor(strategy) if self._estimate_full.rows else 1.0
 
-    def _expected(self, plan: Node | None, strategy: str) -> float:
-        """Seconds that a job should take, by the estimate alone."""
-        if strategy == "incremental" and plan is not None:
-            return self._estimate(plan).seconds
-        return self._estimate_full.seconds if self.definition.form is not None else 0.0
+    def _expected(self, plan: Node | None) -> float:
+        """Seconds that a job should take, by the estimate alone; without a plan it recomputes."""
+        return self._estimate(plan).seconds if plan is not None else self._estimate_full.seconds
 
     def _is_large(self, name: str) -> bool:
         rows = self._state(Scan(name, (), "new")).rows_at_most
@@ -186,8 +180,7 @@ class Working:
 
     @cached_property
     def _estimate_full(self) -> Estimate:
-        assert self.definition.form is not None
-        return estimate(self.definition.form.tree, self._rows_to_read)
+        return estimate_full(self.definition, self.span.after)
 
     def _state(self, scan: Scan) -> RelationState:
         """The state that a scan reads. What did not change is the same before and after."""
@@ -237,6 +230,14 @@ class Working:
                 difference = runner.engine.difference(rows, runner.engine.scan(self.stored), schema)
                 signed = runner.fetch(difference, with_weight(schema))
         return Work("full", net(signed, schema), 0)
+
+
+def estimate_full(definition: Definition, state: Callable[[Relation], RelationState]) -> Estimate:
+    """What recomputing a view should cost, over these states of its sources; nothing is known of one without a tree."""
+    if definition.form is None:
+        return Estimate(0, 0)
+    rows = {name: state(source).rows_at_most for name, source in definition.sources.items()}
+    return estimate(definition.form.tree, lambda s: rows[s.relation] if rows[s.relation] > LOCAL_ROWS else 0)
 
 
 def _weighted(rows: pa.Table, weight: int, schema: Schema) -> pa.Table:

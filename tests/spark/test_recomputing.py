@@ -1,0 +1,110 @@
+"""Recomputing: of changes too large for the driver, by the view's own words, compared where it fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from freshview import Warehouse
+from freshview.maintenance import changes, work
+from freshview.maintenance.cost import Pace
+from freshview.maintenance.runner import Runner
+
+
+@pytest.mark.parametrize("mode", ["lazy", "eager"])
+def test_a_change_too_large_for_the_driver_is_recomputed(
+    swh: Warehouse, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Law: what cannot be had as a delta can still be had as a result; estimating it afterwards fails no job."""
+    monkeypatch.setattr(changes, "OVERLAY_ROWS", 10)
+    swh.sql("CREATE TABLE t (id INT, g INT, PRIMARY KEY (id))")
+    swh.sql("INSERT INTO t VALUES " + ", ".join(f"({i}, {i % 3})" for i in range(30)))
+    swh.sql(
+        f"CREATE MATERIALIZED VIEW v TBLPROPERTIES ('maintenance'='{mode}') AS SELECT g, count(*) n FROM t GROUP BY g"
+    )
+    swh.sql("UPDATE t SET g = g + 1")
+    swh.maintain(["v"])
+    assert swh.history("v")[-1].strategy == "full"
+    assert swh.history("v")[-1].error is None
+    assert sorted(swh.sql("SELECT * FROM v", freshness="any").collect()) == [(1, 10), (2, 10), (3, 10)]
+    assert swh.check("v").ok
+
+
+def _filled(wh: Warehouse, rows: int) -> None:
+    wh.sql("CREATE TABLE t (id BIGINT, g INT, PRIMARY KEY (id))")
+    wh.sql(f"INSERT INTO t SELECT id, CAST(id % 3 AS INT) FROM range({rows})")
+
+
+@pytest.mark.parametrize("most", [200_000, 0], ids=["on the driver", "by Spark"])
+def test_only_what_differs_is_written_wherever_it_is_compared(
+    swh: Warehouse, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(work, "OVERLAY_ROWS", most)
+    _filled(swh, 30)
+    swh.sql("CREATE MATERIALIZED VIEW v TBLPROPERTIES ('refresh'='full') AS SELECT id, g FROM t WHERE g < 2")
+    swh.sql("UPDATE t SET g = 2 WHERE id = 0")
+    (job,) = swh.maintain(["v"])
+    assert (job.strategy, job.view_rows) == ("full", 1)
+    assert swh.sql("REFRESH MATERIALIZED VIEW v FULL").rows == 0
+    assert swh.check("v").ok
+
+
+@pytest.mark.parametrize(
+    ("definition", "own"),
+    [
+        ("SELECT id, g FROM t WHERE g IN (SELECT max(g) FROM t)", True),
+        ("SELECT g, count(*) n FROM t GROUP BY g", False),  # what is stored has more columns
+        ("SELECT id, g FROM t ORDER BY g LIMIT 2", False),  # ties are broken
+        ("SELECT id, row_number() OVER (PARTITION BY g ORDER BY g) r FROM t", False),
+    ],
+)
+def test_a_view_is_recomputed_by_its_own_words_where_they_give_what_is_stored(
+    swh: Warehouse, monkeypatch: pytest.MonkeyPatch, definition: str, own: bool
+) -> None:
+    _filled(swh, 30)
+    swh.sql(f"CREATE MATERIALIZED VIEW v AS {definition}")
+    asked: list[str] = []
+    real = Runner.original
+
+    def noted(runner: Runner, text: str, frames: Any) -> Any:
+        asked.append(text)
+        return real(runner, text, frames)
+
+    monkeypatch.setattr(Runner, "original", noted)
+    swh.sql("REFRESH MATERIALIZED VIEW v FULL")
+    assert (asked == [definition]) is own
+
+
+def test_columns_that_come_later_change_nothing_in_a_views_own_words(swh: Warehouse) -> None:
+    """A NATURAL JOIN and a star mean the columns of the day on which the view was created."""
+    _filled(swh, 30)
+    swh.sql("CREATE TABLE u (id BIGINT, w INT, PRIMARY KEY (id))")
+    swh.sql("INSERT INTO u VALUES (1, 1), (2, 2)")
+    swh.sql("CREATE MATERIALIZED VIEW v AS SELECT * FROM t NATURAL JOIN u")
+    for table in ("t", "u"):
+        swh.sql(f"ALTER TABLE {table} ADD COLUMN more INT")
+    swh.sql("UPDATE t SET more = 7 WHERE id = 1")
+    swh.sql("REFRESH MATERIALIZED VIEW v FULL")
+    assert sorted(map(tuple, swh.sql("SELECT * FROM v").collect())) == [(1, 1, 1), (2, 2, 2)]
+
+
+def test_what_jobs_took_decides_between_the_ways(swh: Warehouse) -> None:
+    """Over tables that Spark reads from files; a full refresh is measured without reading what changed."""
+    _filled(swh, 20_000)
+    swh.sql("CREATE MATERIALIZED VIEW v AS SELECT g, count(*) n FROM t GROUP BY g")
+    view = swh._catalog.relation("v")
+
+    def strategy() -> str:
+        swh.sql("UPDATE t SET g = g + 1 WHERE id < 3")
+        return swh.maintain(["v"])[0].strategy
+
+    dear, cheap = Pace(), Pace()
+    for pace, worse, better in ((dear, "incremental", "full"), (cheap, "full", "incremental")):
+        pace.learn(worse, 1.0, 20.0)
+        pace.learn(better, 1.0, 0.05)
+    swh._keeper._paces[view.id] = dear
+    assert strategy() == "full"
+    swh._keeper._paces[view.id] = cheap
+    assert strategy() == "incremental"
+    assert swh.check("v").ok
