@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.records import Relation, RelationState
-from freshview.catalog.reports import Holder, Reports, overdue, told_overdue
+from freshview.catalog.reports import Reports
 from freshview.catalog.views import Job
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
@@ -41,7 +41,6 @@ from freshview.maintenance.manager import (
     with_lower,
 )
 from freshview.maintenance.notice import look
-from freshview.maintenance.overview import ViewStatus, overview
 from freshview.maintenance.relevance import Matching
 from freshview.maintenance.vacuum import RETENTION, vacuum
 from freshview.maintenance.views import ViewKeeper
@@ -73,6 +72,7 @@ from freshview.sql.statements import (
     Update,
     Vacuum,
 )
+from freshview.standing import Status, standing
 from freshview.storage.external import describe, external_schema, open_external
 from freshview.storage.files import storage_errors
 from freshview.storage.store import Storage
@@ -88,31 +88,6 @@ if TYPE_CHECKING:
 _BACKGROUND_SECONDS = 2.0
 _ADVICE_SECONDS = 60.0  # between two looks at the modes of views that were left to the advice
 _RETRIES = 5  # of a statement that commits by itself and lost a race
-
-
-@dataclass(frozen=True)
-class TableStatus:
-    """One table in a status report."""
-
-    name: str
-    kind: str
-    rows_in_main: int
-    pending_segments: int
-    pending_rows: int
-
-
-@dataclass(frozen=True)
-class Status:
-    """Where a warehouse stands. Two are equal if nothing was committed in between, whatever the time."""
-
-    path: str
-    catalog: str
-    csn: int
-    horizon: int
-    tables: tuple[TableStatus, ...]
-    views: tuple[ViewStatus, ...] = ()
-    holders: tuple[Holder, ...] = field(default=(), compare=False)  # who keeps old versions, the oldest first
-    held_by: str = field(default="", compare=False)  # who has done so for longer than the default retention
 
 
 @dataclass(frozen=True)
@@ -254,23 +229,7 @@ class Warehouse:
 
     def status(self) -> Status:
         """Where the warehouse stands; starts no Spark."""
-        backlog = self._catalog.backlog()
-        tables = []
-        for relation in self._catalog.relations():
-            main = self._catalog.latest_main(relation.id)
-            segments, rows, _ = backlog.get(relation.id, (0, 0, 0))
-            tables.append(TableStatus(relation.name, relation.kind, main.rows if main else 0, segments, rows))
-        holders = Reports(self._catalog).holders(RETENTION)
-        return Status(
-            str(self.path),
-            str(self._catalog.database),
-            self._catalog.snapshot(),
-            self._catalog.horizon(),
-            tuple(tables),
-            overview(self._catalog),
-            holders,
-            told_overdue(overdue(holders, RETENTION)),
-        )
+        return standing(self.path, self._catalog)
 
     def check(self, name: str) -> CheckReport:
         """Is what is stored right?
