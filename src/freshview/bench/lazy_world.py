@@ -12,16 +12,10 @@ import pyarrow.parquet as pq
 
 import freshview
 from freshview import Warehouse
-from freshview.bench.data import tpch
-from freshview.bench.views import V1, loaded
+from freshview.bench.data import V1, V2, tpch
+from freshview.bench.views import loaded
 from freshview.storage.main import plain
 
-# V2 of LAZY §5.1: orders whose customer and supplier come from different nations.
-V2 = """SELECT s_name, c_name, c_mktsegment, ps_comment, o_orderkey, o_orderdate, l_linenumber, l_quantity,
-    l_extendedprice, ps_supplycost
-FROM customer, orders, lineitem, supplier, partsupp
-WHERE c_custkey = o_custkey AND o_orderkey = l_orderkey AND l_suppkey = ps_suppkey AND l_partkey = ps_partkey
-    AND ps_suppkey = s_suppkey AND s_nationkey <> c_nationkey"""
 _TABLES = ("customer", "orders", "lineitem", "nation", "supplier", "partsupp")
 _SEGMENTS = ("AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY")
 EIGHT_MORE = {

@@ -18,23 +18,13 @@ import freshview
 from freshview import Warehouse
 from freshview.algebra.stages import staged
 from freshview.bench.conformance import named_apart, queries_of, without_order
-from freshview.bench.data import tpch
+from freshview.bench.data import KEYS, V1, tpch
 from freshview.bench.measure import Figure, Timing, shown
 from freshview.delta.forms import delta_plan
 from freshview.delta.near import reduced
 from freshview.errors import FreshviewError, QueryFailed
 from freshview.sql.rendering import render
 
-KEYS = {
-    "customer": "c_custkey", "orders": "o_orderkey", "lineitem": "l_orderkey, l_linenumber", "nation": "n_nationkey",
-    "region": "r_regionkey", "part": "p_partkey", "supplier": "s_suppkey", "partsupp": "ps_partkey, ps_suppkey",
-}  # fmt: skip
-# V1 of LAZY §5.1.
-V1 = """SELECT n_name, c_mktsegment, count(*) AS totalcnt, sum(l_extendedprice) AS totalprice,
-    sum(l_quantity) AS totalquantity
-FROM customer, orders, lineitem, nation
-WHERE c_custkey = o_custkey AND o_orderkey = l_orderkey AND n_nationkey = c_nationkey
-GROUP BY n_name, c_mktsegment"""
 _FIVE = """SELECT n_name, c_name, o_orderdate, l_quantity, s_name FROM customer, orders, lineitem, supplier, nation
 WHERE c_custkey = o_custkey AND o_orderkey = l_orderkey AND l_suppkey = s_suppkey AND n_nationkey = c_nationkey"""
 
