@@ -21,7 +21,9 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-_COLORS = {"update": "#d1603d", "interval": "#d9d9d9", "maintenance": "#3d6fa5", "query": "#5b9a68"}
+_COLORS = {
+    "update": "#d1603d", "interval": "#d9d9d9", "maintenance": "#3d6fa5", "query": "#5b9a68", "fresh answer": "#5b9a68",
+}  # fmt: skip
 _ROOM = 1.3  # of the longest bar, so that its number fits beside it
 
 

@@ -75,6 +75,13 @@ def alternated(actions: dict[str, Callable[[int], object]], repeat: int, warmup:
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
+def spread(over: Timing, under: Timing) -> tuple[float, float]:
+    """Between which values the ratio of two timings lay, round by round; of many rounds the middle eight tenths."""
+    ratios = sorted(a / b for a, b in zip(over.seconds, under.seconds, strict=True))
+    left_out = len(ratios) // 10
+    return ratios[left_out], ratios[-1 - left_out]
+
+
 def peak_memory() -> int:
     """The most memory this process has had resident, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -107,6 +114,8 @@ class Figure:
     details: dict[str, str]
     at_least: bool = False
     chart: Chart | None = None
+    spread: tuple[float, float] | None = None  # of the value over repetitions
+    always: bool = False  # the limit is one of correctness: it holds at every scale
 
     @property
     def met(self) -> bool | None:
@@ -119,4 +128,8 @@ class Figure:
             "name": self.name, "value": round(self.value, 4), "limit": self.limit, "unit": self.unit,
             "met": self.met, "at_least": self.at_least, "details": self.details,
         }  # fmt: skip
+        if self.spread is not None:
+            told["spread"] = [round(value, 4) for value in self.spread]
+        if self.always:
+            told["always"] = True
         return told | ({"chart": asdict(self.chart)} if self.chart is not None else {})

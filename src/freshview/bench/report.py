@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from freshview.bench.measure import Bars, shown
+from freshview.bench.quick import is_quick
+
 BEGIN, END = "<!-- measured: written by make bench -->", "<!-- measured: end -->"
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:
-    """The suites that have been run, from their JSON."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    """The suites that have been run in full, from their JSON."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [report for report in found if not is_quick(report)]
 
 
 def document(folder: Path) -> str:
@@ -21,7 +25,7 @@ def document(folder: Path) -> str:
     for report in reports(folder):
         machine = ", ".join(f"{k} {v}" for k, v in report["machine"].items())
         lines += ["", f"## {report['suite']}", "", f"TPC-H scale {report['scale']:g}; {machine}.", ""]
-        lines += table(report, behind=True)
+        lines += [*comparison(report), *table(report, behind=True)]
         charts = sorted(folder.glob(f"{report['suite']}-*.svg"))
         lines += [""] * bool(charts) + [f"![{c.stem}](benchmarks/{c.name})" for c in charts]
     return "\n".join(lines) + "\n"
@@ -31,7 +35,7 @@ def headline(folder: Path) -> str:
     """The figures that have a limit, for the README."""
     lines = [BEGIN, ""]
     for report in reports(folder):
-        lines += [f"**{report['suite']}**", "", *table(report, behind=False), ""]
+        lines += [f"**{report['suite']}**", "", *comparison(report), *table(report, behind=False), ""]
     return "\n".join([*lines, END])
 
 
@@ -40,13 +44,50 @@ def table(report: dict[str, Any], *, behind: bool) -> list[str]:
     head, rule = ("| figure | measured | limit | met |", "| --- | --- | --- | --- |")
     lines = [f"{head} numbers behind it |", f"{rule} --- |"] if behind else [head, rule]
     figures = [f for f in report["figures"] if behind or f["limit"] is not None]
-    return lines + ["| " + " | ".join(_cells(f, behind)) + " |" for f in figures]
+    return lines + [_row(list(_cells(f, behind))) for f in figures]
+
+
+def comparison(report: dict[str, Any]) -> list[str]:
+    """Systems side by side, where a suite compares some; with those named that were faster than we were."""
+    panels: dict[str, Bars] = next((f["chart"]["panels"] for f in report["figures"] if _compares(f)), {})
+    if not panels:
+        return []
+    head = ["system", *(f"{kind}: {part}" for kind in panels for part in ("update", "fresh answer"))]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for system in next(iter(panels.values())):
+        parts = [panels[kind][system][part] for kind in panels for part in ("update", "fresh answer")]
+        lines.append(_row([system, *map(shown, parts)]))
+    return [*lines, "", *_faster(panels)]
+
+
+def _compares(figure: dict[str, Any]) -> bool:
+    """A chart of systems, each with the time of an update and of the answer after it."""
+    bars = [b for panel in (figure.get("chart") or {"panels": {}})["panels"].values() for b in panel.values()]
+    return bool(bars) and all(set(b) == {"update", "fresh answer"} for b in bars)
+
+
+def _faster(panels: dict[str, Bars]) -> list[str]:
+    """Who answers sooner than we do is told in so many words; the first system is ours."""
+    lines = []
+    for kind, bars in panels.items():
+        (ours, mine), *others = [(name, bar["fresh answer"]) for name, bar in bars.items()]
+        told = [f"{name} {shown(theirs)}" for name, theirs in others if theirs < mine]
+        if told:
+            lines.append(f"Faster than {ours} ({shown(mine)}) after a change of {kind}: {'; '.join(told)}.")
+    if lines:
+        lines.append("On one machine, with data that fits it, those are the better choice for such a view.")
+    return [*lines, ""] if lines else []
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def _cells(figure: dict[str, Any], behind: bool) -> Iterator[str]:
     sign = "≥" if figure.get("at_least") else "≤"
     yield figure["name"].replace("|", "/")
-    yield f"{figure['value']:.3g} {figure['unit']}".strip()
+    between = f" ({figure['spread'][0]:.3g} to {figure['spread'][1]:.3g})" if figure.get("spread") else ""
+    yield f"{figure['value']:.3g} {figure['unit']}{between}".strip()
     yield "" if figure["limit"] is None else f"{sign} {figure['limit']:.3g}"
     yield {True: "yes", False: "**no**", None: ""}[figure["met"]]
     if behind:

@@ -1,0 +1,252 @@
+"""Freshview beside others: how long after a change of TPC-H a fresh answer of V1 takes, in one run on one machine.
+
+Every system holds the same tables and gets the same changes. Answers are compared, exactly, after every change: a
+system that answers something else has not been measured.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from freshview.bench.data import tpch
+from freshview.bench.lazy_world import Customers
+from freshview.bench.measure import Chart, Figure, Timing, seconds_of, shown, spread
+from freshview.errors import FreshviewError, QueryFailed
+from freshview.storage.main import plain
+
+TABLES = ("customer", "orders", "lineitem", "nation")
+OURS = "Freshview"
+_KEY = {"orders": "o_orderkey", "lineitem": "l_orderkey"}
+
+Row = tuple[str, str, int, Decimal, Decimal]  # of V1
+
+
+@dataclass(frozen=True)
+class Change:
+    """Rows of one transaction: customers that move to another nation; orders that leave, and new ones, with lines."""
+
+    name: str
+    customers: pa.Table | None = None  # whole rows, each with a key that is there
+    gone: tuple[int, ...] = ()  # keys of orders
+    come: dict[str, pa.Table] = field(default_factory=dict)  # rows of orders and lineitem
+    left: dict[str, pa.Table] = field(default_factory=dict)  # rows as they were, for a system that has to be told
+
+
+class System(Protocol):
+    """A system that holds the tables and can answer V1."""
+
+    name: str
+    told: str  # how it is set up, in a few words
+
+    def apply(self, change: Change) -> None:
+        """Make the change, durable as it usually is there."""
+
+    def answer(self) -> Sequence[Sequence[object]]:
+        """The rows of V1 as of now."""
+
+    def close(self) -> None: ...
+
+
+class Missing(FreshviewError):
+    """A system that cannot take part, and why."""
+
+
+Maker = Callable[[Path, Path, float], System]  # from a folder to work in, the data, its scale
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+class Changes:
+    """Random changes of TPC-H, the same from the same seed."""
+
+    def __init__(self, folder: Path, scale: float, seed: int) -> None:
+        self._data = tpch(folder, scale, TABLES)
+        self._customers = Customers(folder, scale, seed)
+        self._draw = random.Random(seed)
+        keys = pq.read_table(self._data / "orders.parquet", columns=["o_orderkey"]).column(0).to_pylist()
+        self._draw.shuffle(keys)
+        self._keys, self._widest, self._shift = keys, max(keys), 0
+        self._nations: dict[int, int] = {}  # of customers that have moved
+
+    def customers(self) -> Change:
+        """100 customers, scattered, each in some nation."""
+        keys = self._customers.some(min(100, self._customers.count))
+        moved = self._customers.moved(keys)
+        place = moved.schema.get_field_index("c_nationkey")
+        was, nation = self._customers.rows.take([k - 1 for k in keys]), moved.schema.field(place)
+        nations = [self._nations.get(k, n) for k, n in zip(keys, was.column(place).to_pylist(), strict=True)]
+        self._nations.update(zip(keys, moved.column(place).to_pylist(), strict=True))
+        left = {"customer": was.set_column(place, nation, pa.array(nations, nation.type))}
+        return Change(f"{len(keys)} customers", moved, left=left)
+
+    def orders(self) -> Change:
+        """0.05 % of the orders leave with their lines, copies of as many others come under new keys."""
+        count = max(1, len(self._keys) // 2000)
+        gone, self._keys = self._keys[:count], self._keys[count:]
+        copied = self._draw.sample(self._keys, count)
+        self._shift += self._widest  # keys that nobody has had
+        come = {table: self._under_new_keys(table, self._rows(table, copied)) for table in _KEY}
+        left = {table: self._rows(table, gone) for table in _KEY}
+        return Change("0.1 % of orders and lineitem", gone=tuple(gone), come=come, left=left)
+
+    def _rows(self, table: str, orders: list[int]) -> pa.Table:
+        path = self._data / f"{table}.parquet"
+        schema = plain(pq.read_schema(path).empty_table()).schema  # pyarrow cannot filter string views
+        return pq.read_table(path, schema=schema, filters=pc.field(_KEY[table]).isin(orders))
+
+    def _under_new_keys(self, table: str, rows: pa.Table) -> pa.Table:
+        place = rows.schema.get_field_index(_KEY[table])
+        old = rows.schema.field(place)
+        return rows.set_column(place, old, pc.add(rows.column(place), pa.scalar(self._shift, old.type)))
+
+
+# -- the race --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Spent:
+    """Seconds of one system and kind of change, round by round."""
+
+    update: list[float] = field(default_factory=list)
+    answer: list[float] = field(default_factory=list)
+
+    @property
+    def updating(self) -> Timing:
+        return Timing(tuple(self.update))
+
+    @property
+    def answering(self) -> Timing:
+        return Timing(tuple(self.answer))
+
+    @property
+    def bar(self) -> dict[str, float]:
+        return {"update": self.updating.p50, "fresh answer": self.answering.p50}
+
+
+Race = dict[str, dict[str, Spent]]  # kind of change → system → its seconds
+
+
+def canonical(rows: Sequence[Sequence[object]]) -> list[Row]:
+    """Rows of V1 in one order and of one type, whoever gave them; a sum that is not exact is refused."""
+    found = []
+    for nation, segment, count, price, quantity in rows:
+        for value in (price, quantity):
+            if not isinstance(value, Decimal):
+                raise QueryFailed("answer of V1", f"a sum is a {type(value).__name__}", "Sums have to be decimals.")
+        found.append((str(nation), str(segment), int(str(count)), price, quantity))
+    return sorted(found)  # type: ignore[arg-type]
+
+
+def raced(systems: Sequence[System], changes: Changes, repeat: int, *, warmup: int = 1) -> tuple[Race, int]:
+    """The same changes for all systems in turn, who begins changes with each; and how many answers were compared."""
+    race: Race = {}
+    compared = 0
+    for i in range(warmup + repeat):
+        for change in (changes.customers(), changes.orders()):
+            answers: dict[str, list[Row]] = {}
+            for system in [*systems[i % len(systems) :], *systems[: i % len(systems)]]:
+                updated = seconds_of(lambda system=system: system.apply(change))  # type: ignore[misc] # noqa: B023
+                rows: list[Sequence[object]] = []
+                answered = seconds_of(lambda system=system, rows=rows: rows.extend(system.answer()))  # type: ignore[misc]
+                answers[system.name] = canonical(rows)
+                told = f"{change.name}, {system.name}: update {shown(updated)}, fresh answer {shown(answered)}"
+                print(told, file=sys.stderr, flush=True)
+                if i >= warmup:
+                    spent = race.setdefault(change.name, {}).setdefault(system.name, Spent())
+                    spent.update.append(updated)
+                    spent.answer.append(answered)
+            compared += _agreed(answers, change)
+    return race, compared
+
+
+def _agreed(answers: dict[str, list[Row]], change: Change) -> int:
+    """How many answers are equal: all, or it is an error that says which differ where."""
+    (first, expected), *others = answers.items()
+    for name, rows in others:
+        if rows != expected:
+            odd = next((a, b) for a, b in zip([*expected, None], [*rows, None], strict=False) if a != b)
+            raise QueryFailed(f"V1 after {change.name}", f"{first} and {name} differ: {odd[0]} and {odd[1]}", "")
+    return len(answers)
+
+
+def figures(race: Race, compared: int, systems: Sequence[System], missing: dict[str, str]) -> list[Figure]:
+    """Each system against ours, the number of answers that agreed, and who was not there."""
+    panels = {kind: {s.name: found[s.name].bar for s in systems} for kind, found in race.items()}
+    chart = Chart("fresh", "From a change to a fresh answer of V1", panels)
+    found = [
+        _against(kind, system.name, by_name[system.name], by_name[OURS])
+        for kind, by_name in race.items()
+        for system in systems
+        if system.name != OURS
+    ]
+    setup = {s.name: s.told for s in systems}
+    return [
+        Figure("systems measured", len(systems), None, "", setup, chart=chart),
+        *found,
+        Figure("answers that equal those of all others", compared, compared, "", {}, at_least=True, always=True),
+        *([Figure("systems that could not take part", len(missing), None, "", missing)] if missing else []),
+    ]
+
+
+def _against(kind: str, name: str, theirs: Spent, ours: Spent) -> Figure:
+    details = {
+        f"{name}, fresh answer": str(theirs.answering), f"{OURS}, fresh answer": str(ours.answering),
+        f"{name}, update": str(theirs.updating), f"{OURS}, update": str(ours.updating),
+    }  # fmt: skip
+    ratio = statistics.median(a / b for a, b in zip(theirs.answer, ours.answer, strict=True))
+    return Figure(
+        f"V1, {kind}, fresh answer: {name} / {OURS}", ratio, None, "×", details,
+        at_least=True, spread=spread(theirs.answering, ours.answering),
+    )  # fmt: skip
+
+
+# -- the suite -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def gathered(folder: Path, scale: float, makers: dict[str, Maker]) -> Iterator[tuple[list[System], dict[str, str]]]:
+    """The systems that can be had here, loaded; and why others cannot."""
+    data = tpch(folder, scale, TABLES)
+    home = folder / "peers"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
+    systems: list[System] = []
+    missing: dict[str, str] = {}
+    with ExitStack() as stack:
+        for name, make in makers.items():
+            try:
+                taken = seconds_of(lambda make=make: systems.append(make(home, data, scale)))  # type: ignore[misc]
+            except Missing as reason:
+                missing[name] = str(reason)
+                print(f"{name}: {reason}", file=sys.stderr, flush=True)
+            else:
+                stack.callback(systems[-1].close)
+                print(f"{name}: loaded in {shown(taken)}", file=sys.stderr, flush=True)
+        yield systems, missing
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def fresh_answers(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """V1 after 100 customers have moved, and after 0.1 % of orders and lineitem have changed."""
+    from freshview.bench.peers_systems import MAKERS  # what they need is not needed to name the suite
+
+    with gathered(folder, scale, MAKERS) as (systems, missing):
+        race, compared = raced(systems, Changes(folder, scale, seed=11), repeat)
+        return figures(race, compared, systems, missing)
+
+
+STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (fresh_answers,)

@@ -1,0 +1,92 @@
+"""Pathway for the peers suite: a process of its own, with an interpreter that has it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from freshview.bench.peers import Change, Missing
+
+INTERPRETER = "FRESHVIEW_PATHWAY_PYTHON"
+_WORKER = Path(__file__).with_name("peers_pathway_worker.py")
+
+
+def pathway(home: Path, data: Path, _scale: float) -> Pathway:
+    """A process that has loaded the tables, or why there is none."""
+    python = os.environ.get(INTERPRETER) or (sys.executable if importlib.util.find_spec("pathway") else None)
+    if python is None:
+        raise Missing(f"pathway is not installed here; {INTERPRETER} may name a Python that has it")
+    return Pathway(python, home / "pathway", data)
+
+
+class Pathway:
+    """V1 as a streaming computation in memory: each change is worked off as it comes."""
+
+    name = "Pathway"
+
+    def __init__(self, python: str, home: Path, data: Path) -> None:
+        home.mkdir()
+        self._home = home
+        threads = os.cpu_count() or 1
+        with (home / "log").open("wb") as log:
+            try:
+                self._process = subprocess.Popen(
+                    [python, str(_WORKER), str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                    text=True, env={**os.environ, "PATHWAY_THREADS": str(threads)},
+                )  # fmt: skip
+            except OSError as error:
+                raise Missing(f"{INTERPRETER} cannot be run ({error.strerror})") from error
+        try:
+            version = self._reply()["version"]
+        except BaseException:
+            self.close()
+            raise
+        self.told = f"{version}, {threads} threads, in memory, amounts as whole cents; maintained as changes come"
+
+    def apply(self, change: Change) -> None:
+        come = {**change.come, **({"customer": change.customers} if change.customers is not None else {})}
+        self._ask({side: self._stored(side, rows) for side, rows in (("left", change.left), ("come", come))})
+
+    def _stored(self, side: str, tables: dict[str, Any]) -> dict[str, str]:
+        paths = {table: self._home / f"{side}-{table}.parquet" for table in tables}
+        for table, rows in tables.items():
+            pq.write_table(rows, paths[table])
+        return {table: str(path) for table, path in paths.items()}
+
+    def answer(self) -> Sequence[Sequence[object]]:
+        return [(*row[:3], *map(_from_cents, row[3:])) for row in self._ask({"answer": True})["rows"]]
+
+    def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        return self._reply()
+
+    def _reply(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            told = (self._home / "log").read_text(errors="replace").strip().splitlines()[-1:] or ["no message"]
+            raise Missing(f"its process ended ({told[0][:200]})")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def close(self) -> None:
+        self._process.kill()  # all it holds is in memory
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def _from_cents(value: int) -> Decimal:
+    return Decimal(value).scaleb(-2)

@@ -1,0 +1,179 @@
+"""PostgreSQL for the peers suite: a server of our own on loopback, loaded with COPY, V1 refreshed as it does that."""
+
+from __future__ import annotations
+
+import io
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+from freshview.bench.data import KEYS, V1
+from freshview.bench.peers import TABLES, Change, Missing
+from freshview.storage.main import plain
+
+_FOLDERS = ("usr/lib/postgresql/*/bin", "usr/local/pgsql/bin", "opt/homebrew/opt/postgresql*/bin")
+_SETTINGS = {
+    "shared_buffers": "1GB", "work_mem": "256MB", "maintenance_work_mem": "512MB", "max_wal_size": "8GB",
+}  # fmt: skip
+
+
+def postgres(_home: Path, data: Path, _scale: float) -> Postgres:
+    """A loaded server, or why there is none."""
+    tools = server_tools()
+    if tools is None:
+        raise Missing("no PostgreSQL server is installed (initdb and postgres were not found)")
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise Missing("psycopg is not installed") from error
+    server = Server(tools)
+    try:
+        return Postgres(server, data)
+    except BaseException:
+        server.stop()
+        raise
+
+
+def server_tools() -> Path | None:
+    """The folder of initdb and postgres, the newest if there are several."""
+    folders = [p for pattern in _FOLDERS for p in sorted(Path("/").glob(pattern), key=_number, reverse=True)]
+    on_path = shutil.which("initdb")
+    if on_path:
+        folders.append(Path(on_path).parent)
+    return next((f for f in folders if (f / "initdb").exists() and (f / "postgres").exists()), None)
+
+
+def _number(folder: Path) -> int:
+    digits = "".join(c for c in folder.parent.name if c.isdigit())
+    return int(digits or 0)
+
+
+class Server:
+    """A server on loopback and a free port, in a folder of its own, gone when stopped."""
+
+    def __init__(self, tools: Path) -> None:
+        self._tools = tools
+        self._user = _somebody_else() if os.geteuid() == 0 else None
+        self._folder = Path(tempfile.mkdtemp(prefix="freshview-peer-"))
+        try:
+            self._start()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def _start(self) -> None:
+        if self._user:
+            shutil.chown(self._folder, self._user)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._run("initdb", "-D", f"{self._folder}/data", "-U", "freshview", "-A", "trust", "-E", "UTF8", "--no-sync")
+        settings = {**_SETTINGS, "max_parallel_workers_per_gather": str(os.cpu_count())}
+        options = f"-h 127.0.0.1 -p {self.port} -k {self._folder}"
+        options += "".join(f" -c {name}={value}" for name, value in settings.items())
+        self._run("pg_ctl", "-D", f"{self._folder}/data", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
+
+    def _run(self, tool: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(self._tools / tool), *arguments], user=self._user, cwd=self._folder, check=False, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode:
+            raise Missing(f"{tool} of PostgreSQL failed with exit code {done.returncode}")
+
+    @property
+    def address(self) -> str:
+        return f"host=127.0.0.1 port={self.port} user=freshview dbname=postgres"
+
+    def stop(self) -> None:
+        with suppress(Missing):
+            self._run("pg_ctl", "-D", f"{self._folder}/data", "-m", "fast", "-w", "stop")
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _somebody_else() -> str:
+    """The server refuses to run as root; its package brings a user."""
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError as error:
+        raise Missing("PostgreSQL does not run as root, and there is no user 'postgres'") from error
+
+
+class Postgres:
+    """Tables with primary keys; the change is applied in a transaction, then REFRESH recomputes the stored view."""
+
+    name = "PostgreSQL, REFRESH"
+
+    def __init__(self, server: Server, data: Path) -> None:
+        import psycopg
+
+        self._server = server
+        self._connection = psycopg.connect(server.address, autocommit=True)
+        for table in TABLES:
+            self._load(table, data / f"{table}.parquet")
+        self._connection.execute(f"CREATE MATERIALIZED VIEW v1 AS {V1}".encode())
+        self._connection.execute("VACUUM ANALYZE")
+        self.told = (
+            f"{self._connection.info.server_version // 10000}, "
+            f"{', '.join(f'{k} {v}' for k, v in _SETTINGS.items())}; REFRESH MATERIALIZED VIEW, then SELECT"
+        )
+
+    def _load(self, table: str, source: Path) -> None:
+        file = pq.ParquetFile(source)
+        columns = ", ".join(f"{f.name} {column_type(f.type)}" for f in file.schema_arrow)
+        self._connection.execute(f"CREATE TABLE {table} ({columns})".encode())
+        for batch in file.iter_batches(batch_size=200_000):
+            self._copy(table, plain(pa.Table.from_batches([batch])))
+        self._connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({KEYS[table]})".encode())
+
+    def _copy(self, table: str, rows: pa.Table) -> None:
+        with self._connection.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN (FORMAT csv)".encode()) as copy:
+            copy.write(as_csv(rows))
+
+    def apply(self, change: Change) -> None:
+        with self._connection.transaction(), self._connection.cursor() as cursor:
+            if change.customers is not None:
+                moved = change.customers.select(["c_nationkey", "c_custkey"]).to_pylist()
+                update = b"UPDATE customer SET c_nationkey = %(c_nationkey)s WHERE c_custkey = %(c_custkey)s"
+                cursor.executemany(update, moved)
+            if change.gone:
+                cursor.execute(b"DELETE FROM lineitem WHERE l_orderkey = ANY(%s)", [list(change.gone)])
+                cursor.execute(b"DELETE FROM orders WHERE o_orderkey = ANY(%s)", [list(change.gone)])
+            for table, rows in change.come.items():
+                self._copy(table, rows)
+
+    def answer(self) -> Sequence[Sequence[object]]:
+        self._connection.execute("REFRESH MATERIALIZED VIEW v1")
+        return self._connection.execute("SELECT * FROM v1").fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+        self._server.stop()
+
+
+def column_type(kind: pa.DataType) -> str:
+    """PostgreSQL's type for a column of TPC-H."""
+    if pa.types.is_decimal(kind):
+        return f"NUMERIC({kind.precision},{kind.scale})"
+    if pa.types.is_date(kind):
+        return "DATE"
+    if pa.types.is_integer(kind):
+        return "BIGINT" if kind.bit_width > 32 else "INT"
+    return "TEXT"
+
+
+def as_csv(rows: pa.Table) -> bytes:
+    """Rows as COPY reads them."""
+    text = io.BytesIO()
+    pcsv.write_csv(rows, text, pcsv.WriteOptions(include_header=False))
+    return text.getvalue()
