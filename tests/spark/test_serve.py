@@ -127,7 +127,7 @@ def test_once_does_what_is_pending_and_tells_what_failed(folder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["nowhere"], "warehouse nowhere: there is none in this folder. Check the path."),
+        (["nowhere"], "warehouse nowhere: there is none in this folder. Check the path, or make one: "),
         (["wh", "--policy", "newest"], "policy 'newest': is not known. Use one of oldest, use, size."),
         (["wh", "--catalog", "sqlite:///other.db"], "it belongs to another catalog"),
     ],

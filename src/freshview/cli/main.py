@@ -1,31 +1,63 @@
-"""The `freshview` command: its subcommands, and how an error is told."""
+"""The `freshview` command: its subcommands, registered."""
 
 from __future__ import annotations
 
-import sys
+from typing import Annotated
 
 import typer
+from rich.markup import escape
 
-from freshview.cli.output import complain
-from freshview.cli.serve import serve
-from freshview.errors import FreshviewError
+from freshview import __version__
+from freshview.cli import delegates, doctor, load, look, query, serve, setup, shell, upkeep
+from freshview.cli.place import CatalogOption, Command, VerboseOption, WarehouseOption, place_from
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.command()(serve)
+_MODULES = (setup, doctor, query, shell, load, look, upkeep, serve, delegates)
+COMMANDS: tuple[Command, ...] = tuple(command for module in _MODULES for command in module.COMMANDS)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"freshview {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="Tell the version, and exit.")
+]
 
 
 @app.callback()
-def freshview() -> None:
+def freshview(
+    ctx: typer.Context,
+    warehouse: WarehouseOption = None,
+    catalog: CatalogOption = None,
+    verbose: VerboseOption = False,
+    version: VersionOption = False,  # noqa: ARG001
+) -> None:
     """Lazily maintained, always fresh materialized views on Apache Spark."""
+    ctx.obj = place_from(warehouse, catalog, verbose)
+
+
+def _register(command: Command) -> None:
+    examples = "\n\n".join(["Examples:", *(escape(example) for example in command.examples)])
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True} if command.takes_any else None
+    app.command(command.name, epilog=examples, rich_help_panel=command.panel, context_settings=settings)(command.run)
+
+
+for _command in COMMANDS:
+    _register(_command)
 
 
 def main() -> None:
-    """Run a command. What went wrong is one sentence, never a traceback."""
-    try:
-        app(prog_name="freshview")
-    except FreshviewError as error:
-        complain(str(error))
-        sys.exit(1)
+    """Run a command."""
+    app(prog_name="freshview")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,65 @@
-"""What the command line prints: plain lines, as they are, whether to a screen or to a file."""
+"""What the command line prints: answers on stdout, whatever is told besides on stderr."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from typing import Any
+
 from rich.console import Console
 
-_out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-_err = Console(soft_wrap=True, highlight=False, markup=False, emoji=False, stderr=True)
+from freshview.cli.cells import aligned_right, json_text, shown
+
+# A file or a pipe has no width: nothing is wrapped or cut off there.
+_ENDLESS = 1_000_000
 
 
 def say(text: str) -> None:
-    _out.print(" ".join(text.split()))
+    """One line on stdout."""
+    _console().print(" ".join(text.split()), soft_wrap=True)
 
 
 def complain(text: str) -> None:
-    _err.print(" ".join(text.split()))
+    """One line on stderr."""
+    _console(stderr=True).print(" ".join(text.split()), soft_wrap=True)
+
+
+def write(text: str) -> None:
+    """Text on stdout as it is, ended by a newline."""
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    """A value as JSON: one line per element of a list, or per field of an object."""
+    match value:
+        case dict() if value:
+            fields = (f"  {json_text(str(k))}: {json_text(v)}" for k, v in value.items())
+            write("{\n" + ",\n".join(fields) + "\n}")
+        case list() if value:
+            write("[\n" + ",\n".join(f"  {json_text(v)}" for v in value) + "\n]")
+        case _:
+            write(json_text(value))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> None:
+    """Rows under their columns; on a screen long cells are wrapped, nothing is ever left out."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", show_edge=False)
+    numeric = aligned_right(rows)
+    for place, column in enumerate(columns):
+        drawn.add_column(Text(column), justify="right" if place in numeric else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(shown(cell)) for cell in row))
+    _console().print(drawn)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """Made anew for each use, since tests and pipes replace the streams."""
+    console = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
+    if not console.is_terminal:
+        console.width = _ENDLESS
+    return console

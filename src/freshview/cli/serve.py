@@ -6,44 +6,48 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import freshview
 from freshview.cli.output import say
-from freshview.errors import FreshviewError, NotFound
+from freshview.cli.place import Command, Place, command
+from freshview.errors import FreshviewError
 from freshview.events import Event
-from freshview.pairing import is_warehouse
+
+if TYPE_CHECKING:
+    from freshview.warehouse import Warehouse
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+@command
 def serve(
-    path: Annotated[Path, typer.Argument(help="Folder of the warehouse.")],
-    catalog: Annotated[str | None, typer.Option(help="Database URL; SQLite in the folder if left out.")] = None,
+    place: Place,
+    path: Annotated[Path | None, typer.Argument(help="Folder of the warehouse; the same as -w.")] = None,
     policy: Annotated[str, typer.Option(help="Which view first: oldest, use or size.")] = "oldest",
     once: Annotated[bool, typer.Option("--once", help="Maintain what is pending now, then exit.")] = False,
 ) -> None:
     """Maintain the views of a warehouse in the background, until told to stop (SIGINT, SIGTERM)."""
-    if not is_warehouse(path):
-        raise NotFound(f"warehouse {path}", "there is none in this folder", "Check the path.")
+    place = replace(place, folder=path) if path is not None else place
+    place.require()
     failed: list[str] = []
-    with until_told(), freshview.connect(path, catalog, background=not once, policy=policy) as warehouse:
+    with until_told(), place.connect(background=not once, policy=policy) as warehouse:
         report = Report()
         warehouse.events.listen(report)
         if once:
             failed = _maintain_all(warehouse, report)
         else:
-            say(f"Serving {path}. Ctrl-C or SIGTERM stops it.")
+            say(f"Serving {place.folder}. Ctrl-C or SIGTERM stops it.")
             threading.Event().wait()
     if failed:
         raise typer.Exit(1)
 
 
-def _maintain_all(warehouse: freshview.Warehouse, report: Report) -> list[str]:
+def _maintain_all(warehouse: Warehouse, report: Report) -> list[str]:
     """Bring each view up to date, whatever happens to the others; the names of those that could not be."""
     failed = []
     for view in warehouse.status().views:
@@ -100,3 +104,8 @@ class Report:
 
     def _line(self, text: str) -> None:
         say(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}")
+
+
+COMMANDS = (
+    Command(serve, "Keep fresh", ("freshview serve", "freshview serve sales --policy use", "freshview serve --once")),
+)

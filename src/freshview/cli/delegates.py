@@ -1,0 +1,51 @@
+"""`freshview demo` and `freshview bench`: programs of their own, loaded when they are asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from freshview.cli.place import Command, Place, command
+from freshview.errors import FreshviewError
+
+Arguments = Annotated[list[str] | None, typer.Argument(help="Handed on as they are.", metavar="[ARGUMENTS]...")]
+
+
+@command
+def demo(place: Place, arguments: Arguments = None) -> None:  # noqa: ARG001
+    """Show in a few minutes, on generated data, what lazy maintenance does. Your warehouse is not touched."""
+    _delegate("demo", "freshview.demo", arguments or [])
+
+
+@command
+def bench(place: Place, arguments: Arguments = None) -> None:  # noqa: ARG001
+    """Measure: run benchmark suites and write their figures. `freshview bench -- --help` lists suites and options."""
+    _delegate("bench", "freshview.bench.__main__", arguments or [])
+
+
+def _delegate(name: str, module: str, arguments: list[str]) -> None:
+    """Run another program's main(), which reads its arguments from sys.argv."""
+    try:
+        main = import_module(module).main
+    except ModuleNotFoundError as error:
+        raise FreshviewError(
+            f"freshview {name}", f"the package {error.name} is not installed", f"pip install 'freshview[{name}]'"
+        ) from error
+    before, sys.argv = sys.argv, [f"freshview {name}", *arguments]
+    try:
+        code = main()
+    finally:
+        sys.argv = before
+    if code:
+        raise typer.Exit(int(code))
+
+
+COMMANDS = (
+    Command(demo, "Begin", ("freshview demo",), takes_any=True),
+    Command(
+        bench, "Measure", ("freshview bench lazy --scale 0.1 --repeat 3", "freshview bench -- --help"), takes_any=True
+    ),
+)

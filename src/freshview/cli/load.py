@@ -1,0 +1,139 @@
+"""`freshview load`: files become rows of a table, in one transaction."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from freshview.cli.output import say, write_json
+from freshview.cli.place import Command, JsonOption, Place, command
+from freshview.cli.progress import working
+from freshview.errors import AlreadyExists, InvalidStatement, NotFound
+
+if TYPE_CHECKING:
+    from freshview.relation.schema import Schema
+    from freshview.spark.loading import Source
+    from freshview.warehouse import Warehouse
+
+
+class Kind(StrEnum):
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+    delta = "delta"
+
+
+@command
+def load(
+    place: Place,
+    table: Annotated[str, typer.Argument(help="The table.")],
+    files: Annotated[list[Path], typer.Argument(help="Files or folders: CSV, JSON, Parquet, Delta.")],
+    format: Annotated[Kind | None, typer.Option("--format", help="If the names of the files do not tell.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the table, with the columns of the files.")] = False,
+    key: Annotated[str, typer.Option("--key", help="Primary key of the new table: a, or a,b.")] = "",
+    upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows whose primary key exists.")] = False,
+    delimiter: Annotated[str, typer.Option("--delimiter", help="Between the fields of CSV.")] = ",",
+    header: Annotated[
+        bool,
+        typer.Option("--header/--no-header", help="The first line of CSV names the columns; else they go by place."),
+    ] = True,
+    null: Annotated[str, typer.Option("--null", help="What stands for NULL in CSV.")] = "",
+    json: JsonOption = False,
+) -> None:
+    """Load files into a table: all rows in one transaction, or none.
+
+    Columns go by name; those that a file lacks become NULL, those that the table lacks are an error. Texts of CSV
+    become values as by Spark's CAST.
+    """
+    _check_options(create, key, upsert)
+    source = _source(files, format, delimiter, header, null)
+    begun = time.monotonic()
+    with place.connect() as warehouse:
+        schema = _schema_of(warehouse, place, table, create)
+        with working(f"Loading {source} into {table}"):
+            rows, csn = _load(warehouse, source, table, schema, _names(key), upsert)
+    seconds = time.monotonic() - begun
+    if json:
+        write_json({"table": table, "rows": rows, "csn": csn, "seconds": round(seconds, 3), "created": create})
+    else:
+        say(f"{rows} row{'' if rows == 1 else 's'} into {table}, CSN {csn}, in {seconds:.1f} s.")
+
+
+def _check_options(create: bool, key: str, upsert: bool) -> None:
+    if key and not create:
+        raise InvalidStatement("--key", "the table's key is given when it is made", "Leave it out, or add --create.")
+    if create and upsert:
+        raise InvalidStatement("--upsert", "a new table has no rows to replace", "Leave it out.")
+
+
+def _names(key: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in key.split(",") if name.strip())
+
+
+def _source(files: list[Path], format: Kind | None, delimiter: str, header: bool, null: str) -> Source:
+    from freshview.spark.loading import FORMATS, Source, format_of
+    from freshview.storage.files import check_location
+
+    paths = tuple(file.absolute() for file in files)
+    for path in paths:
+        if not path.exists():
+            raise NotFound(f"file {path}", "is not there", "Check the path.")
+        check_location(path, f"file {path}")
+    told = {format.value if format is not None else format_of(path) for path in paths}
+    if len(told) > 1:
+        raise InvalidStatement("files", "are of several formats", "Load one format after the other.")
+    (found,) = told
+    if found is None:
+        raise InvalidStatement(f"file {paths[0]}", "its name tells no format", f"Give --format: {', '.join(FORMATS)}.")
+    return Source(paths, found, delimiter, header, null)
+
+
+def _schema_of(warehouse: Warehouse, place: Place, table: str, create: bool) -> Schema | None:
+    """The columns of the table; None if it is to be made."""
+    from freshview.relation.schema import fold
+
+    exists = any(fold(t.name) == fold(table) for t in warehouse.status().tables)
+    if create and exists:
+        raise AlreadyExists(f"table {table}", "it exists", "Leave out --create to load into it.")
+    if not create and not exists:
+        raise NotFound(
+            f"table {table}", "there is none", "Create it first, or give --create, with --key if it has one."
+        )
+    if create:
+        return None
+    with place.open_catalog() as catalog:
+        return catalog.relation(table).schema
+
+
+def _load(
+    warehouse: Warehouse, source: Source, table: str, schema: Schema | None, key: tuple[str, ...], upsert: bool
+) -> tuple[int, int | None]:
+    from freshview.relation.schema import Schema
+    from freshview.spark.loading import read_source
+
+    engine = warehouse.engine()
+    with warehouse.transaction() as transaction:
+        frame = read_source(engine, source, table, schema)
+        if schema is None:
+            columns = engine.schema_of(frame, ())
+            named = tuple(columns.column(k).name for k in key)
+            transaction.create(table, Schema(columns.columns, named), {})
+        rows = (transaction.upsert if upsert else transaction.insert)(table, frame).rows
+    return rows, transaction.csn
+
+
+COMMANDS = (
+    Command(
+        load,
+        "Work",
+        (
+            "freshview load orders new_orders.csv",
+            "freshview load orders corrections.jsonl --upsert",
+            "freshview load parts parts.parquet --create --key id",
+        ),
+    ),
+)

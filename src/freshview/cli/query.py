@@ -1,0 +1,159 @@
+"""`freshview sql`: statements from the command line, a file or a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from freshview.cli.cells import csv_line, json_object
+from freshview.cli.output import complain, say, table, write
+from freshview.cli.place import Command, Place, command
+from freshview.cli.progress import working
+from freshview.cli.running import Done, Reading, Rows, Running, freshness_from, moment_from
+from freshview.errors import InvalidStatement, NotFound
+
+
+class Format(StrEnum):
+    table = "table"
+    csv = "csv"
+    json = "json"
+
+
+@command
+def sql(
+    place: Place,
+    statement: Annotated[str | None, typer.Argument(help="Statements, with semicolons between them.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the statements from a file.")] = None,
+    format: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.table,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    freshness: Annotated[
+        str, typer.Option("--freshness", help="fresh, any, or how old a view may be: 30s, 10m, 2h, 1d.")
+    ] = "fresh",
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="Read everything as it was: a CSN, or a time in ISO 8601.")
+    ] = None,
+) -> None:
+    """Run SQL: a statement, a file, or what comes through a pipe.
+
+    Statements commit by themselves, unless BEGIN and COMMIT stand around them. The first error ends the run, and rolls
+    back the transaction that is open. JSON is a list of rows for one query, {rows, csn} for another statement, and
+    a list of such answers for several statements. In CSV, NULL is an empty field, an empty text a pair of quotes.
+    """
+    from freshview.sql.script import statements
+
+    found = statements(_text(statement, file))
+    if not found:
+        raise InvalidStatement("statement", "there is none", "Give a statement, --file, or a pipe.")
+    reading = Reading(freshness_from(freshness), moment_from(as_of) if as_of is not None else None)
+    chosen = Format.json if json else format
+    with Running(place, reading) as running:
+        _PRINTERS[chosen](running, found)
+        if running.transaction is not None:
+            raise InvalidStatement("transaction", "it was not ended, and is rolled back", "End it with COMMIT.")
+
+
+def _text(statement: str | None, file: Path | None) -> str:
+    if statement is not None and file is not None:
+        raise InvalidStatement("--file", "a statement is given too", "Give one of them.")
+    if statement is not None:
+        return statement
+    if file is not None:
+        return read_script(file)
+    return "" if sys.stdin.isatty() else sys.stdin.read()
+
+
+def read_script(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise NotFound(f"file {file}", cause or str(error), "Check the path.") from error
+
+
+def _ask(running: Running, text: str, *, stream: bool = False) -> Rows | Done:
+    with working(f"{' '.join(text.split()):.60}"):
+        return running.run(text, stream=stream)
+
+
+def _print_tables(running: Running, found: Sequence[str]) -> None:
+    for text in found:
+        print_answer(_ask(running, text))
+
+
+def print_answer(answer: Rows | Done) -> None:
+    """An answer for people."""
+    if isinstance(answer, Done):
+        say(f"{answer.told}.")
+        return
+    rows = list(answer.rows)
+    table(answer.columns, rows)
+    say(f"{len(rows)} row{'' if len(rows) == 1 else 's'}.")
+
+
+def _print_csv(running: Running, found: Sequence[str]) -> None:
+    """Rows on stdout, with an empty line between two answers; what other statements did is told on stderr."""
+    first = True
+    for text in found:
+        answer = _ask(running, text, stream=True)
+        if isinstance(answer, Done):
+            complain(f"{answer.told}.")
+            continue
+        if not first:
+            write("")
+        first = False
+        write(csv_line(answer.columns))
+        for row in answer.rows:
+            write(csv_line(row))
+
+
+def _print_json(running: Running, found: Sequence[str]) -> None:
+    """An answer, or a list of answers; each is printed when it is there, and the list is closed whatever happens."""
+    if len(found) == 1:
+        write(_json(_ask(running, found[0])))
+        return
+    write("[")
+    try:
+        for place, text in enumerate(found):
+            answer = _json(_ask(running, text))
+            write(f", {answer}" if place else answer)
+    finally:
+        write("]")
+
+
+def _json(answer: Rows | Done) -> str:
+    if isinstance(answer, Done):
+        return json_object([("rows", answer.rows), ("csn", answer.csn)])
+    repeated = sorted({c for c in answer.columns if answer.columns.count(c) > 1})
+    if repeated:
+        raise InvalidStatement(
+            f"column {repeated[0]}", "there are two of that name, and JSON keeps one", "Name them apart with AS."
+        )
+    rows = [json_object(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    return "[\n  " + ",\n  ".join(rows) + "\n]" if rows else "[]"
+
+
+_PRINTERS: dict[Format, Callable[[Running, Sequence[str]], None]] = {
+    Format.table: _print_tables,
+    Format.csv: _print_csv,
+    Format.json: _print_json,
+}
+
+COMMANDS = (
+    Command(
+        sql,
+        "Work",
+        (
+            'freshview sql "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"',
+            'freshview sql "INSERT INTO orders VALUES (7, 1, 12.50); SELECT count(*) AS n FROM orders" --format json',
+            "freshview sql --file changes.sql",
+            'echo "SHOW TABLES" | freshview sql --format csv',
+            'freshview sql "SELECT * FROM totals" --freshness 10m',
+            'freshview sql "SELECT * FROM orders" --as-of 2',
+        ),
+    ),
+)

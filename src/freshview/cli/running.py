@@ -1,0 +1,186 @@
+"""Statements carried out one after the other, with a transaction between BEGIN and COMMIT: for `sql` and `shell`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from freshview.cli.place import Place
+from freshview.errors import InvalidStatement
+
+if TYPE_CHECKING:
+    from freshview.catalog.writer import Catalog
+    from freshview.session import UserTransaction
+    from freshview.warehouse import Warehouse
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_CONTROL = re.compile(r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK)(\s+(TRANSACTION|WORK))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The answer to a question."""
+
+    columns: tuple[str, ...]
+    rows: Iterable[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a statement did."""
+
+    told: str
+    rows: int = 0
+    csn: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How queries read: as fresh as this, or as it was then."""
+
+    freshness: str | timedelta = "fresh"
+    as_of: int | datetime | None = None
+
+
+FRESH = Reading()
+
+
+class Running:
+    """Runs statements in a warehouse, which is opened when the first one needs more than the catalog."""
+
+    def __init__(self, place: Place, reading: Reading = FRESH) -> None:
+        place.require()
+        self._place = place
+        self._reading = reading
+        self._opened = ExitStack()
+        self._warehouse: Warehouse | None = None
+        self._catalog: Catalog | None = None
+        self.transaction: UserTransaction | None = None
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self.transaction is not None:
+                self.transaction.rollback()
+        finally:
+            self._opened.close()
+
+    def warehouse(self) -> Warehouse:
+        if self._warehouse is None:
+            self._warehouse = self._opened.enter_context(self._place.connect())
+        return self._warehouse
+
+    def catalog(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = self._opened.enter_context(self._place.open_catalog())
+        return self._catalog
+
+    def run(self, text: str, *, stream: bool = False) -> Rows | Done:
+        """Carry out one statement; `stream` leaves the rows of a query with Spark until they are taken."""
+        control = _CONTROL.fullmatch(_bare(text))
+        if control is not None:
+            return self._control(" ".join(control[1].upper().split()))
+        from freshview.sql.parser import parse
+        from freshview.sql.statements import Describe, Show
+
+        statement = parse(text)
+        if isinstance(statement, Show | Describe):
+            return self._listed(statement)
+        if self.transaction is not None:
+            self._refuse_reading()
+            answer = self.transaction.sql(text)
+        else:
+            answer = self.warehouse().sql(text, freshness=self._reading.freshness, as_of=self._reading.as_of)
+        if hasattr(answer, "columns"):
+            return _rows_of(answer, text, stream)
+        return Done(_told(answer.rows, answer.csn), answer.rows, answer.csn)
+
+    def _refuse_reading(self) -> None:
+        if self._reading != FRESH:
+            raise InvalidStatement(
+                "--freshness and --as-of", "a transaction reads its own snapshot", "Leave them out, or BEGIN."
+            )
+
+    def _listed(self, statement: Any) -> Rows:
+        from freshview import listing
+        from freshview.sql.statements import Show
+
+        ask = listing.show if isinstance(statement, Show) else listing.describe
+        answer = ask(self.catalog(), statement)
+        return Rows(answer.columns, answer.rows)
+
+    def _control(self, word: str) -> Done:
+        if word in ("BEGIN", "START TRANSACTION"):
+            if self.transaction is not None:
+                raise InvalidStatement(word, "a transaction is open already", "COMMIT or ROLLBACK it first.")
+            self._refuse_reading()
+            self.transaction = self.warehouse().transaction()
+            return Done(f"Transaction {self.transaction.txsn} begun")
+        if self.transaction is None:
+            raise InvalidStatement(word, "no transaction is open", "BEGIN one first.")
+        ended, self.transaction = self.transaction, None
+        if word == "COMMIT":
+            csn = ended.commit()
+            return Done(f"Committed, CSN {csn}", csn=csn)
+        ended.rollback()
+        return Done("Rolled back")
+
+
+def _bare(text: str) -> str:
+    """The text without comments, if it is as short as BEGIN and its like are."""
+    from freshview.sql.tokens import tokenize
+
+    return " ".join(t.text for t in tokenize(text)[:4])
+
+
+def _rows_of(frame: Any, text: str, stream: bool) -> Rows:
+    from freshview.spark.errors import spark_errors
+
+    what = f"query {' '.join(text.split()):.80}"
+    if not stream:
+        with spark_errors(what):
+            return Rows(tuple(frame.columns), [tuple(row) for row in frame.collect()])
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        with spark_errors(what):
+            yield from map(tuple, frame.toLocalIterator(prefetchPartitions=True))
+
+    return Rows(tuple(frame.columns), rows())
+
+
+def _told(rows: int, csn: int | None) -> str:
+    counted = f"{rows} row{'' if rows == 1 else 's'}"
+    if csn is None:
+        return f"{counted}, not committed yet"
+    return f"{counted}, CSN {csn}" if rows else f"Done, CSN {csn}"
+
+
+def freshness_from(text: str) -> str | timedelta:
+    """'fresh', 'any', or a duration such as 30s, 10m, 2h or 1d."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip().lower())
+    if found is not None:
+        return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    if text in ("fresh", "any"):
+        return text
+    raise InvalidStatement(f"--freshness {text}", "is not known", "Use fresh, any, or a duration such as 30s, 10m, 2h.")
+
+
+def moment_from(text: str) -> int | datetime:
+    """A CSN, or a time in ISO 8601; one without a zone is local."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidStatement(
+            f"--as-of {text}", "is neither a CSN nor a time", "Use a number, or YYYY-MM-DD hh:mm:ss."
+        ) from None

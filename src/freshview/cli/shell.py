@@ -1,0 +1,154 @@
+r"""`freshview shell`: statements typed one after the other. What reads the keyboard is in `prompt`.
+
+Every line goes one of two ways: shortcuts (`\d` and their like) are answered at once, anything else is gathered until
+its semicolon and carried out. An error is told, and the shell goes on; a transaction stays open until it is ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import typer
+
+from freshview.cli.output import complain, say, table
+from freshview.cli.place import Command, Place, command
+from freshview.cli.progress import working
+from freshview.cli.query import print_answer
+from freshview.cli.running import Running
+from freshview.errors import FreshviewError
+
+_HELP = (
+    ("\\d", "tables and views"),
+    ("\\d NAME", "columns and details of a table or view"),
+    ("\\dt", "tables"),
+    ("\\dv", "materialized views"),
+    ("\\tasks", "pending maintenance"),
+    ("\\timing", "tell how long statements take, or stop telling"),
+    ("\\?", "this help"),
+    ("\\q", "leave (an open transaction is rolled back)"),
+    ("SELECT …;", "a statement, over as many lines as it takes, up to its semicolon"),
+    ("BEGIN; … COMMIT;", "a transaction; ROLLBACK; forgets it"),
+)
+SHORTCUTS = tuple(dict.fromkeys(name.split()[0] for name, _ in _HELP if name.startswith("\\")))
+
+
+class Source(Protocol):
+    """Where the shell's texts come from."""
+
+    def read(self, in_transaction: bool) -> str | None:
+        """The next text, whole statements or a shortcut; None at the end."""
+
+
+class Piped:
+    """Texts from a file or pipe: no prompt."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+
+    def read(self, in_transaction: bool) -> str | None:  # noqa: ARG002
+        from freshview.sql.script import is_complete
+
+        text = ""
+        for line in self._lines:
+            text += line
+            if text.lstrip().startswith("\\") or (text.strip() and is_complete(text)):
+                return text
+        return text or None
+
+
+class Shell:
+    """Reads, carries out and prints, until there is nothing more to read."""
+
+    def __init__(self, running: Running, source: Source) -> None:
+        self._running = running
+        self._source = source
+        self._timing = True
+        self._over = False
+        self.failures = 0
+
+    def run(self) -> None:
+        while not self._over:
+            try:
+                text = self._source.read(self._running.transaction is not None)
+            except KeyboardInterrupt:  # what was typed is forgotten
+                continue
+            if text is None:
+                break
+            self._guarded(lambda text=text: self._take(text.strip()))  # type: ignore[misc]
+        if self._running.transaction is not None:
+            complain("The open transaction is rolled back.")
+
+    def _take(self, text: str) -> None:
+        from freshview.sql.script import statements
+
+        if text.startswith("\\"):
+            self._shortcut(text.rstrip(";").split())
+            return
+        for statement in statements(text):
+            self._statement(statement)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except FreshviewError as error:
+            self.failures += 1
+            complain(str(error))
+        except KeyboardInterrupt:
+            self.failures += 1
+            complain("Interrupted: the statement did nothing.")
+
+    def _statement(self, text: str) -> None:
+        begun = time.monotonic()
+        with working(f"{' '.join(text.split()):.60}"):
+            answer = self._running.run(text)
+        print_answer(answer)
+        if self._timing:
+            say(f"({time.monotonic() - begun:.3f} s)")
+
+    def _shortcut(self, words: list[str]) -> None:
+        match words:
+            case ["\\d", name]:
+                self._print(f"DESCRIBE EXTENDED `{name.strip('`').replace('`', '``')}`")
+            case ["\\d"]:
+                self._print("SHOW TABLES", "SHOW MATERIALIZED VIEWS")
+            case ["\\dt"]:
+                self._print("SHOW TABLES")
+            case ["\\dv"]:
+                self._print("SHOW MATERIALIZED VIEWS")
+            case ["\\tasks"]:
+                self._print("SHOW TASKS")
+            case ["\\timing"]:
+                self._timing = not self._timing
+                say(f"Timing is {'on' if self._timing else 'off'}.")
+            case ["\\q"]:
+                self._over = True
+            case ["\\?"]:
+                table(("what", "does"), _HELP)
+            case _:
+                self.failures += 1
+                complain(f"{' '.join(words)} is not known. \\? tells what is.")
+
+    def _print(self, *statements: str) -> None:
+        for statement in statements:
+            print_answer(self._running.run(statement))
+
+
+@command
+def shell(place: Place) -> None:
+    r"""Type SQL: history, completion, statements over several lines, BEGIN, COMMIT and ROLLBACK. \\? tells more."""
+    with Running(place) as running:
+        typed = sys.stdin.isatty()
+        if typed:
+            from freshview.cli.prompt import Typed
+
+            say(f"Warehouse {place.folder}. \\? tells what can be typed, \\q leaves.")
+        opened = Shell(running, Typed(running.catalog) if typed else Piped(iter(sys.stdin)))
+        opened.run()
+        if opened.failures and not typed:
+            raise typer.Exit(1)
+
+
+COMMANDS = (Command(shell, "Work", ("freshview shell", 'echo "\\dt" | freshview shell')),)

@@ -1,0 +1,178 @@
+"""`freshview maintain`, `explain`, `check`, `checkpoint`, `vacuum`: views and files are looked after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from freshview.cli.look import job_fields, print_jobs
+from freshview.cli.output import complain, say, table, write, write_json
+from freshview.cli.place import Command, JsonOption, Place, command
+from freshview.cli.progress import steps, working
+from freshview.errors import FreshviewError
+
+if TYPE_CHECKING:
+    from freshview.catalog.views import Job
+    from freshview.warehouse import CheckReport, Warehouse
+
+ViewNames = Annotated[list[str] | None, typer.Argument(help="Views; all of them if left out.")]
+
+
+@command
+def maintain(place: Place, views: ViewNames = None, json: JsonOption = False) -> None:
+    """Bring views up to date now. A view that cannot be does not stop the others; the exit code is then 1."""
+    jobs: list[Job] = []
+    with place.connect() as warehouse:
+        names = _views(warehouse, views)
+
+        def one(name: str) -> None:
+            jobs.extend(warehouse.maintain([name]))
+
+        failed = _each("Maintaining", names, one)
+    if json:
+        write_json({"jobs": [job_fields(j) for j in jobs], "failed": failed})
+    elif jobs:
+        print_jobs(jobs)
+    elif not failed:
+        say("Nothing was pending.")
+    _exit_if(failed)
+
+
+@command
+def explain(place: Place, view: Annotated[str, typer.Argument(help="A view.")], json: JsonOption = False) -> None:
+    """Tell how a view is stored and maintained, operator by operator, and the query that a refresh runs."""
+    with place.connect() as warehouse, working(f"Explaining {view}"):
+        text = warehouse.explain(view)
+    if json:
+        write_json({"view": view, "lines": text.splitlines()})
+    else:
+        write(text)
+
+
+@command
+def check(
+    place: Place,
+    names: Annotated[list[str] | None, typer.Argument(help="Views and tables; all of them if left out.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Verify what is stored: a view equals its definition, a table keeps its key. The exit code is 1 if not."""
+    reports: list[CheckReport] = []
+    with place.connect() as warehouse:
+        chosen = names or [t.name for t in warehouse.status().tables]
+
+        def one(name: str) -> None:
+            reports.append(warehouse.check(name))
+
+        failed = _each("Checking", chosen, one)
+    if json:
+        write_json([asdict(r) for r in reports])
+    else:
+        _print_checks(reports)
+    _exit_if(failed or not all(r.ok for r in reports))
+
+
+def _print_checks(reports: list[CheckReport]) -> None:
+    told = [(r.name, "ok" if r.ok else "NOT OK", r.missing_rows, r.extra_rows) for r in reports]
+    if told:
+        table(("name", "is", "missing rows", "extra rows"), told)
+    for report in reports:
+        for title, rows in (("missing from", report.missing), ("too many in", report.extra)):
+            if rows:
+                shown = [tuple(row.values()) for row in rows[:10]]
+                table(tuple(rows[0]), shown, title=f"{title} {report.name} (the first {len(shown)})")
+
+
+@command
+def checkpoint(
+    place: Place,
+    tables: Annotated[list[str] | None, typer.Argument(help="Tables; all with something to fold if left out.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Fold the small changes of tables and views into their Delta tables, so that any Delta reader sees them."""
+    done: list[dict[str, Any]] = []
+    with place.connect() as warehouse:
+        due = [t.name for t in warehouse.status().tables if t.kind != "external" and t.pending_segments]
+
+        def one(name: str) -> None:
+            outcome = warehouse.sql(f"CHECKPOINT {_quoted(name)}")
+            done.append({"name": name, "rows": outcome.rows, "csn": outcome.csn})
+
+        failed = _each("Checkpointing", tables or due, one)
+    if json:
+        write_json({"checkpoints": done, "failed": failed})
+    elif done:
+        table(("table", "rows", "csn"), [tuple(d.values()) for d in done])
+    elif not failed:
+        say("There is nothing to fold.")
+    _exit_if(failed)
+
+
+@command
+def vacuum(
+    place: Place,
+    retain_hours: Annotated[
+        float, typer.Option("--retain-hours", min=0, help="Keep what was current within so many hours.")
+    ] = 24,
+    json: JsonOption = False,
+) -> None:
+    """Remove old versions and files that nobody needs. What open transactions and stale views read is kept."""
+    from freshview.events import Events
+    from freshview.maintenance.vacuum import vacuum as run
+    from freshview.storage.store import Storage
+
+    events = Events()
+    with place.open_catalog() as catalog, working("Vacuuming"):
+        report = run(catalog, Storage(place.folder.absolute(), events), events, timedelta(hours=retain_hours))
+    if json:
+        write_json(asdict(report))
+        return
+    say(f"{report.files} files with {report.bytes} bytes removed; readable since CSN {report.horizon}.")
+    if report.held_by:
+        say(report.held_by)
+
+
+def _views(warehouse: Warehouse, asked: Iterable[str] | None) -> list[str]:
+    """The views that were asked for, each of which must exist; else all."""
+    if not asked:
+        return [t.name for t in warehouse.status().tables if t.kind == "view"]
+    for name in asked:
+        warehouse.history(name)  # says what is wrong with the name
+    return list(asked)
+
+
+def _each(what: str, names: list[str], act: Callable[[str], None]) -> list[str]:
+    """Do it for each name, with a bar; those that failed, each told in a sentence when all are through."""
+    failed: dict[str, str] = {}
+    with steps(what, len(names)) as bar:
+        for name in names:
+            bar.now(f"{what} {name}")
+            try:
+                act(name)
+            except FreshviewError as error:
+                failed[name] = str(error)
+            bar.done()
+    for name, told in failed.items():
+        complain(told if name in told else f"{name}: {told}")
+    return list(failed)
+
+
+def _exit_if(failed: object) -> None:
+    if failed:
+        raise typer.Exit(1)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+COMMANDS = (
+    Command(maintain, "Keep fresh", ("freshview maintain", "freshview maintain totals --json")),
+    Command(check, "Keep fresh", ("freshview check", "freshview check totals orders --json")),
+    Command(explain, "Look", ("freshview explain totals", "freshview explain totals --json")),
+    Command(checkpoint, "Look after files", ("freshview checkpoint", "freshview checkpoint orders --json")),
+    Command(vacuum, "Look after files", ("freshview vacuum", "freshview vacuum --retain-hours 168 --json")),
+)

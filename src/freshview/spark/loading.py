@@ -1,0 +1,142 @@
+"""Files of other programs as DataFrames: CSV, JSON, Parquet and Delta, for a table that exists or one to be made.
+
+Nothing is lost on the way unsaid: a value that is not of its column's type, a row of another length, a field that the
+table lacks are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from freshview.catalog.records import Relation, RelationState
+from freshview.errors import InvalidStatement, NotFound
+from freshview.relation.schema import Column, Schema, fold
+from freshview.spark.engine import SparkEngine
+from freshview.spark.errors import spark_errors
+from freshview.spark.types import cast_type, quoted, to_spark
+from freshview.storage.external import describe, external_schema, open_external
+
+FORMATS = ("csv", "json", "parquet", "delta")
+_ENDINGS = {"csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "pq": "parquet"}
+_COMPRESSED = (".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files of one format, and how CSV among them is written."""
+
+    paths: tuple[Path, ...]
+    format: str
+    delimiter: str = ","
+    header: bool = True
+    null: str = ""
+
+    @property
+    def uris(self) -> list[str]:
+        return [f"file://{path}" for path in self.paths]
+
+    def __str__(self) -> str:
+        return f"{self.paths[0]}" + (f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else "")
+
+
+def format_of(path: Path) -> str | None:
+    """The format that a file's name, or what lies in a folder, tells."""
+    if (path / "_delta_log").is_dir():
+        return "delta"
+    if path.is_dir():
+        inside = (p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.startswith((".", "_")))
+        return next((f for f in map(format_of, inside) if f is not None), None)
+    name = path.name.lower()
+    for ending in _COMPRESSED:
+        name = name.removesuffix(ending)
+    return _ENDINGS.get(name.rpartition(".")[2])
+
+
+def read_source(engine: SparkEngine, source: Source, table: str, schema: Schema | None) -> DataFrame:
+    """The rows of the files, by name, in the types of a table's columns; as Spark infers them if there is no table."""
+    with spark_errors(f"file {source}"):
+        match source.format:
+            case "csv":
+                return _csv(engine.session, source, table, schema)
+            case "json":
+                return _json(engine.session, source, table, schema)
+            case "parquet":
+                frame = engine.session.read.parquet(*source.uris)
+                _columns(frame.columns, table, schema)
+                return frame
+        return reduce(DataFrame.unionByName, [_delta(engine, path) for path in source.paths])
+
+
+def _csv(session: SparkSession, source: Source, table: str, schema: Schema | None) -> DataFrame:
+    """RFC 4180: quotes are doubled, and line ends may stand in quotes. Columns go by the names of the first line."""
+    reader = session.read.options(
+        sep=source.delimiter, quote='"', escape='"', multiLine=True, header=source.header, mode="FAILFAST",
+        nullValue=source.null,
+    )  # fmt: skip
+    if schema is None:
+        return reader.options(inferSchema=True).csv(source.uris)
+    names = reader.csv(source.uris[0]).columns if source.header else list(schema.names)
+    columns = _columns(names, table, schema)
+    texts = StructType([StructField(name, StringType()) for name in names])
+    frame = reader.schema(texts).options(enforceSchema=False).csv(source.uris)  # each file has to have these columns
+    return frame.selectExpr(*(_typed(n, c, table) for n, c in zip(names, columns, strict=True)))
+
+
+def _typed(name: str, column: Column, table: str) -> str:
+    """SQL for a text as a value of its column, as CAST does it; what it cannot cast is told, whatever the settings."""
+    if column.type.is_text:
+        return f"{quoted(name)} AS {quoted(column.name)}"
+    value, type_ = quoted(name), cast_type(column.type)
+    where = f"[FRESHVIEW] column {column.name} of {table}: ".replace("\\", "\\\\").replace("'", "\\'")
+    told = f"raise_error(concat('{where}', {value}, ' is not a value of type {type_}'))"
+    cast = f"coalesce(try_cast({value} AS {type_}), {told})"
+    return f"CASE WHEN {value} IS NOT NULL THEN {cast} END AS {quoted(column.name)}"
+
+
+def _json(session: SparkSession, source: Source, table: str, schema: Schema | None) -> DataFrame:
+    """One object per line, or a list of objects."""
+    reader = session.read.options(multiLine=_is_list(source.paths[0]), mode="FAILFAST")
+    if schema is None:
+        return reader.json(source.uris)
+    names = reader.options(primitivesAsString=True).json(source.uris).columns
+    columns = _columns(names, table, schema)
+    struct = StructType([StructField(n, to_spark(c.type)) for n, c in zip(names, columns, strict=True)])
+    return reader.schema(struct).json(source.uris)
+
+
+def _is_list(path: Path) -> bool:
+    """Does a JSON file begin with a bracket? Then it is one list; compressed files and folders hold lines."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+
+
+def _delta(engine: SparkEngine, path: Path) -> DataFrame:
+    """The newest version of a Delta table, read as external tables are."""
+    found = open_external(str(path))
+    schema, main = external_schema(found, ()), describe(found)
+    relation = Relation(0, path.name, "external", 0, 1, schema, 0, str(path))
+    return engine.scan(RelationState(relation, 0, main, schema, ()))
+
+
+def _columns(names: Sequence[str], table: str, schema: Schema | None) -> list[Column]:
+    """The table's columns of these names; one that the table lacks is told with those it has."""
+    if schema is None:
+        return []
+    known = {fold(c.name): c for c in schema.columns}
+    unknown = [n for n in names if fold(n) not in known]
+    if unknown:
+        raise NotFound(
+            f"column {unknown[0]}", f"table {table} has none of that name", f"It has {', '.join(schema.names)}."
+        )
+    found = [known[fold(n)] for n in names]
+    if len(set(found)) < len(found):
+        raise InvalidStatement(f"table {table}", "the file names a column twice", "Rename one.")
+    return found
