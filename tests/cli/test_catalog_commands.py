@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.calls import call, process, told
+from tests.cli.calls import COMMAND, call, process, told
 
 import freshview
 
@@ -190,6 +190,22 @@ def test_what_nobody_expected_is_a_sentence_too(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr("freshview.standing.standing", stopped)
     assert "Interrupted" in call("status", "-w", folder, code=130).stderr
+
+
+def test_a_reader_that_leaves_early_is_no_reason_to_complain(folder: Path) -> None:
+    script = "SHOW TABLES;" * 2000
+    running = subprocess.Popen(
+        [*COMMAND, "sql", "--format", "csv", "-w", str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stdin is not None
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdout.close()
+    running.stdin.write(script)
+    running.stdin.close()
+    assert (running.wait(timeout=60), running.stderr.read()) == (1, "")
+    running.stderr.close()
 
 
 _LOADS_NOTHING = """

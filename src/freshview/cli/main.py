@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -56,7 +58,9 @@ for _command in COMMANDS:
 
 
 def main() -> None:
-    """Run a command."""
+    """Run a command. Python's warnings are for developers, and for --verbose."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
     app(prog_name="freshview")
 
 

@@ -27,7 +27,6 @@ def complain(text: str) -> None:
 def write(text: str) -> None:
     """Text on stdout as it is, ended by a newline."""
     sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-    sys.stdout.flush()
 
 
 def write_json(value: Any) -> None:

@@ -7,8 +7,9 @@ import inspect
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,6 +114,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         place = Place(warehouse or given.folder, catalog or given.catalog, verbose or given.verbose)
         with told_errors(place.verbose):
             function(place, **options)
+            sys.stdout.flush()  # here an error is told as it should be
 
     hints = inspect.get_annotations(function, eval_str=True)
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
@@ -142,7 +144,9 @@ def place_from(warehouse: Path | None, catalog: str | None, verbose: bool) -> Pl
 def told_errors(verbose: bool) -> Iterator[None]:
     """One sentence on stderr and exit code 1 for what went wrong, 130 for Ctrl-C; a traceback only if asked for."""
     if verbose:
-        os.environ["FRESHVIEW_VERBOSE"] = "1"
+        os.environ["FRESHVIEW_VERBOSE"] = "1"  # for Spark, when it starts
+        if not sys.warnoptions:
+            warnings.simplefilter("default")
     try:
         yield
     except KeyboardInterrupt:
@@ -170,4 +174,5 @@ def _tell(sentence: str, verbose: bool) -> None:
 
 def _leave_pipe() -> None:
     """Whoever read our output has left: say nothing more, not even when Python flushes it at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -32,8 +32,8 @@ def sql(
     format: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.table,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     freshness: Annotated[
-        str, typer.Option("--freshness", help="fresh, any, or how old a view may be: 30s, 10m, 2h, 1d.")
-    ] = "fresh",
+        str | None, typer.Option("--freshness", help="fresh, any, or how old a view may be: 30s, 10m, 2h, 1d.")
+    ] = None,
     as_of: Annotated[
         str | None, typer.Option("--as-of", help="Read everything as it was: a CSN, or a time in ISO 8601.")
     ] = None,
@@ -49,7 +49,9 @@ def sql(
     found = statements(_text(statement, file))
     if not found:
         raise InvalidStatement("statement", "there is none", "Give a statement, --file, or a pipe.")
-    reading = Reading(freshness_from(freshness), moment_from(as_of) if as_of is not None else None)
+    reading = Reading(
+        freshness_from(freshness) if freshness is not None else None, moment_from(as_of) if as_of is not None else None
+    )
     chosen = Format.json if json else format
     with Running(place, reading) as running:
         _PRINTERS[chosen](running, found)

@@ -41,19 +41,19 @@ class Done:
 
 @dataclass(frozen=True)
 class Reading:
-    """How queries read: as fresh as this, or as it was then."""
+    """How queries read: as fresh as this (if nothing is said, as each view's mode has it), or as it was then."""
 
-    freshness: str | timedelta = "fresh"
+    freshness: str | timedelta | None = None
     as_of: int | datetime | None = None
 
 
-FRESH = Reading()
+AS_USUAL = Reading()
 
 
 class Running:
     """Runs statements in a warehouse, which is opened when the first one needs more than the catalog."""
 
-    def __init__(self, place: Place, reading: Reading = FRESH) -> None:
+    def __init__(self, place: Place, reading: Reading = AS_USUAL) -> None:
         place.require()
         self._place = place
         self._reading = reading
@@ -99,13 +99,14 @@ class Running:
             self._refuse_reading()
             answer = self.transaction.sql(text)
         else:
-            answer = self.warehouse().sql(text, freshness=self._reading.freshness, as_of=self._reading.as_of)
+            said = {"freshness": self._reading.freshness} if self._reading.freshness is not None else {}
+            answer = self.warehouse().sql(text, as_of=self._reading.as_of, **said)
         if hasattr(answer, "columns"):
             return _rows_of(answer, text, stream)
         return Done(_told(answer.rows, answer.csn), answer.rows, answer.csn)
 
     def _refuse_reading(self) -> None:
-        if self._reading != FRESH:
+        if self._reading != AS_USUAL:
             raise InvalidStatement(
                 "--freshness and --as-of", "a transaction reads its own snapshot", "Leave them out, or BEGIN."
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshview.cli.output import say
+from freshview.cli.cells import json_text
+from freshview.cli.output import say, write
 from freshview.cli.place import Command, Place, command
 from freshview.errors import FreshviewError
 from freshview.events import Event
@@ -30,18 +32,19 @@ def serve(
     path: Annotated[Path | None, typer.Argument(help="Folder of the warehouse; the same as -w.")] = None,
     policy: Annotated[str, typer.Option(help="Which view first: oldest, use or size.")] = "oldest",
     once: Annotated[bool, typer.Option("--once", help="Maintain what is pending now, then exit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each job.")] = False,
 ) -> None:
     """Maintain the views of a warehouse in the background, until told to stop (SIGINT, SIGTERM)."""
     place = replace(place, folder=path) if path is not None else place
     place.require()
     failed: list[str] = []
-    with until_told(), place.connect(background=not once, policy=policy) as warehouse:
-        report = Report()
+    with until_told(silent=json), place.connect(background=not once, policy=policy) as warehouse:
+        report = JsonReport() if json else Report()
         warehouse.events.listen(report)
         if once:
             failed = _maintain_all(warehouse, report)
         else:
-            say(f"Serving {place.folder}. Ctrl-C or SIGTERM stops it.")
+            report.begun(place.folder)
             threading.Event().wait()
     if failed:
         raise typer.Exit(1)
@@ -60,7 +63,7 @@ def _maintain_all(warehouse: Warehouse, report: Report) -> list[str]:
 
 
 @contextmanager
-def until_told() -> Iterator[None]:
+def until_told(*, silent: bool = False) -> Iterator[None]:
     """SIGINT and SIGTERM end the block, in order; they are no error, and not heard again while it ends."""
 
     def stop(*_: Any) -> None:
@@ -72,7 +75,8 @@ def until_told() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("Stopped.")
+        if not silent:
+            say("Stopped.")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -84,14 +88,17 @@ class Report:
     def __init__(self) -> None:
         self._last = ""
 
+    def begun(self, folder: Path) -> None:
+        say(f"Serving {folder}. Ctrl-C or SIGTERM stops it.")
+
     def __call__(self, event: Event) -> None:
         told = event.details
         match event.name:
             case "job.done":
-                self._line(f"{told['view']}: done, CSN {told['from_csn']} to {told['to_csn']}")
+                self.done(told["view"], told["from_csn"], told["to_csn"])
                 self._last = ""
             case "job.cancelled":
-                self._line(f"{told['view']}: cancelled, still pending")
+                self.cancelled(told["view"])
             case "job.failed":
                 self.failed(told["view"], told["error"])
             case "manager.failed" | "background.failed" | "checkpoint.failed":
@@ -100,12 +107,43 @@ class Report:
     def failed(self, what: str, error: str) -> None:
         if error != self._last:
             self._last = error
-            self._line(f"{what}: failed: {error}")
+            self.failure(what, error)
+
+    def done(self, view: str, from_csn: int, to_csn: int) -> None:
+        self._line(f"{view}: done, CSN {from_csn} to {to_csn}")
+
+    def cancelled(self, view: str) -> None:
+        self._line(f"{view}: cancelled, still pending")
+
+    def failure(self, what: str, error: str) -> None:
+        self._line(f"{what}: failed: {error}")
 
     def _line(self, text: str) -> None:
         say(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}")
 
 
+class JsonReport(Report):
+    """The same for programs: a line of JSON for each."""
+
+    def begun(self, folder: Path) -> None:
+        self._object("begun", warehouse=folder)
+
+    def done(self, view: str, from_csn: int, to_csn: int) -> None:
+        self._object("done", view=view, from_csn=from_csn, to_csn=to_csn)
+
+    def cancelled(self, view: str) -> None:
+        self._object("cancelled", view=view)
+
+    def failure(self, what: str, error: str) -> None:
+        self._object("failed", view=what, error=error)
+
+    def _object(self, event: str, **details: Any) -> None:
+        write(json_text({"time": datetime.now().astimezone(), "event": event, **details}))
+        sys.stdout.flush()
+
+
 COMMANDS = (
-    Command(serve, "Keep fresh", ("freshview serve", "freshview serve sales --policy use", "freshview serve --once")),
+    Command(
+        serve, "Keep fresh", ("freshview serve", "freshview serve sales --policy use", "freshview serve --once --json")
+    ),
 )

@@ -1,4 +1,4 @@
-"""`freshview maintain`, `explain`, `check`, `checkpoint`, `vacuum`: views and files are looked after."""
+"""`freshview maintain`, `refresh`, `explain`, `check`, `checkpoint`, `vacuum`: views and files are looked after."""
 
 from __future__ import annotations
 
@@ -39,6 +39,30 @@ def maintain(place: Place, views: ViewNames = None, json: JsonOption = False) ->
         print_jobs(jobs)
     elif not failed:
         say("Nothing was pending.")
+    _exit_if(failed)
+
+
+@command
+def refresh(
+    place: Place,
+    views: Annotated[list[str], typer.Argument(help="Views.")],
+    full: Annotated[bool, typer.Option("--full", help="Compute all of it anew, from the definition.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Refresh views: bring each up to date by its own rules, or all of it anew."""
+    done: list[dict[str, Any]] = []
+    with place.connect() as warehouse:
+        names = _views(warehouse, views)
+
+        def one(name: str) -> None:
+            outcome = warehouse.sql(f"REFRESH MATERIALIZED VIEW {_quoted(name)}{' FULL' if full else ''}")
+            done.append({"view": name, "rows": outcome.rows, "csn": outcome.csn})
+
+        failed = _each("Refreshing", names, one)
+    if json:
+        write_json({"views": done, "failed": failed})
+    elif done:
+        table(("view", "rows changed", "csn"), [tuple(d.values()) for d in done])
     _exit_if(failed)
 
 
@@ -171,6 +195,7 @@ def _quoted(name: str) -> str:
 
 COMMANDS = (
     Command(maintain, "Keep fresh", ("freshview maintain", "freshview maintain totals --json")),
+    Command(refresh, "Keep fresh", ("freshview refresh totals", "freshview refresh totals --full --json")),
     Command(check, "Keep fresh", ("freshview check", "freshview check totals orders --json")),
     Command(explain, "Look", ("freshview explain totals", "freshview explain totals --json")),
     Command(checkpoint, "Look after files", ("freshview checkpoint", "freshview checkpoint orders --json")),
