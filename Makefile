@@ -27,8 +27,9 @@ lint: setup
 test: lint
 	$(BIN)/python -m pytest
 
+# A trial in minutes: make bench ARGS=--quick. Some suites only: make bench ARGS="views peers".
 bench: setup
-	$(BIN)/python -m freshview.bench
+	$(BIN)/python -m freshview.bench $(ARGS)
 
 conformance: setup
 	$(BIN)/python -m freshview.bench.conformance

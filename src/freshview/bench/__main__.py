@@ -9,81 +9,120 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from importlib.metadata import version
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from freshview.bench import foundation, lazy, views
+from freshview.bench import foundation, lazy, peers, quick, views
 from freshview.bench.measure import Chart, Figure
 from freshview.bench.report import write as write_documents
 from freshview.errors import FreshviewError
 
 Step = Callable[[Path, float, int], list[Figure]]
-SUITES: dict[str, tuple[Step, ...]] = {"foundation": foundation.STEPS, "views": views.STEPS, "lazy": lazy.STEPS}
+SUITES: dict[str, tuple[Step, ...]] = {
+    "foundation": foundation.STEPS, "views": views.STEPS, "lazy": lazy.STEPS, "peers": peers.STEPS,
+}  # fmt: skip
+_DOCUMENTS = Path("docs/benchmarks")
+_PACKAGES = ("freshview", "pyspark", "deltalake", "pyarrow", "sqlglot", "SQLAlchemy", "duckdb")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="freshview.bench", description=__doc__)
-    parser.add_argument("suites", nargs="*", default=list(SUITES), help=f"any of: {', '.join(SUITES)}")
-    parser.add_argument("--scale", type=float, default=1.0, help="TPC-H scale factor (default 1)")
-    parser.add_argument("--repeat", type=int, default=3, help="repetitions of each measurement (default 3)")
-    parser.add_argument("--folder", type=Path, default=Path(".bench"), help="where data is kept (default .bench)")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="where the JSON goes")
-    parser.add_argument("--step", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the suites that are named, all if none is; exit code 1 if a step failed or an answer was wrong."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
     for suite in arguments.suites:
         if suite not in SUITES:
             parser.error(f"unknown suite {suite!r}; there are: {', '.join(SUITES)}")
+    if arguments.scale is None:
+        arguments.scale = quick.SCALE if arguments.quick else 1.0
+    if arguments.repeat is None:
+        arguments.repeat = quick.REPEAT if arguments.quick else 3
+    if arguments.scale <= 0 or arguments.repeat < 1:
+        parser.error("--scale must be above 0 and --repeat at least 1")
+    if arguments.out is None:
+        arguments.out = quick.out_folder(arguments.folder) if arguments.quick else _DOCUMENTS
+    if arguments.quick and quick.is_of_documents(arguments.out):
+        parser.error(f"--quick does not write to {arguments.out}: the documentation shows full runs only")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.step:
         return _child(arguments.suites[0], arguments.step, arguments.folder, arguments.scale, arguments.repeat)
-    return max(_run(suite, arguments) for suite in arguments.suites)
+    begun = time.monotonic()
+    code = max(_run(suite, arguments) for suite in arguments.suites)
+    print(f"took {(time.monotonic() - begun) / 60:.1f} min")
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="freshview bench", description=__doc__)
+    parser.add_argument("suites", nargs="*", default=list(SUITES), help=f"any of: {', '.join(SUITES)} (default: all)")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"a trial in minutes: scale {quick.SCALE:g}, {quick.REPEAT} repetition"
+    )
+    parser.add_argument("--scale", type=float, help="TPC-H scale factor (default 1)")
+    parser.add_argument("--repeat", type=int, help="repetitions of each measurement (default 3)")
+    parser.add_argument("--folder", type=Path, default=Path(".bench"), help="where data is kept (default .bench)")
+    parser.add_argument("--out", type=Path, help=f"where JSON and charts go (default {_DOCUMENTS}; quick: in --folder)")
+    parser.add_argument("--step", help=argparse.SUPPRESS)
+    return parser
 
 
 def _run(suite: str, arguments: argparse.Namespace) -> int:
     """All steps of a suite, each in a process of its own."""
-    figures: list[dict[str, object]] = []
-    print(f"{suite}: TPC-H scale {arguments.scale:g}, {os.cpu_count()} cores", flush=True)
+    figures: list[dict[str, Any]] = []
+    kind = "QUICK, a trial and no result: " if arguments.quick else ""
+    print(f"{suite}: {kind}TPC-H scale {arguments.scale:g}, {os.cpu_count()} cores", flush=True)
     for step in SUITES[suite]:
-        with tempfile.NamedTemporaryFile(suffix=".json") as result:
-            command = [
-                sys.executable, "-m", "freshview.bench", suite, "--step", step.__name__, "--out", result.name,
-                "--folder", str(arguments.folder), "--scale", str(arguments.scale), "--repeat", str(arguments.repeat),
-            ]  # fmt: skip
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
+        found = _step(suite, step.__name__, arguments)
+        if found is None:
             print(f"  {step.__name__} failed", file=sys.stderr)
             return 1
-        found = json.loads(done.stdout.strip().splitlines()[-1])
         for figure in found:
             _print(figure)
         figures += found
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    report = {"suite": suite, "scale": arguments.scale, "machine": _machine(), "figures": figures}
-    path = arguments.out / f"{suite}.json"
+    report = {"suite": suite, "scale": arguments.scale, "machine": machine(), "figures": figures}
+    _keep(quick.marked(report) if arguments.quick else report, arguments.out)
+    if not arguments.quick:
+        write_documents(arguments.out)
+    return 1 if any(f.get("always") and not f["met"] for f in figures) else 0
+
+
+def _step(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """The figures of a step, None if it failed."""
+    with tempfile.TemporaryDirectory(prefix="freshview-bench-") as elsewhere:
+        command = [
+            sys.executable, "-m", "freshview.bench", suite, "--step", name, "--out", elsewhere,
+            "--folder", str(arguments.folder), "--scale", str(arguments.scale), "--repeat", str(arguments.repeat),
+        ]  # fmt: skip
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        return None
+    found: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found if not arguments.quick else quick.marked({"figures": found})["figures"]
+
+
+def _keep(report: dict[str, Any], out: Path) -> None:
+    """The numbers as JSON, and as charts."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{report['suite']}.json"
     path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     print(f"written to {path}")
-    _draw(figures, suite, arguments.out)
-    write_documents(arguments.out)
-    return 0
-
-
-def _draw(figures: list[dict[str, object]], suite: str, out: Path) -> None:
-    shown = [Chart(**f["chart"]) for f in figures if isinstance(f.get("chart"), dict)]  # type: ignore[arg-type]
+    shown = [Chart(**f["chart"]) for f in report["figures"] if f.get("chart")]
     if shown:
         from freshview.bench.charts import draw  # matplotlib: not for those who only measure
 
         for chart in shown:
-            print(f"drawn to {draw(chart, out / f'{suite}-{chart.name}.svg')}")
+            drawn = draw(chart, path.with_name(f"{path.stem}-{chart.name}.svg"))
+            print(f"drawn to {drawn}")
 
 
-def _print(figure: dict[str, object]) -> None:
-    mark = {True: "ok  ", False: "MISS", None: "    "}[figure["met"]]  # type: ignore[index]
-    limit = f" (limit {figure['limit']:g})" if isinstance(figure["limit"], float) else ""
-    print(f"  {mark} {figure['name']}: {figure['value']:.3g} {figure['unit']}{limit}", flush=True)
-    details = figure["details"]
-    assert isinstance(details, dict)
-    for name, value in details.items():
+def _print(figure: dict[str, Any]) -> None:
+    mark = {True: "ok  ", False: "MISS", None: "    "}[figure["met"]]
+    between = f" ({figure['spread'][0]:.3g} to {figure['spread'][1]:.3g})" if figure.get("spread") else ""
+    limit = f" (limit {figure['limit']:g})" if figure["limit"] is not None else ""
+    print(f"  {mark} {figure['name']}: {figure['value']:.3g} {figure['unit']}{between}{limit}", flush=True)
+    for name, value in figure["details"].items():
         print(f"         {name}: {value}")
 
 
@@ -98,15 +137,35 @@ def _child(suite: str, name: str, folder: Path, scale: float, repeat: int) -> in
     return 0
 
 
-def _machine() -> dict[str, object]:
-    packages = ("pyspark", "deltalake", "pyarrow", "sqlglot", "SQLAlchemy")
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    from freshview.spark.session import java_version  # not for steps: one of them tells whether Spark was loaded
+
     return {
         "cores": os.cpu_count(),
+        "processor": _processor(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{p: version(p) for p in packages},
+        "java": java_version(),
+        **{p: found for p in _PACKAGES if (found := _version(p))},
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    """The model's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 if __name__ == "__main__":

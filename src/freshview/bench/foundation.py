@@ -20,7 +20,7 @@ from deltalake import DeltaTable, QueryBuilder
 import freshview
 from freshview import Warehouse
 from freshview.bench.data import CUSTOMER, LINEITEM, tpch
-from freshview.bench.measure import Figure, Timing, alternated, peak_memory
+from freshview.bench.measure import Figure, Timing, alternated, peak_memory, spread
 from freshview.storage.main import plain
 
 _TABLES = ("customer", "lineitem")
@@ -56,7 +56,9 @@ def load(folder: Path, scale: float, repeat: int) -> list[Figure]:
         ratio = times["ours"].p50 / times["plain"].p50
         details = {"Freshview": str(times["ours"]), "write.parquet": str(times["plain"])}
         return [
-            Figure("load lineitem / write.parquet", ratio, 2.5, "×", details),
+            Figure(
+                "load lineitem / write.parquet", ratio, 2.5, "×", details, spread=spread(times["ours"], times["plain"])
+            ),
             Figure("peak memory of Python while loading lineitem", peak, 1.0, "GB", {}),
         ]
 
@@ -232,7 +234,8 @@ STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (load, write, lo
 
 
 def _ratio(name: str, ours: Timing, bare: Timing, limit: float) -> Figure:
-    return Figure(name, ours.p50 / bare.p50, limit, "×", {"Freshview": str(ours), "bare": str(bare)})
+    details = {"Freshview": str(ours), "bare": str(bare)}
+    return Figure(name, ours.p50 / bare.p50, limit, "×", details, spread=spread(ours, bare))
 
 
 def _sample(wh: Warehouse, table: str, rows: int, seed: int) -> pa.Table:

@@ -7,13 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from freshview import Warehouse
 from freshview.bench.foreground import foreground
 from freshview.bench.lazy_world import ONE, TEN, TWO, VIEWS, Customers, build, opened, set_mode, upsert
-from freshview.bench.measure import Bars, Chart, Figure, Timing, alternated, seconds_of, shown
+from freshview.bench.measure import Bars, Chart, Figure, Timing, alternated, seconds_of, shown, spread
 from freshview.bench.views import exact
 
 _QUERY = "SELECT n_name, sum(totalprice) AS price, sum(totalcnt) AS lines FROM v1 GROUP BY n_name"
@@ -85,8 +85,10 @@ def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
         details = {f"query, {name}": str(timing) for name, timing in asked.items()}
         chart = Chart("figure7", "Figure 7: a query of V1 after an update of 100 customers", {"": bars})
         ratio = asked["lazy, maintained"].p50 / asked["never touched"].p50
+        between = spread(asked["lazy, maintained"], asked["never touched"])
+        name = "query after maintenance / of a view never touched"
         return [
-            Figure("query after maintenance / of a view never touched", ratio, 1.1, "×", details, chart=chart),
+            Figure(name, ratio, 1.1, "×", details, chart=chart, spread=between),
             exact(wh, ["v1"]),
         ]
 
@@ -220,7 +222,7 @@ class _Race:
         details = {"eager": str(eager), "lazy": str(lazy)}
         limit = _RESPONSE_LIMITS.get((title, rows))
         name = f"{title} of {_rows(rows)}, response: eager / lazy"
-        return Figure(name, eager.p50 / lazy.p50, limit, "×", details, at_least=True)
+        return Figure(name, eager.p50 / lazy.p50, limit, "×", details, at_least=True, spread=spread(eager, lazy))
 
     def total(self, title: str, rows: int, limit: float | None) -> Figure:
         """What lazy maintenance costs in all. Ratios are taken round by round: both meet the same machine there."""
@@ -228,7 +230,7 @@ class _Race:
         ratio = statistics.median(b / a for a, b in zip(eager.seconds, lazy.seconds, strict=True))
         details = {"eager": str(eager), "lazy": str(lazy), "of it the update": str(self.updated("lazy"))}
         name = f"{title} of {_rows(rows)}, total work: lazy / eager"
-        return Figure(name, ratio, limit, "×", details)
+        return Figure(name, ratio, limit, "×", details, spread=spread(lazy, eager))
 
 
 def _raced(
@@ -275,9 +277,7 @@ def _total_bars(race: _Race, mode: str) -> dict[str, float]:
 
 
 def _with(figure: Figure, chart: Chart) -> Figure:
-    return Figure(
-        figure.name, figure.value, figure.limit, figure.unit, figure.details, at_least=figure.at_least, chart=chart
-    )
+    return replace(figure, chart=chart)
 
 
 # -- commits with more and more views --------------------------------------------------------------

@@ -1,0 +1,125 @@
+"""The harness: quick results stay away from the documents, wrong answers are failures, spreads are of rounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freshview.bench import __main__ as harness
+from freshview.bench import quick
+from freshview.bench.data import tpch
+from freshview.bench.measure import Chart, Figure, Timing, spread
+from freshview.bench.report import document, reports
+from freshview.errors import NotFound, StorageUnavailable
+
+_CHART = Chart("c", "A chart", {"": {"bar": {"update": 1.0}}})
+_SLOW = Figure("slow / fast", 9.0, 2.0, "×", {"slow": "9 s"}, chart=_CHART, spread=(8.0, 10.0))
+_WRONG = Figure("views that equal their definition", 1, 2, "", {}, at_least=True, always=True)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Figure]:
+    """What the only step of the only suite gives; all is run in an empty folder."""
+    found = [_SLOW]
+
+    def ran(_suite: str, _name: str, arguments: Any) -> list[dict[str, Any]]:
+        told = [f.as_json() for f in found]
+        return quick.marked({"figures": told})["figures"] if arguments.quick else told
+
+    monkeypatch.setattr(harness, "_step", ran)
+    monkeypatch.setattr(harness, "SUITES", {"trial": (lambda *_: [],)})
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+@pytest.mark.usefixtures("steps")
+def test_quick_results_say_so_and_are_never_in_the_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert harness.main(["trial", "--quick"]) == 0
+    told = capsys.readouterr().out
+    assert "QUICK, a trial and no result" in told
+    assert "slow / fast: 9 × (8 to 10)" in told
+    assert "MISS" not in told  # the limit is meant for larger data
+    report = json.loads((tmp_path / ".bench" / "quick" / "trial.json").read_text())
+    assert report["quick"]
+    assert report["scale"] == quick.SCALE
+    assert report["figures"][0]["met"] is None
+    assert "A chart (quick)" in (tmp_path / ".bench" / "quick" / "trial-c.svg").read_text()
+    assert not (tmp_path / "docs").exists()
+    assert reports(tmp_path / ".bench" / "quick") == []
+    assert "slow" not in document(tmp_path / ".bench" / "quick")
+
+
+@pytest.mark.usefixtures("steps")
+def test_quick_results_are_refused_where_the_documents_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "benchmarks.md").write_text("")
+    for out in ("docs/benchmarks", "other/numbers"):
+        with pytest.raises(SystemExit) as ended:
+            harness.main(["trial", "--quick", "--out", out])
+        assert ended.value.code == 2
+        assert f"--quick does not write to {out}" in capsys.readouterr().err
+        assert not (tmp_path / out).exists()
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_full_run_writes_numbers_charts_and_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert harness.main(["trial"]) == 0  # a limit of time that is missed is told, and no failure
+    assert "MISS slow / fast: 9 × (8 to 10) (limit 2)" in capsys.readouterr().out
+    report = json.loads((tmp_path / "docs" / "benchmarks" / "trial.json").read_text())
+    assert "quick" not in report
+    assert report["figures"][0]["spread"] == [8.0, 10.0]
+    assert {"cores", "memory_gib", "java", "pyspark", "freshview"} <= set(report["machine"])
+    assert (tmp_path / "docs" / "benchmarks" / "trial-c.svg").exists()
+    assert "| slow / fast | 9 × (8 to 10) | ≤ 2 | **no** | slow: 9 s |" in (tmp_path / "docs/benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize("options", [[], ["--quick"]])
+def test_a_wrong_answer_is_a_failure_at_every_scale(
+    steps: list[Figure], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps.append(_WRONG)
+    assert harness.main(["trial", *options]) == 1
+    assert "MISS views that equal" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["nosuch"], "unknown suite 'nosuch'; there are: trial"),
+        (["--repeat", "0"], "at least 1"),
+        (["--scale", "-1"], "above 0"),
+    ],
+)
+def test_bad_options_are_named(given: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        harness.main(given)
+    assert told in capsys.readouterr().err
+
+
+def test_a_spread_is_of_rounds_and_leaves_out_the_ends_of_many() -> None:
+    assert spread(Timing((2.0, 6.0)), Timing((1.0, 2.0))) == (2.0, 3.0)
+    over, under = Timing(tuple(float(n) for n in range(1, 101))), Timing((1.0,) * 100)
+    assert spread(over, under) == (11.0, 90.0)
+
+
+def test_data_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator that fails in the middle, or is not there, leaves nothing that the next run would take for data."""
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\nfor a; do case $a in --output-dir=*) echo half > ${a#*=}/nation.parquet;; esac; done\n"
+                    "echo no space left >&2; exit 1\n")  # fmt: skip
+    tool.chmod(0o755)
+    monkeypatch.setattr("freshview.bench.data.shutil.which", lambda *_, **__: str(tool))
+    with pytest.raises(StorageUnavailable, match="no space left"):
+        tpch(tmp_path, 0.001, ("nation",))
+    assert list((tmp_path / "tpch-0.001").iterdir()) == []
+    monkeypatch.setattr("freshview.bench.data.shutil.which", lambda *_, **__: None)
+    with pytest.raises(NotFound, match="pip install tpchgen-cli"):
+        tpch(tmp_path, 0.001, ("nation",))
+    monkeypatch.undo()
+    assert (tpch(tmp_path, 0.001, ("nation",)) / "nation.parquet").stat().st_size > 1000
