@@ -42,11 +42,11 @@ def _views(catalog: Catalog, statement: Show) -> Listing:
     rows = [
         (
             v.name, told_mode(v), str(v.frontier), str(v.pending_tasks), str(v.pending_rows),
-            f"{v.age.total_seconds():.1f} s" if v.pending_tasks else "", _condition(v),
+            f"{v.age.total_seconds():.1f} s" if v.pending_tasks else "", _condition(v), v.next_runs,
         )
         for v in found
     ]  # fmt: skip
-    return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status"), rows)
+    return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status", "next"), rows)
 
 
 def _condition(view: ViewStatus) -> str:
@@ -54,6 +54,8 @@ def _condition(view: ViewStatus) -> str:
         return "in progress"
     if view.last_error is not None:
         return f"failed: {view.last_error}"
+    if view.shown is not None:
+        return f"shows CSN {view.shown}"
     return "pending" if view.pending_tasks else "fresh"
 
 

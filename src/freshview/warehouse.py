@@ -30,6 +30,7 @@ from freshview.interruption import Interruption
 from freshview.maintenance.advice import apply_advice, is_auto
 from freshview.maintenance.background import DUE_BYTES, DUE_SEGMENTS, Loop, heartbeat_loop
 from freshview.maintenance.checkpoint import Checkpointer, choose
+from freshview.maintenance.invariants import Invariant
 from freshview.maintenance.manager import (
     BACKGROUND_ROWS,
     BUSY_LOAD,
@@ -41,9 +42,10 @@ from freshview.maintenance.manager import (
     with_lower,
 )
 from freshview.maintenance.notice import look
+from freshview.maintenance.policies import is_deferred
 from freshview.maintenance.relevance import Matching
 from freshview.maintenance.vacuum import RETENTION, vacuum
-from freshview.maintenance.views import ViewKeeper
+from freshview.maintenance.views import Freshness, ViewKeeper
 from freshview.pairing import pair
 from freshview.relation.schema import Schema
 from freshview.session import UserTransaction
@@ -100,6 +102,7 @@ class CheckReport:
     extra: list[dict[str, Any]]
     missing_rows: int = 0  # how many there are
     extra_rows: int = 0
+    invariants: tuple[Invariant, ...] = ()  # of a view, where they were asked for
 
 
 class Warehouse:
@@ -149,19 +152,20 @@ class Warehouse:
 
     # -- the public surface ------------------------------------------------------------------------
 
-    def sql(self, text: str, *, freshness: str | timedelta = "fresh", as_of: int | datetime | None = None) -> Any:
+    def sql(self, text: str, *, freshness: Freshness = None, as_of: int | datetime | None = None) -> Any:
         """Run one statement.
 
         SELECT, SHOW, DESCRIBE and EXPLAIN give a Spark DataFrame; DDL and DML an Outcome.
-        `as_of` (a CSN or a time) reads all tables as they were then.
+        `freshness` is 'fresh', 'any', or how old what views show may be (a timedelta); left out, views are fresh, and
+        deferred ones as of their last refresh. `as_of` (a CSN or a time) reads all tables and views as they were then.
         """
-        if not (freshness in ("fresh", "any") or isinstance(freshness, timedelta)):
+        if not (freshness in (None, "fresh", "any") or isinstance(freshness, timedelta)):
             raise InvalidStatement(f"freshness {freshness!r}", "is not known", "Use 'fresh', 'any' or a timedelta.")
         statement = parse(text)
         with self._activity.working():
             return self._run(statement, freshness, as_of)
 
-    def _run(self, statement: Statement, freshness: str | timedelta, as_of: int | datetime | None) -> Any:
+    def _run(self, statement: Statement, freshness: Freshness, as_of: int | datetime | None) -> Any:
         match statement:
             case Query() | Show() | Describe() | ExplainRefresh():
                 return self._read(statement, as_of=as_of, freshness=freshness)
@@ -170,14 +174,7 @@ class Warehouse:
             case Insert() | Update() | Delete() | Merge():
                 return self._autocommit(statement)
             case RefreshView():
-                self._notice()
-                view = self._view(statement.name)
-                self._make_way([view.name])
-                if statement.full:
-                    jobs = [self._keeper.refresh(view)]
-                else:
-                    jobs = self._keeper.bring(view, self._catalog.snapshot())
-                return Outcome(sum(j.view_rows for j in jobs), self._keeper.frontier(view))
+                return self._refresh(self._view(statement.name), statement.how)
             case Checkpoint():
                 report = self._checkpointer.run(self._catalog.relation(statement.name))
                 return Outcome(report.rows, report.csn)
@@ -186,6 +183,39 @@ class Warehouse:
                 return self.vacuum(RETENTION if hours is None else timedelta(hours=hours))
             case _:
                 return self._define(statement)
+
+    def refresh(self, view: str, *, full: bool = False) -> Outcome:
+        """Bring a view up to date now, all of it anew if `full`; rows that changed, and the CSN it shows."""
+        with self._activity.working():
+            return self._refresh(self._view(view), "full" if full else "")
+
+    def propagate(self, view: str) -> Outcome:
+        """Compute what the log changes of a deferred view, and keep it aside: readers notice nothing."""
+        with self._activity.working():
+            return self._refresh(self._view(view), "propagate")
+
+    def partial_refresh(self, view: str) -> Outcome:
+        """Have a deferred view show what was propagated: at once, however much it is."""
+        with self._activity.working():
+            return self._refresh(self._view(view), "partial")
+
+    def _refresh(self, view: Relation, how: str) -> Outcome:
+        deferred = self._keeper.deferred
+        if how == "partial":
+            return Outcome(*deferred.partial_refresh(view))
+        self._notice()
+        self._make_way([view.name])
+        if how == "propagate":
+            jobs = deferred.propagate(view)
+        elif how == "full":
+            jobs = [self._keeper.refresh(view)]
+            if is_deferred(view):
+                deferred.refresh(view)
+        elif is_deferred(view):
+            return Outcome(*deferred.refresh(view))
+        else:
+            jobs = self._keeper.bring(view, self._catalog.snapshot())
+        return Outcome(sum(j.view_rows for j in jobs), self._keeper.frontier(view))
 
     def transaction(self) -> UserTransaction:
         """Begin a transaction on the newest snapshot; use it in a `with` block."""
@@ -197,7 +227,7 @@ class Warehouse:
         lost = dict(self._lost)
         statements = Statements(
             core, reading, self._storage, self._foreground_engine,
-            lambda ref: self._frame(ref, reading, core, "fresh", lost), self._make_way,
+            lambda ref: self._frame(ref, reading, core, None, lost), self._make_way,
         )  # fmt: skip
         return UserTransaction(
             core, statements, lambda s, tx: self._read(s, transaction=tx), self._after_commit, self._activity.working
@@ -231,25 +261,28 @@ class Warehouse:
         """Where the warehouse stands; starts no Spark."""
         return standing(self.path, self._catalog)
 
-    def check(self, name: str) -> CheckReport:
+    def check(self, name: str, *, invariant: bool = False) -> CheckReport:
         """Is what is stored right?
 
         A view is compared, as a bag, with its definition at its frontier: `missing` and `extra` rows, a hundred of each
         at most, and how many there are. Of a table the declared key and NOT NULL columns are verified: `extra` shows
-        offending rows.
+        offending rows. With `invariant`, what a view's mode promises is checked too: `invariants` tells of each.
         """
         with self._activity.working():
             self._make_way()
-            return self._check(name)
+            return self._check(name, invariant)
 
-    def _check(self, name: str) -> CheckReport:
+    def _check(self, name: str, invariant: bool) -> CheckReport:
         self._notice()
         relation = self._catalog.relation(name)
         if relation.kind == "view":
             found = self._keeper.difference(relation)
             missing, surplus = list(found.missing), list(found.extra)
-            ok = not found.missing_rows and not found.extra_rows
-            return CheckReport(relation.name, ok, missing, surplus, found.missing_rows, found.extra_rows)
+            promised = tuple(self._keeper.invariants(relation)) if invariant else ()
+            ok = not found.missing_rows and not found.extra_rows and all(i.ok for i in promised)
+            return CheckReport(relation.name, ok, missing, surplus, found.missing_rows, found.extra_rows, promised)
+        if invariant:
+            raise InvalidStatement(f"{relation.kind} {relation.name}", "only views have invariants", "Name a view.")
         frame = self.engine().scan(self._catalog.state(relation, self._catalog.snapshot()))
         extra = self.engine().offending(frame, relation.schema, f"table {relation.name}")
         return CheckReport(relation.name, not extra, [], extra, 0, len(extra))
@@ -297,7 +330,7 @@ class Warehouse:
         *,
         transaction: Transaction | None = None,
         as_of: int | datetime | None = None,
-        freshness: str | timedelta = "fresh",
+        freshness: Freshness = None,
     ) -> DataFrame:
         if isinstance(statement, Query):
             return self._query(statement.text, transaction, as_of, freshness)
@@ -320,7 +353,7 @@ class Warehouse:
         text: str,
         transaction: Transaction | None,
         as_of: int | datetime | None,
-        freshness: str | timedelta = "fresh",
+        freshness: Freshness = None,
     ) -> DataFrame:
         if transaction is not None:
             return self._bound(text, ReadContext(self._catalog, transaction.snapshot, transaction), transaction)
@@ -328,7 +361,8 @@ class Warehouse:
         csn = self._catalog.csn_at(to_micros(as_of)) if isinstance(as_of, datetime) else as_of
         pin = self._catalog.begin("query", at=csn)
         try:
-            return self._bound(text, ReadContext(self._catalog, pin.csn), freshness=freshness)
+            past = as_of is not None  # what was then, and nothing else
+            return self._bound(text, ReadContext(self._catalog, pin.csn), freshness="fresh" if past else freshness)
         finally:
             self._catalog.release(pin)
 
@@ -337,7 +371,7 @@ class Warehouse:
         text: str,
         reading: ReadContext,
         transaction: Transaction | None = None,
-        freshness: str | timedelta = "fresh",
+        freshness: Freshness = None,
     ) -> DataFrame:
         def is_ours(name: str) -> bool:
             if reading.knows(name):
@@ -361,7 +395,7 @@ class Warehouse:
         ref: TableRef,
         reading: ReadContext,
         transaction: Transaction | None,
-        freshness: str | timedelta,
+        freshness: Freshness,
         lost: Mapping[int, FreshviewError],
         matching: Matching | None = None,
     ) -> DataFrame:
@@ -373,25 +407,27 @@ class Warehouse:
             for relation_id in self._keeper.bases(state.relation) if is_view else [state.relation.id]:
                 if relation_id in lost:
                     raise lost[relation_id]
-        return self._view_frame(state, transaction, freshness, matching) if is_view else engine.scan(state)
+        if not is_view:
+            return engine.scan(state)
+        past = bool(ref.version or ref.timestamp)
+        return self._view_frame(state, transaction, "fresh" if past else freshness, matching)
 
     def _view_frame(
         self,
         state: RelationState,
         transaction: Transaction | None,
-        freshness: str | timedelta,
+        freshness: Freshness,
         matching: Matching | None,
     ) -> DataFrame:
-        """A view as a query sees it; inside a transaction that wrote its tables, with those writes."""
-        if transaction is not None and set(self._keeper.bases(state.relation)) & transaction.written:
-            seen: DataFrame = self._keeper.read_inside(state.relation, transaction)
-            return seen
-        if isinstance(freshness, timedelta):
-            fresh = self._keeper.age(state.relation, state.csn) > freshness
-        else:
-            fresh = freshness == "fresh"
-        self._activity.used(state.relation.id, time.time_ns() // 1000)
-        stored: DataFrame = self._keeper.read(state.relation, state.csn, fresh=fresh, matching=matching)
+        """A view as a query sees it; inside a transaction that wrote its tables, with those writes, unless it is
+        deferred."""
+        view = state.relation
+        if transaction is not None and freshness is None:
+            inside: DataFrame | None = self._keeper.read_inside(view, transaction)
+            if inside is not None:
+                return inside
+        self._activity.used(view.id, time.time_ns() // 1000)
+        stored: DataFrame = self._keeper.read(view, state.csn, freshness=freshness, matching=matching)
         return stored
 
     def _view(self, name: str) -> Relation:
@@ -537,6 +573,7 @@ class Warehouse:
                     self._checkpointer.run(relation)
         self._note_uses()
         self._keeper.advance()
+        self._keeper.deferred.keep_schedule()
         self._follow_advice()
 
     def _follow_advice(self) -> None:
@@ -560,7 +597,10 @@ class Warehouse:
         if view is None:
             return True
         with self.engine().background(interruption):
-            return self._keeper.step(view, self._catalog.snapshot(), most_rows=BACKGROUND_ROWS) is not None
+            done = self._keeper.step(view, self._catalog.snapshot(), most_rows=BACKGROUND_ROWS) is not None
+        if is_deferred(view):
+            self._keeper.deferred.keep_schedule()
+        return done
 
     def _make_way(self, names: Iterable[str] = ()) -> None:
         """A statement that needs Spark begins; the manager's job gives way, unless it is for a view that is named."""

@@ -21,6 +21,7 @@ from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.events import Events
 from freshview.maintenance.changes import changes
+from freshview.maintenance.deferred import Deferred, commits_maintain
 from freshview.maintenance.inside import Inside
 from freshview.maintenance.jobs import Jobs
 from freshview.maintenance.span import Point, Span
@@ -49,6 +50,7 @@ class Process:
         self.views = ViewCatalog(self.catalog)
         clock = lambda: self.world.now / 1e6  # noqa: E731
         self.jobs = Jobs(self.catalog, self.storage, self.events, self._execute, clock=clock, sleep=self._sleep)
+        self.deferred = Deferred(self.views, self.storage, self.events, self.jobs.bring)
 
     def _sleep(self, seconds: float) -> None:
         self.world.now += int(seconds * 1e6)
@@ -80,7 +82,7 @@ class Process:
         known = {"sources": named, "columns": '["k", "v"]', **properties}
         made, _ = self.views.create(
             self.catalog.reserve_id(), name, BAG, known, list(sources), sorted(bases), [], [], self.catalog.snapshot(),
-            eager=properties.get("maintenance") == "eager",
+            eager=commits_maintain(properties), deferred=properties.get("maintenance") == "deferred",
         )  # fmt: skip
         return made
 

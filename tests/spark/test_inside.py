@@ -141,7 +141,7 @@ def test_the_mode_can_be_changed_and_what_is_below_an_eager_view_is_eager(tables
     tables.sql("INSERT INTO s VALUES (12, 2, 1, 1)")
     assert len(rows(tables, "SHOW TASKS")) == 2
     assert rows(tables, "SELECT t FROM high") == [(7,)]
-    with pytest.raises(InvalidStatement, match="is not among lazy, eager, auto"):
+    with pytest.raises(InvalidStatement, match="is not among lazy, eager, deferred, auto"):
         tables.sql("ALTER MATERIALIZED VIEW low SET TBLPROPERTIES ('maintenance'='sometimes')")
 
 

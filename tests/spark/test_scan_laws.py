@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +259,15 @@ def test_a_key_may_stand_anywhere(tmp_path: Path, spark: SparkSession) -> None:
     found = _agree(folder, spark, list(keys))
     for table, rows_of in expected.items():
         assert found[table] == Counter(rows_of.values()), table
+
+
+def test_a_commit_that_was_seen_in_part_is_not_taken_for_the_whole(swh: Warehouse) -> None:
+    """A view may have seen some statements of a commit: frames that were made then are not used for all of it."""
+    swh.sql("CREATE TABLE t (k INT)")
+    for key in (1, 2):
+        swh.sql(f"INSERT INTO t VALUES ({key})")
+    state = swh._catalog.state(swh._catalog.relation("t"), swh._catalog.snapshot())
+    first, second = (replace(s, csn=5, seq=i) for i, s in enumerate(state.segments))
+    engine = swh.engine()
+    for segments, count in (((first,), 1), ((first, second), 2), ((first,), 1)):
+        assert engine.scan(replace(state, segments=segments)).count() == count

@@ -279,7 +279,7 @@ def test_rows_are_found_by_key_after_columns_were_added_and_renamed(wh: Warehous
     relation = wh._catalog.relation("t")
     state = wh._catalog.state(relation, wh._catalog.snapshot())
     keys = pa.table({"key": pa.array([3, 7, 100, 999], relation.schema.arrow.field(0).type)})
-    for columns in (None, (), ("n",)):
+    for columns in (None, (), ("n",), None):  # the first time from files, then from memory
         found = wh._storage.reader.lookup(state, keys, columns=columns)
         assert sorted(int(k) for k in found.column("key").to_pylist()) == [3, 7, 100]
     found = wh._storage.reader.lookup(state, keys).sort_by("key")

@@ -37,23 +37,23 @@ def build(folder: Path, scale: float) -> None:
     """Three warehouses with the same tables: with V1, with V2 too, with eight more views."""
     with loaded(folder, scale, _TABLES, home=f"lazy/{ONE}") as wh:
         wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
-    with _copied(folder, ONE, TWO) as wh:
+    with copied(folder / "lazy", ONE, TWO) as wh:
         wh.sql(f"CREATE MATERIALIZED VIEW v2 AS {V2}")
-    with _copied(folder, TWO, TEN) as wh:
+    with copied(folder / "lazy", TWO, TEN) as wh:
         for name, text in EIGHT_MORE.items():
             wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
 
 
 def opened(folder: Path, which: str, *, name: str = "", background: bool = False) -> Warehouse:
     """A copy of one of the warehouses, to be changed at will."""
-    return _copied(folder, which, f"work-{name or which}", background=background)
+    return copied(folder / "lazy", which, f"work-{name or which}", background=background)
 
 
-def _copied(folder: Path, source: str, target: str, *, background: bool = False) -> Warehouse:
-    """Data files are never written to again, so that a copy of a closed warehouse can share them."""
-    home = folder / "lazy" / target
+def copied(folder: Path, source: str, target: str, *, background: bool = False) -> Warehouse:
+    """A copy of a closed warehouse. Data files are never written to again, so that it can share them."""
+    home = folder / target
     shutil.rmtree(home, ignore_errors=True)
-    shutil.copytree(folder / "lazy" / source, home, copy_function=_shared)
+    shutil.copytree(folder / source, home, copy_function=_shared)
     return freshview.connect(home, background=background)
 
 

@@ -31,13 +31,24 @@ def _add_uses_and_versions(connection: Connection) -> None:
 
 def _add_eager(connection: Connection) -> None:
     """Which views are maintained inside the commits that they depend on."""
+    _add_to_frontiers(connection, "eager INTEGER NOT NULL DEFAULT 0")
+
+
+def _add_deferred(connection: Connection) -> None:
+    """What deferred views show, and when they last ran."""
+    for name in ("shown", "propagated_at", "refreshed_at"):
+        _add_to_frontiers(connection, f"{name} BIGINT")
+
+
+def _add_to_frontiers(connection: Connection, column: str) -> None:
+    """A column that a new catalog has from its first step."""
     known = {c["name"] for c in sa.inspect(connection).get_columns(t.frontiers.name)}
-    if "eager" not in known:
-        connection.execute(sa.text("ALTER TABLE fv_frontiers ADD COLUMN eager INTEGER NOT NULL DEFAULT 0"))
+    if column.split()[0] not in known:
+        connection.execute(sa.text(f"ALTER TABLE fv_frontiers ADD COLUMN {column}"))
 
 
 # Step n takes a catalog from version n to n + 1. Steps are only ever appended.
-STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions, _add_eager)
+STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions, _add_eager, _add_deferred)
 
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:

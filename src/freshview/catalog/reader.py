@@ -97,35 +97,13 @@ class CatalogReader:
     def state(self, relation: Relation, csn: int) -> RelationState:
         """main ⊕ segments of a relation at a CSN, under the schema it had then."""
         with self.database.read() as c:
-            clock = self._clock(c)
-            if csn < clock.horizon:
-                raise SnapshotExpired(
-                    f"{relation.name} at CSN {csn}",
-                    f"versions before CSN {clock.horizon} have been vacuumed",
-                    "Read a newer version, or vacuum with a longer retention.",
-                )
-            if csn > clock.csn:
-                raise NotFound(
-                    f"{relation.name} at CSN {csn}",
-                    f"the last commit is CSN {clock.csn}",
-                    "Ask for a committed version.",
-                )
             if csn < relation.created_csn:
                 raise NotFound(
                     f"{relation.name} at CSN {csn}",
                     f"it was created at CSN {relation.created_csn}",
                     "Ask for a later version.",
                 )
-            row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
-            if row is None:
-                raise SnapshotExpired(
-                    f"{relation.name} at CSN {csn}", "it was dropped and vacuumed", "Read an existing table."
-                )
-            at = self._relation(c, row, csn)
-            main = self._main(c, relation.id, csn)
-            main_schema = self._schema(c, relation.id, main.schema_version) if main else None
-            segments = self._segments(c, [relation.id], main.csn if main else -1, csn)
-            return RelationState(at, csn, main, main_schema, tuple(s for s in segments if s.versions is None))
+            return self._state(c, relation, csn)
 
     def segments(self, relation_ids: Sequence[int], after: int, upto: int | None = None) -> list[Segment]:
         """Segments of these relations with after < csn ≤ upto, in commit order."""
@@ -200,6 +178,36 @@ class CatalogReader:
             return {r[0]: (int(r[1]), int(r[2]), int(r[3])) for r in c.execute(query)}
 
     # The pieces below work inside a transaction that the caller holds.
+
+    def _state(self, c: Connection, relation: Relation, csn: int) -> RelationState:
+        clock = self._clock(c)
+        if csn < clock.horizon and csn < self._kept_from(c, relation, clock.horizon):
+            raise SnapshotExpired(
+                f"{relation.name} at CSN {csn}",
+                f"versions before CSN {clock.horizon} have been vacuumed",
+                "Read a newer version, or vacuum with a longer retention.",
+            )
+        if csn > clock.csn:
+            raise NotFound(
+                f"{relation.name} at CSN {csn}",
+                f"the last commit is CSN {clock.csn}",
+                "Ask for a committed version.",
+            )
+        row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
+        if row is None:
+            raise SnapshotExpired(
+                f"{relation.name} at CSN {csn}", "it was dropped and vacuumed", "Read an existing table."
+            )
+        at = self._relation(c, row, csn)
+        main = self._main(c, relation.id, csn)
+        main_schema = self._schema(c, relation.id, main.schema_version) if main else None
+        segments = self._segments(c, [relation.id], main.csn if main else -1, csn)
+        return RelationState(at, csn, main, main_schema, tuple(s for s in segments if s.versions is None))
+
+    def _kept_from(self, c: Connection, relation: Relation, horizon: int) -> int:
+        """The lowest CSN at which a relation can be read: what a deferred view shows is kept, however old it is."""
+        shown = c.execute(sa.select(t.frontiers.c.shown).where(t.frontiers.c.view_id == relation.id)).scalar()
+        return horizon if shown is None else min(horizon, shown)
 
     def _clock(self, c: Connection) -> Row[Any]:
         row = c.execute(sa.select(t.clock).where(t.clock.c.id == 1)).one_or_none()

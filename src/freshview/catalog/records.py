@@ -176,6 +176,19 @@ class Frontier:
 
 
 @dataclass(frozen=True)
+class Deferral:
+    """Where a deferred view stands (DEFER §3): it shows MV as of one CSN, and its log was propagated up to another.
+
+    The segments in between are its differential tables; commits beyond are the log.
+    """
+
+    shown: int
+    propagated: int
+    propagated_at: int  # µs on the catalog's clock: when the log was last propagated
+    refreshed_at: int  # and when what is shown was last brought up to what was propagated
+
+
+@dataclass(frozen=True)
 class Backlog:
     """All tasks of one view, counted."""
 

@@ -14,9 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
+from freshview.catalog.deferred import COMPOSED, deferrals
 from freshview.catalog.reader import readable_csn
-from freshview.catalog.records import Backlog, Relation
-from freshview.catalog.views import CHANGES, Use, ViewCatalog, _beyond_frontiers, source_ids
+from freshview.catalog.records import Backlog, Deferral, Relation
+from freshview.catalog.views import CHANGES, MAINTAIN, Use, ViewCatalog, _beyond_frontiers, source_ids
 from freshview.catalog.writer import Catalog
 
 WINDOW = timedelta(hours=24)  # what happened before says little of what comes
@@ -132,6 +133,7 @@ class ViewReport:
     in_progress: bool
     error: str | None  # of the newest job, if that failed
     measures: Measures
+    deferral: Deferral | None = None  # of a deferred view: where it stands
 
 
 @dataclass(frozen=True)
@@ -165,13 +167,14 @@ class Reports:
         with self.catalog.database.read() as c:
             now = self.catalog.database.now(c)
             since = now - WINDOW // _MICROSECOND
-            places, errors = _places(c), _last_errors(c)
+            places, errors, deferred = _places(c), _last_errors(c), deferrals(c)
             updates, jobs = _updates(c, since), _jobs(c, since)
         return [
             ViewReport(
                 view, tuple(relations[i] for i in source_ids(view).values() if i in relations), places[id_].frontier,
                 bool(places[id_].eager), backlogs.get(id_), id_ in at_work, errors.get(id_),
                 _measures(now, max(since, places[id_].created_at), updates.get(id_), uses.get(id_), jobs.get(id_)),
+                deferred.get(id_),
             )
             for id_, view in relations.items()
             if id_ in places  # else it is no view, or was dropped meanwhile
@@ -232,12 +235,14 @@ class _Stock:
     dropped_csn: int | None
     checkpoints: tuple[_Checkpoint, ...]
     unfolded: Amount
+    shown: int | None = None  # of a deferred view: the CSN that it shows, which stays readable
 
     def released(self, horizon: int, superseded: int) -> Amount:
         """What vacuum removes at a horizon: what a checkpoint at or before it replaces, made by then (`expire`)."""
         if self.dropped_csn is not None and self.dropped_csn <= horizon:
             return sum((p.folded for p in self.checkpoints), self.unfolded) + Amount(checkpoints=len(self.checkpoints))
-        last = [p.csn for p in self.checkpoints if p.csn <= horizon and p.created_at <= superseded]
+        needed = horizon if self.shown is None else min(horizon, self.shown)
+        last = [p.csn for p in self.checkpoints if p.csn <= needed and p.created_at <= superseded]
         gone = [p.folded for p in self.checkpoints if last and p.csn <= last[-1]]
         return sum(gone, Amount(checkpoints=max(len(gone) - 1, 0)))
 
@@ -256,10 +261,14 @@ def _stocks(c: sa.Connection) -> list[_Stock]:
     for row in c.execute(sa.select(m.relation_id, m.csn, m.created_at).order_by(m.csn)):
         folds = amounts.get((row.relation_id, row.csn), Amount())
         checkpoints.setdefault(row.relation_id, []).append(_Checkpoint(row.csn, row.created_at, folds))
+    deferred = deferrals(c)
     return [
-        _Stock(row.dropped_csn, tuple(checkpoints.get(row.id, ())), amounts.get((row.id, None), Amount()))
+        _Stock(
+            row.dropped_csn, tuple(checkpoints.get(row.id, ())), amounts.get((row.id, None), Amount()),
+            deferred[row.id].shown if row.id in deferred else None,
+        )
         for row in c.execute(sa.select(r.id, r.dropped_csn))
-    ]
+    ]  # fmt: skip
 
 
 def _measured(
@@ -301,7 +310,7 @@ def _places(c: sa.Connection) -> dict[int, sa.Row[Any]]:
 def _last_errors(c: sa.Connection) -> dict[int, str]:
     """Errors of views whose newest job failed; one that was cancelled to give way has not failed."""
     j = t.jobs.c
-    ended = sa.and_(j.kind == "maintain", j.report.not_like('%"strategy": "cancelled"%'))
+    ended = sa.and_(j.kind == MAINTAIN, j.report.not_like('%"strategy": "cancelled"%'))
     newest = sa.select(sa.func.max(j.id)).where(ended).group_by(j.relation_id)
     query = sa.select(j.relation_id, j.error).where(j.id.in_(newest), j.error.is_not(None))
     return {row.relation_id: row.error for row in c.execute(query)}
@@ -325,7 +334,7 @@ def _jobs(c: sa.Connection, since: int) -> dict[int, tuple[int, float]]:
     j = t.jobs.c
     query = (
         sa.select(j.relation_id, sa.func.count(), sa.func.avg(j.finished_at - j.started_at))
-        .where(j.kind == "maintain", j.error.is_(None), j.finished_at > since)
+        .where(j.kind.in_((MAINTAIN, COMPOSED)), j.error.is_(None), j.finished_at > since)
         .group_by(j.relation_id)
     )
     return {view_id: (int(jobs), float(took) / 1e6) for view_id, jobs, took in c.execute(query)}

@@ -147,6 +147,10 @@ frontiers = Table(
     Column("csn", BigInteger, nullable=False),
     Column("stmtsn", Integer, nullable=False),
     Column("eager", Integer, nullable=False, server_default="0"),  # 1: maintained inside the commits it depends on
+    # Of a deferred view: the CSN as of which it is read, at most its frontier; when it last propagated, and refreshed.
+    Column("shown", BigInteger),
+    Column("propagated_at", BigInteger),
+    Column("refreshed_at", BigInteger),
 )
 
 inputs = Table(

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
+from freshview.catalog.reader import readable_csn
 from freshview.catalog.records import Backlog, Frontier, Relation, RelationState, Segment, Task
 from freshview.catalog.writer import AtCommit, Catalog, _segment_values
 from freshview.errors import NotFound, WriteConflict
@@ -21,6 +22,7 @@ from freshview.relation.schema import Schema, check_relation_name
 
 CHANGES = ("data", "reset")  # commits that a view has to follow; others change no rows
 READERS = ("transaction", "query")  # snapshots that may still ask for a view
+MAINTAIN = "maintain"  # jobs that took a view from one version to the next
 _RECENT = 0.3  # how much the newest gap between uses counts
 
 
@@ -95,6 +97,7 @@ class ViewCatalog:
         replaces: Relation | None = None,
         *,
         eager: bool = False,
+        deferred: bool = False,
     ) -> tuple[Relation, int]:
         """A view with its first rows, computed at `csn`, in one transaction, in place of another if there is one."""
         check_relation_name(name)
@@ -112,6 +115,7 @@ class ViewCatalog:
             catalog._insert_relation(c, view)
             catalog._ddl_commit(c, view_id, "create")
             c.execute(t.frontiers.insert().values(view_id=view_id, epoch=1, csn=csn, stmtsn=0, eager=int(eager)))
+            self._defer(c, view_id, deferred)
             if bases:
                 c.execute(t.inputs.insert(), [{"view_id": view_id, "relation_id": b} for b in sorted(set(bases))])
             for seq, segment in enumerate(segments):
@@ -144,7 +148,8 @@ class ViewCatalog:
 
     def stored(self, view: Relation, csn: int) -> RelationState:
         """What is stored at a CSN; the first rows are older than the commit that created the view."""
-        return self.catalog.state(view, max(csn, view.created_csn))
+        with self.catalog.database.read() as c:
+            return self.catalog._state(c, view, csn)
 
     def by_id(self, view_ids: Collection[int]) -> list[Relation]:
         """Views, lower ones first."""
@@ -244,7 +249,7 @@ class ViewCatalog:
         if frontier <= csn:
             return frontier, frontier if frontier == csn else None
         j = t.jobs.c
-        mine = sa.and_(j.relation_id == view.id, j.error.is_(None))
+        mine = sa.and_(j.relation_id == view.id, j.error.is_(None), j.kind == MAINTAIN)
         ends = [sa.select(column.label("csn")).where(mine) for column in (j.from_csn, j.to_csn)]
         version = sa.union(*ends).subquery().c.csn
         before = c.execute(sa.select(sa.func.max(version)).where(version <= csn)).scalar()
@@ -339,7 +344,20 @@ class ViewCatalog:
         """Whether commits maintain a view from now on."""
         with self.catalog.database.write() as c:
             self.catalog.database.lock_clock(c)
-            c.execute(t.frontiers.update().where(t.frontiers.c.view_id == view.id).values(eager=int(eager)))
+            self._set_eager(c, view.id, eager)
+
+    def _set_eager(self, c: sa.Connection, view_id: int, eager: bool) -> None:
+        c.execute(t.frontiers.update().where(t.frontiers.c.view_id == view_id).values(eager=int(eager)))
+
+    def _defer(self, c: sa.Connection, view_id: int, deferred: bool) -> None:
+        """A view that becomes deferred shows what it has seen by now; one that is deferred already goes on as it is."""
+        f = t.frontiers.c
+        one, now = f.view_id == view_id, self.catalog.database.now(c)
+        if deferred:
+            begun = {"shown": readable_csn(), "propagated_at": now, "refreshed_at": now}
+            c.execute(t.frontiers.update().where(one, f.shown.is_(None)).values(**begun))
+        else:
+            c.execute(t.frontiers.update().where(one).values(shown=None, propagated_at=None, refreshed_at=None))
 
     def is_eager(self, view: Relation) -> bool:
         with self.catalog.database.read() as c:
@@ -350,14 +368,14 @@ class ViewCatalog:
         with self.catalog.database.write() as c:
             self._record(c, job)
 
-    def _record(self, c: sa.Connection, job: Job) -> None:
+    def _record(self, c: sa.Connection, job: Job, kind: str = MAINTAIN) -> None:
         now = self.catalog.database.now(c)
         elsewhere = ("view_id", "from_csn", "to_csn", "error", "view")
         report = {k: v for k, v in asdict(job).items() if k not in elsewhere}
         c.execute(
             t.jobs.insert().values(
                 relation_id=job.view_id,
-                kind="maintain",
+                kind=kind,
                 from_csn=job.from_csn,
                 to_csn=job.to_csn,
                 started_at=now - int(job.seconds * 1e6),
@@ -407,11 +425,18 @@ class ViewCatalog:
         c.execute(t.uses.delete().where(t.uses.c.view_id == view.id))
         return csn
 
-    def set_properties(self, view: Relation, properties: Mapping[str, str]) -> int:
+    def set_properties(
+        self, view: Relation, properties: Mapping[str, str], *, eager: bool | None = None, deferred: bool | None = None
+    ) -> int:
+        """Change properties, and with them how a view is maintained; None leaves that as it is."""
         catalog = self.catalog
         with catalog.database.write() as c:
             catalog.database.lock_clock(c)
             csn = catalog._ddl_commit(c, view.id, "alter")
+            if eager is not None:
+                self._set_eager(c, view.id, eager)
+            if deferred is not None:
+                self._defer(c, view.id, deferred)
             merged = {**view.properties, **properties}
             c.execute(t.relations.update().where(t.relations.c.id == view.id).values(properties=json.dumps(merged)))
             return csn

@@ -403,8 +403,12 @@ class Catalog(CatalogReader):
             retained = clock.csn if retention <= 0 else self._csn_at(c, now - retention)
             horizon = max(clock.horizon, min(x for x in (retained, pinned, frontier) if x is not None))
             c.execute(t.clock.update().where(t.clock.c.id == 1).values(horizon=horizon))
+            f = t.frontiers.c
+            deferred = c.execute(sa.select(f.view_id, f.shown).where(f.shown.is_not(None)))
+            shown = {row.view_id: row.shown for row in deferred}
             for relation_id in c.execute(sa.select(t.mains.c.relation_id).distinct()).scalars().all():
-                self._expire_relation(c, relation_id, horizon, now - max(retention, 0))
+                needed = min(horizon, shown.get(relation_id, horizon))  # what a deferred view shows stays
+                self._expire_relation(c, relation_id, needed, now - max(retention, 0))
             gone = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars().all()
             for table in (t.schemas, t.segments, t.mains):
                 c.execute(table.delete().where(table.c.relation_id.in_(gone)))

@@ -92,6 +92,7 @@ class Inside:
         self._make_way = make_way
         self._transaction = transaction
         self._turn = turn  # transactions of this process that maintain eager views commit one after the other
+        self.seen: dict[int, int] = {}  # what deferred views showed when they were first asked: view id → CSN
         self._overlays: dict[int, Overlay] = {}
         self._offered: list[ViewChange] = []  # with files that are ours until a commit takes them
         self._kept: list[ViewChange] = []

@@ -56,6 +56,7 @@ class Jobs:
         storage: Storage,
         events: Events,
         execute: Execute,
+        done: Callable[[Relation, int], None] = lambda _view, _csn: None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -65,6 +66,7 @@ class Jobs:
         self._storage = storage
         self._events = events
         self._execute = execute
+        self._done = done  # told of each view that has come to a CSN here
         self._clock = clock
         self._sleep = sleep
         self._locks: dict[int, threading.Lock] = {}
@@ -209,7 +211,10 @@ class Jobs:
                 if not done:
                     give_up(self._catalog, self._storage, view.id, segments, leases)
             self._events.emit("job.done" if done else "job.lost", view=view.name, from_csn=c0, to_csn=c1)
-            return job if done else None
+            if not done:
+                return None
+            self._done(view, c1)
+            return job
         finally:
             self._catalog.release(pin)
 

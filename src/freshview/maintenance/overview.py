@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from freshview.catalog.records import Relation
 from freshview.catalog.reports import Reports, ViewReport
 from freshview.catalog.writer import Catalog
 from freshview.maintenance.advice import Advice, advised, is_auto, mode_of
+from freshview.maintenance.policies import next_runs, policy_of
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class ViewStatus:
     """One view in a status report. What changes by itself, as time goes by, is left out of comparisons."""
 
     name: str
-    mode: str  # "lazy" | "eager" | "auto"
+    mode: str  # "lazy" | "eager" | "auto" | "deferred"
     eager: bool  # maintained inside commits now; 'auto' may change it
     frontier: int  # the CSN up to which it is maintained
     pending_tasks: int
@@ -25,6 +26,9 @@ class ViewStatus:
     age: timedelta = field(default=timedelta(0), compare=False)  # of the oldest task
     in_progress: bool = field(default=False, compare=False)
     advice: str = field(default="", compare=False)  # the mode that would suit it, and why
+    scenario: str = ""  # of a deferred view
+    shown: int | None = None  # the CSN as of which a deferred view is read; others are fresh
+    next_runs: str = field(default="", compare=False)  # when a deferred view's policies act next
 
 
 def overview(catalog: Catalog) -> tuple[ViewStatus, ...]:
@@ -36,19 +40,34 @@ def overview(catalog: Catalog) -> tuple[ViewStatus, ...]:
 
 def _status(report: ViewReport, advice: Advice, now: int) -> ViewStatus:
     left = report.backlog
-    return ViewStatus(
+    known = ViewStatus(
         report.view.name, "auto" if is_auto(report.view) else mode_of(report.eager), report.eager, report.frontier,
         left.tasks if left else 0, left.rows if left else 0, report.error,
         timedelta(microseconds=max(now - left.oldest_at, 0) if left else 0), report.in_progress, str(advice),
     )  # fmt: skip
+    if report.deferral is None:
+        return known
+    policy = policy_of(report.view)
+    return replace(
+        known, mode="deferred", advice="", scenario=policy.scenario, shown=report.deferral.shown,
+        next_runs=next_runs(policy, report.deferral),
+    )  # fmt: skip
 
 
 def told_mode(status: ViewStatus) -> str:
-    """The mode in words: what 'auto' has come to is told with it."""
+    """The mode in words: what 'auto' has come to, and a deferred view's scenario, are told with it."""
+    if status.mode == "deferred":
+        return f"deferred ({status.scenario})"
     return f"auto ({mode_of(status.eager)} now)" if status.mode == "auto" else status.mode
 
 
 def mode_line(catalog: Catalog, view: Relation) -> str:
     """A view's mode and the advice on it, in one line."""
     found = [s for s in overview(catalog) if s.name == view.name]
-    return f"mode: {told_mode(found[0])}; advice: {found[0].advice}" if found else ""
+    if not found:
+        return ""
+    status = found[0]
+    if status.mode == "deferred":
+        due = f"; next: {status.next_runs}" if status.next_runs else ""
+        return f"mode: {told_mode(status)}; shows CSN {status.shown}{due}"
+    return f"mode: {told_mode(status)}; advice: {status.advice}"

@@ -11,17 +11,20 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from freshview.catalog.records import PENDING, Frontier, Lease, Relation, RelationState, Segment
+from freshview.catalog.records import PENDING, Deferral, Frontier, Lease, Relation, RelationState, Segment
 from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, ViewUnusable
 from freshview.events import Events
-from freshview.maintenance.advice import keeps_lazy
+from freshview.maintenance.advice import keeps_lazy, mode_of
 from freshview.maintenance.checking import Difference, compared
 from freshview.maintenance.cost import Pace
+from freshview.maintenance.deferred import Deferred, commits_maintain
 from freshview.maintenance.definition import (
     Definition,
     analyse,
@@ -32,18 +35,30 @@ from freshview.maintenance.definition import (
 from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.maintenance.explain import explained
 from freshview.maintenance.inside import Inside
+from freshview.maintenance.invariants import Invariant, Invariants
 from freshview.maintenance.jobs import Jobs, give_up, store
 from freshview.maintenance.manager import Candidate, candidate, parse_deadline
 from freshview.maintenance.overview import mode_line
+from freshview.maintenance.policies import (
+    BASE_LOG,
+    MODES,
+    PROPERTIES,
+    Policy,
+    is_deferred,
+    mode_in,
+    parse_policy,
+    policy_of,
+)
 from freshview.maintenance.relevance import Matching, Relevance
 from freshview.maintenance.runner import Frame, Runner
-from freshview.maintenance.span import Point, Span
-from freshview.maintenance.tasks import JOB_ROWS, pending
+from freshview.maintenance.span import Point, Span, in_memory
+from freshview.maintenance.tasks import JOB_ROWS, Pending, pending
 from freshview.maintenance.work import Work, Working, estimate_full
 from freshview.relation.delta import INSERT, tag
 from freshview.relation.schema import Schema
 from freshview.sql.binding import bind
 from freshview.sql.statements import CreateView
+from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import INLINE_BYTES, Transaction
 
@@ -51,6 +66,7 @@ if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
 States = Callable[[Relation], RelationState]
+Freshness = str | timedelta | None  # "fresh", "any", at most so old; None: as the view's mode has it
 
 
 class ViewKeeper:
@@ -67,7 +83,8 @@ class ViewKeeper:
         self._paces: dict[int, Pace] = {}
         self._guard = threading.Lock()
         self._eager_turn = threading.RLock()
-        self._jobs = Jobs(catalog, storage, events, self._work)
+        self._jobs = Jobs(catalog, storage, events, self._work, self._make_ready)
+        self.deferred = Deferred(self._views, storage, events, self.bring)
         self._relevance = Relevance(
             catalog, storage, events, self.definition, lambda view: self._runner_of(view, small=True)
         )
@@ -80,7 +97,8 @@ class ViewKeeper:
         if existing is not None and not (statement.or_replace and existing.kind == "view"):
             self._catalog.require_free(statement.name)
         refuse_indeterminate(statement.query)
-        refresh = _checked_properties(dict(statement.properties))
+        given = dict(statement.properties)
+        refresh = _checked_properties(given, given)
         pin = self._catalog.begin("view")
         try:
             sources = self._sources(statement.query, pin.csn)
@@ -93,14 +111,14 @@ class ViewKeeper:
             names = tuple(runner.original(statement.query, frames).columns)
             check_output_names(names)
             columns = {n: visible_columns(r) for n, r in sources.items()}
-            eager = dict(statement.properties).get("maintenance", "").lower() == "eager"
+            eager = commits_maintain(given)
             if eager:
                 self._require_eager_sources(statement.name, list(sources.values()))
             definition = analyse(statement.query, sources, columns, names, refresh, runner.types_of(frames))
             rows = runner.recomputed(definition, frames)
             schema = runner.engine.schema_of(rows, ())
             properties = {
-                **dict(statement.properties), "definition": statement.query, "sources": sources_to_json(sources),
+                **given, "definition": statement.query, "sources": sources_to_json(sources),
                 "settings": json.dumps(settings),
                 "columns": json.dumps(list(names)), "refresh": refresh,
             }  # fmt: skip
@@ -114,7 +132,7 @@ class ViewKeeper:
             try:
                 view, created = self._views.create(
                     view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments,
-                    leases, csn, existing, eager=eager,
+                    leases, csn, existing, eager=eager, deferred=mode_in(given) == "deferred",
                 )  # fmt: skip
             except BaseException:
                 give_up(self._catalog, self._storage, view_id, segments, leases)
@@ -228,10 +246,20 @@ class ViewKeeper:
         return self._jobs.refresh(view)
 
     def candidates(self) -> list[Candidate]:
-        """The views that have something to do, as the manager's policies see them."""
-        now, uses = self._catalog.now(), self._views.uses()
+        """The views that have something to do, as the manager's policies see them; deferred ones when they are due."""
+        now, uses, deferred = self._catalog.now(), self._views.uses(), self.deferred.catalog.all()
         found = ((b, self._catalog.relation_by_id(b.view_id)) for b in self._views.backlogs())
-        return [candidate(b, view, uses.get(view.id), now) for b, view in found if view is not None]
+        result = []
+        for backlog, view in found:
+            if view is None:
+                continue
+            ready, due = True, None
+            if is_deferred(view) and view.id in deferred:
+                ready, due = policy_of(view).wants_job(deferred[view.id], backlog.oldest_at, now)
+            if ready:
+                known = candidate(backlog, view, uses.get(view.id), now)
+                result.append(known if due is None else replace(known, deadline=due))
+        return result
 
     def advance(self) -> None:
         """Views with nothing to do hold back nothing: they are as good at the newest commit."""
@@ -254,6 +282,13 @@ class ViewKeeper:
         )
         return working.work(full=full)
 
+    def _make_ready(self, view: Relation, csn: int) -> None:
+        """Have a small view's rows at hand, so that the next query finds it as one that was never touched."""
+        with suppress(FreshviewError):  # the job stands
+            state = self._views.stored(view, csn)
+            if state.rows_at_most <= LOCAL_ROWS:
+                self._user_engine().scan(state)
+
     # -- inside transactions -----------------------------------------------------------------------
 
     def inside(self, transaction: Transaction, make_way: Callable[[Iterable[str]], None]) -> Inside:
@@ -265,14 +300,19 @@ class ViewKeeper:
 
     def set_eager(self, view: Relation, eager: bool) -> None:
         """Have commits maintain a view from now on, or no more."""
+        self._require_may_be(view, eager)
+        if eager:
+            self.bring(view, self._catalog.snapshot())
+        self._views.set_eager(view, eager)
+
+    def _require_may_be(self, view: Relation, eager: bool) -> None:
+        """Can commits maintain a view; can they do without?"""
         if eager:
             self._require_eager_sources(view.name, self.sources(view))
-            self.bring(view, self._catalog.snapshot())
         elif above := [d.name for d in self._views.dependents(view) if self._views.is_eager(d)]:
             raise NotMaintainable(
                 f"view {view.name}", f"the eager view {above[0]} reads it", "Make that one lazy first."
             )
-        self._views.set_eager(view, eager)
 
     def _require_eager_sources(self, name: str, sources: Sequence[Relation]) -> None:
         source = keeps_lazy(sources, self._views.is_eager)
@@ -287,26 +327,83 @@ class ViewKeeper:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def read_inside(self, view: Relation, transaction: Transaction) -> Frame:
-        """The view with the writes of a transaction: by their deltas, or else from the definition."""
+    def read_inside(self, view: Relation, transaction: Transaction) -> Frame | None:
+        """The view with the writes of a transaction: by their deltas, or else from the definition; None if it has not
+        written what the view reads. A deferred view shows the same all the time, without them."""
         inside = transaction.company
-        state = inside.state(view) if isinstance(inside, Inside) and self.definition(view).incremental else None
+        assert isinstance(inside, Inside)
+        if is_deferred(view):
+            return self.read_shown(view, inside.seen)
+        if not transaction.written.intersection(self._views.bases(view)):
+            return None
+        state = inside.state(view) if self.definition(view).incremental else None
         if state is None:
             return self.from_definition(view, transaction.snapshot, transaction.state)
         reader = self._reader()
         return reader.visible(view, reader.engine.scan(state))
 
-    def read(self, view: Relation, csn: int, *, fresh: bool = True, matching: Matching | None = None) -> Frame:
-        """The view's rows at a CSN: from its store where that is exact, else from its definition.
+    def read(self, view: Relation, csn: int, *, freshness: Freshness = None, matching: Matching | None = None) -> Frame:
+        """The view's rows at a CSN, or older ones where the reader or a deferred view's own mode allows that.
 
         `matching` tells what the reader asks of the rows: what does not match may be of an earlier CSN.
         """
+        if is_deferred(view):
+            return self._read_deferred(view, csn, freshness, matching)
+        if freshness == "any" or (isinstance(freshness, timedelta) and self.age(view, csn) <= freshness):
+            return self._at(view, self._views.frontier(view), self._reader())
+        return self._read_fresh(view, csn, matching)
+
+    def _read_deferred(self, view: Relation, csn: int, freshness: Freshness, matching: Matching | None) -> Frame:
+        """What it shows, unless more is asked for; then the differentials, and the log, as far as that takes."""
+        policy, now = policy_of(view), self._catalog.now()
+        if freshness is None and policy.refresh.kind == "query":
+            self.deferred.partial_refresh(view) if policy.partial else self.deferred.refresh(view)
+        enough = freshness in (None, "any")
+        if isinstance(freshness, timedelta):
+            since = self.deferred.catalog.unseen_since(view)
+            enough = since is None or timedelta(microseconds=now - since) <= freshness
+        if enough:
+            return self.read_shown(view)
+        left = pending(self._views, view, csn)
+        if isinstance(freshness, timedelta) and left.age(now) <= freshness:
+            return self._at(view, left.frontier.readable, self._reader())
+        if policy.scenario == BASE_LOG and left.tasks and csn >= left.frontier.readable:
+            return self._with_log(view, left, csn)
+        return self._read_fresh(view, csn, matching)
+
+    def read_shown(self, view: Relation, seen: dict[int, int] | None = None) -> Frame:
+        """What a deferred view shows; the same again to a reader who keeps what it has `seen` (view id → CSN)."""
+        seen = {} if seen is None else seen
+        state = self.deferred.catalog.shown(view, seen.get(view.id))
+        seen[view.id] = state.csn
         reader = self._reader()
-        if not fresh:
-            return self._shown(view, self._views.frontier(view), reader)
+        return reader.visible(view, reader.engine.scan(state))
+
+    def _with_log(self, view: Relation, left: Pending, csn: int) -> Frame:
+        """MV with the log on top, for one reader: a view without differential tables keeps nothing of it."""
+        try:
+            if not self.definition(view).incremental or self._jobs.reached(self._view_sources(view), csn) != csn:
+                return self.from_definition(view, csn)
+            start = left.frontier
+            stored = self._views.stored(view, start.csn)
+            span = Span(self._catalog, self._storage, Point(start.csn, start.stmtsn), Point(csn))
+            work = self.change(view, span, stored, full=left.reset)
+        except FreshviewError:
+            return self.from_definition(view, csn)
+        own = in_memory(Segment(view.id, PENDING, 0, 0, 0, 1), work.rows)
+        state = replace(stored, segments=(*stored.segments, own)) if own is not None else stored
+        reader = self._reader()
+        return reader.visible(view, reader.engine.scan(state))
+
+    def _view_sources(self, view: Relation) -> list[Relation]:
+        return [r for r in self.sources(view) if r.kind == "view"]
+
+    def _read_fresh(self, view: Relation, csn: int, matching: Matching | None) -> Frame:
+        """The view's rows at a CSN: from its store where that is exact, else from its definition."""
+        reader = self._reader()
         left = pending(self._views, view, csn)
         if not left.tasks and left.frontier.readable <= csn:  # nothing to do, which one question tells
-            return self._shown(view, csn, reader)
+            return self._at(view, csn, reader)
         stored = None
         if matching is not None:
             stored = self._relevance.unaffected(view, left, csn, matching, reader.engine)
@@ -318,9 +415,9 @@ class ViewKeeper:
             except FreshviewError:
                 return self.from_definition(view, csn)
         at = self._views.stored_at(view, csn)
-        return self.from_definition(view, csn) if at is None else self._shown(view, at, reader)
+        return self.from_definition(view, csn) if at is None else self._at(view, at, reader)
 
-    def _shown(self, view: Relation, csn: int, runner: Runner) -> Frame:
+    def _at(self, view: Relation, csn: int, runner: Runner) -> Frame:
         """What is stored at a CSN, as queries see it."""
         return runner.visible(view, runner.engine.scan(self._views.stored(view, csn)))
 
@@ -379,21 +476,58 @@ class ViewKeeper:
         return self._views.history(view)
 
     def set_properties(self, view: Relation, properties: Mapping[str, str]) -> int:
-        refresh = _checked_properties(dict(properties))
-        merged = {**dict(properties), "refresh": refresh} if "refresh" in properties else dict(properties)
-        if merged.get("refresh") == "incremental" and self.definition(view).reason:
+        """Change properties. Another mode or scenario keeps the view's rows, and begins with what they are."""
+        given = dict(properties)
+        merged = {**view.properties, **given}
+        refresh = _checked_properties(given, merged)
+        if "refresh" in given:
+            given["refresh"] = refresh
+        if given.get("refresh") == "incremental" and self.definition(view).reason:
             raise NotMaintainable(f"view {view.name}", self.definition(view).hindrance, "Leave 'refresh' at 'auto'.")
-        mode = merged.get("maintenance", "").lower()
-        if mode in ("lazy", "eager"):  # 'auto' goes on from what it is
-            self.set_eager(view, mode == "eager")
-        return self._views.set_properties(view, merged)
+        if not {"maintenance", "scenario"}.intersection(given):
+            return self._views.set_properties(view, given)
+        mode = mode_in(merged)
+        eager = None if mode == "auto" else commits_maintain(merged)  # 'auto' goes on from what it is
+        if eager is not None:
+            self._require_may_be(view, eager)
+        if eager or (mode == "deferred" and not is_deferred(view)):
+            self.bring(view, self._catalog.snapshot())  # what it begins to show is not older than what was seen of it
+        csn = self._views.set_properties(view, given, eager=eager, deferred=mode == "deferred")
+        if mode == "deferred" and merged.get("scenario", "").lower() == BASE_LOG:
+            self.deferred.catalog.show(view)  # there are no differential tables any more
+        return csn
 
     def difference(self, view: Relation) -> Difference:
         """Rows that the store lacks, and rows it has too many, against the definition at its frontier."""
-        at = self._views.frontier(view)
-        runner = self._runner_of(view)
-        shown = Schema(tuple(view.schema.column(c) for c in self.definition(view).names))
-        return compared(runner.engine, self._defined(view, at, None, runner), self._shown(view, at, runner), shown)
+        pin = self._catalog.begin("query", at=self._views.frontier(view))
+        try:
+            runner = self._runner_of(view)
+            shown = Schema(tuple(view.schema.column(c) for c in self.definition(view).names))
+            stored = self._at(view, pin.csn, runner)
+            return compared(runner.engine, self._defined(view, pin.csn, None, runner), stored, shown)
+        finally:
+            self._catalog.release(pin)
+
+    def invariants(self, view: Relation) -> list[Invariant]:
+        """The invariants of the view's scenario (DEFER §3), checked on what is stored."""
+        pin = self._catalog.begin("query", at=self._views.frontier(view))
+        try:
+            runner = self._runner_of(view)
+            if is_deferred(view):
+                scenario = policy_of(view).scenario
+                stand, segments = self.deferred.catalog.differential(view)
+            else:
+                scenario, segments = mode_of(self._views.is_eager(view)), []
+                stand = Deferral(pin.csn, pin.csn, 0, 0)
+            bases = [r for i in self._views.bases(view) if (r := self._catalog.relation_by_id(i)) is not None]
+            checks = Invariants(
+                view, Schema(tuple(view.schema.column(c) for c in self.definition(view).names)), runner,
+                lambda csn: self._views.stored(view, csn), lambda csn: self._defined(view, csn, None, runner), bases,
+            )  # fmt: skip
+            log = bool(pending(self._views, view, self._catalog.snapshot()).tasks)
+            return checks.check(scenario, stand, segments, log)
+        finally:
+            self._catalog.release(pin)
 
     def explain(self, view: Relation) -> str:
         """How the view is stored and maintained, operator by operator, and the query a refresh would run."""
@@ -403,13 +537,26 @@ class ViewKeeper:
         return explained(view.name, self.definition(view), self._views.frontier(view), mode, last)
 
 
-def _checked_properties(properties: dict[str, str]) -> str:
-    known = {"refresh": ("auto", "incremental", "full"), "maintenance": ("lazy", "eager", "auto")}
-    for name, value in properties.items():
+def _checked_properties(given: Mapping[str, str], merged: Mapping[str, str]) -> str:
+    """The checked value of 'refresh'; `merged` are the given properties with those that a view has already."""
+    known = {"refresh": ("auto", "incremental", "full"), "maintenance": MODES}
+    for name, value in given.items():
         if name in known and value.lower() not in known[name]:
             raise InvalidStatement(
                 f"property '{name}'='{value}'", f"is not among {', '.join(known[name])}", "Choose one of them."
             )
-    if "deadline" in properties:
-        parse_deadline(properties["deadline"])
-    return properties.get("refresh", "auto").lower()
+    if "deadline" in given:
+        parse_deadline(given["deadline"])
+    _checked_policy(given, merged)
+    return given.get("refresh", "auto").lower()
+
+
+def _checked_policy(given: Mapping[str, str], merged: Mapping[str, str]) -> Policy | None:
+    """The policy of a view that is deferred; others have none."""
+    if mode_in(merged) == "deferred":
+        return parse_policy(merged)
+    if alone := [name for name in PROPERTIES if name in given]:
+        raise InvalidStatement(
+            f"property '{alone[0]}'", "only deferred views have it", "Set 'maintenance'='deferred' as well."
+        )
+    return None

@@ -270,9 +270,9 @@ def _alter_view(cursor: Cursor) -> AlterView:
 
 def _refresh_view(cursor: Cursor) -> RefreshView:
     name = cursor.name("view name")
-    full = cursor.accept("FULL")
+    how = next((word for word in ("FULL", "PROPAGATE", "PARTIAL") if cursor.accept(word)), "")
     cursor.end()
-    return RefreshView(name, full)
+    return RefreshView(name, how.lower())
 
 
 def _explain_refresh(cursor: Cursor) -> ExplainRefresh:

@@ -150,7 +150,7 @@ class AlterView:
 @dataclass(frozen=True)
 class RefreshView:
     name: str
-    full: bool = False
+    how: str = ""  # "": bring it up to date | "full" | "propagate" | "partial"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.delta import Overlay, key_table, overlay, positions_in, subtract, untag
 from freshview.relation.schema import Column, Schema
+from freshview.storage.cache import MainCache
 from freshview.storage.files import Layout, check_present
 from freshview.storage.main import MainStore, damage_errors, plain, read_parquet
 
@@ -30,6 +31,7 @@ class StateReader:
     def __init__(self, layout: Layout, mains: MainStore) -> None:
         self._layout = layout
         self._mains = mains
+        self._cache = MainCache(mains.read)
         self._overlays: OrderedDict[tuple[int, int, int], tuple[_Shape, Overlay]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -129,7 +131,7 @@ class StateReader:
         places = sorted(range(len(schema.columns)) if bag_shrinks else wanted)
         part = Schema(tuple(schema.columns[p] for p in places), schema.key)
         live = _matching(changed.live, place, values, nulls).select(places)
-        found = self._main_near(state, place, literals, nulls, part, limit)
+        found = self._main_near(state, place, values, literals, nulls, part, limit)
         if found.num_rows + live.num_rows > limit:
             return None
         if schema.key and changed.rows.num_rows:
@@ -140,12 +142,24 @@ class StateReader:
         return pa.concat_tables([found, live]).select([part.position(c) for c in columns])
 
     def _main_near(
-        self, state: RelationState, place: int, literals: list[str], nulls: bool, part: Schema, limit: int
+        self,
+        state: RelationState,
+        place: int,
+        values: pa.Array,
+        literals: list[str],
+        nulls: bool,
+        part: Schema,
+        limit: int,
     ) -> pa.Table:
         """Main's rows whose column holds one of the values, at most one more than the limit."""
         main, stored = state.main, state.main_schema
         if main is None or stored is None or main.rows == 0 or not (literals or nulls):
             return part.arrow.empty_table()
+        kept = self._cache.rows(state.relation.id, main)
+        if kept is not None:
+            held = [p for p in map(state.schema.position, part.names) if p < len(stored.columns)]
+            found = _matching(kept.select([place, *held]), 0, values, nulls).slice(0, limit + 1)
+            return part.conform(pa.table(found.columns[1:], names=[stored.names[p] for p in held]))
         name = _quoted(stored.names[place])
         conditions = [f"{name} IN ({', '.join(literals)})"] if literals else []
         conditions += [f"{name} IS NULL"] if nulls else []
@@ -176,8 +190,11 @@ class StateReader:
         asked = schema.names if columns is None else columns
         read = {schema.position(c) for c in asked} | set(schema.key_positions)
         wanted = [i for i in range(len(stored.columns)) if i in read]
+        kept = self._cache.rows(state.relation.id, main)
         conditions = [_condition(stored.names[p], keys.column(i)) for i, p in enumerate(places)]
-        if keys.num_rows <= _LITERAL_KEYS and all(conditions):
+        if kept is not None:
+            found = _having(kept, keys, places).select(wanted)
+        elif keys.num_rows <= _LITERAL_KEYS and all(conditions):
             chosen = ", ".join(_quoted(stored.names[i]) for i in wanted)
             sql = f"SELECT {chosen} FROM t WHERE {' AND '.join(c for c in conditions if c)}"
             found = self._mains.query(state.relation.id, main.delta_version, sql)
@@ -238,6 +255,13 @@ def _matching(rows: pa.Table, place: int, values: pa.Array, nulls: bool) -> pa.T
     held = rows.column(place)
     match = pc.is_in(held, value_set=values.cast(held.type))
     return rows.filter(pc.or_(match, pc.is_null(held)) if nulls else match)
+
+
+def _having(rows: pa.Table, keys: pa.Table, places: Sequence[int]) -> pa.Table:
+    """Rows whose key columns each hold one of the keys' values."""
+    held = [rows.column(p) for p in places]
+    wanted = [pc.unique(keys.column(i)).cast(column.type) for i, column in enumerate(held)]
+    return rows.filter(reduce(pc.and_, (pc.is_in(c, value_set=v) for c, v in zip(held, wanted, strict=True))))
 
 
 def _project(rows: pa.Table, places: Sequence[int]) -> pa.Table:

@@ -1,0 +1,280 @@
+"""Figures of deferred maintenance (DEFER): what writers pay, how long readers wait, and what propagating early saves.
+
+The retail example of DEFER §1.1 with 10 million sales, and V1 of LAZY §5.1 on TPC-H. Sales keep coming in meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import freshview
+from freshview import Warehouse
+from freshview.bench.lazy_world import ONE, Customers, build, copied, opened, upsert
+from freshview.bench.measure import Figure, Timing, alternated, seconds_of, shown
+from freshview.bench.views import exact
+
+VIEW = (
+    "SELECT c.custId, c.name, c.score, s.itemNo, s.quantity FROM customer c, sales s "
+    "WHERE c.custId = s.custId AND s.quantity != 0 AND c.score = 'High'"
+)
+_SALES, _CUSTOMERS = 10_000_000, 100_000  # at scale 1; one customer in ten is a highly valued one
+_HOURS = 24
+_DAY = 1_200_000  # sales of a day
+_SCENARIOS = ("base-log", "combined", "differential")
+_HOME = "deferred"
+
+
+def prepare(folder: Path, scale: float, _repeat: int) -> list[Figure]:
+    """The retail warehouse that all further steps work on copies of, and the TPC-H one of the lazy suite."""
+    home = folder / _HOME / "retail"
+    shutil.rmtree(home, ignore_errors=True)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with freshview.connect(home) as wh:
+        wh.sql("CREATE TABLE customer (custId INT, name STRING, address STRING, score STRING, PRIMARY KEY (custId))")
+        wh.sql("CREATE TABLE sales (custId INT, itemNo INT, quantity INT, salesPrice DECIMAL(10,2))")
+        customers, sales = _sizes(scale)
+        wh.sql(
+            "INSERT INTO customer SELECT CAST(id AS INT), concat('customer ', id), concat('street ', id), "
+            f"IF(id % 10 = 0, 'High', 'Low') FROM range({customers})"
+        )
+        loading = seconds_of(
+            lambda: wh.sql(
+                f"INSERT INTO sales SELECT CAST(pmod(hash(id), {customers}) AS INT), CAST(id % 5000 AS INT), "
+                f"CAST(id % 7 AS INT), CAST(id % 900 / 7 AS DECIMAL(10,2)) FROM range({sales})"
+            )
+        )
+    if not (folder / "lazy" / ONE).exists():
+        build(folder, scale)
+    return [Figure("sales loaded", loading, None, "s", {"rows": str(sales)})]
+
+
+def _sizes(scale: float) -> tuple[int, int]:
+    return max(int(_CUSTOMERS * scale), 100), max(int(_SALES * scale), 1000)
+
+
+@contextmanager
+def retail(folder: Path, name: str, scenario: str | None) -> Iterator[Warehouse]:
+    """A copy of the retail warehouse, with the view in a scenario, or without it."""
+    with copied(folder / _HOME, "retail", f"work-{name}") as wh:
+        if scenario is not None:
+            wh.sql(
+                "CREATE MATERIALIZED VIEW v TBLPROPERTIES ('maintenance'='deferred', "
+                f"'scenario'='{scenario}') AS {VIEW}"
+            )
+        yield wh
+
+
+class Sales:
+    """Random sales."""
+
+    def __init__(self, scale: float, seed: int) -> None:
+        self._customers, _ = _sizes(scale)
+        self._draw = np.random.default_rng(seed)
+
+    def some(self, count: int) -> pa.Table:
+        draw = self._draw
+        return pa.table(
+            {
+                "custId": pa.array(draw.integers(0, self._customers, count), pa.int32()),
+                "itemNo": pa.array(draw.integers(0, 5000, count), pa.int32()),
+                "quantity": pa.array(draw.integers(0, 7, count), pa.int32()),
+                "salesPrice": pa.array(draw.integers(1, 90_000, count)).cast(pa.decimal128(10, 0)).cast(
+                    pa.decimal128(10, 2), safe=False
+                ),
+            }
+        )  # fmt: skip
+
+
+def sell(wh: Warehouse, rows: pa.Table) -> None:
+    with wh.transaction() as tx:
+        tx.insert("sales", rows)
+
+
+@contextmanager
+def selling(wh: Warehouse, sales: Sales) -> Iterator[None]:
+    """A few sales, again and again, from another thread."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(0.05):
+            sell(wh, sales.some(5))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+# -- what writers pay --------------------------------------------------------------------------------
+
+
+def overhead(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """A transaction of 100 sales without a view, and with one in each scenario."""
+    sales = Sales(scale, seed=1)
+    with (
+        retail(folder, "none", None) as none, retail(folder, "base-log", "base-log") as log,
+        retail(folder, "combined", "combined") as combined, retail(folder, "differential", "differential") as eager,
+    ):  # fmt: skip
+        worlds = {"no view": none, "base-log": log, "combined": combined}
+        times = alternated(
+            {name: lambda _, wh=wh: sell(wh, sales.some(100)) for name, wh in worlds.items()},  # type: ignore[misc]
+            100 * repeat, warmup=20,
+        )  # fmt: skip
+        costly = Timing(tuple(seconds_of(lambda: sell(eager, sales.some(100))) for _ in range(repeat + 1))[1:])
+        found = _overheads("100 sales", {**times, "differential": costly})
+        for wh in (log, combined, eager):
+            wh.refresh("v")
+        right = [_holds(wh) for wh in (log, combined, eager)]
+    return [*found, _all_hold(right)]
+
+
+def overhead_tpch(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """An upsert of 100 customers without V1, and with it in the scenarios that leave it to later."""
+    customers = Customers(folder, scale, seed=11)
+    with (
+        opened(folder, ONE, name="no-view") as none, opened(folder, ONE, name="base-log") as log,
+        opened(folder, ONE, name="combined") as combined,
+    ):  # fmt: skip
+        none.sql("DROP MATERIALIZED VIEW v1")
+        for wh, scenario in ((log, "base-log"), (combined, "combined")):
+            wh.sql(f"ALTER MATERIALIZED VIEW v1 SET TBLPROPERTIES ('maintenance'='deferred', 'scenario'='{scenario}')")
+        worlds = {"no view": none, "base-log": log, "combined": combined}
+        keys = customers.some(100)
+        times = alternated(
+            {name: lambda _, wh=wh: upsert(wh, customers.moved(keys)) for name, wh in worlds.items()},  # type: ignore[misc]
+            100 * repeat, warmup=20,
+        )  # fmt: skip
+        for wh in (log, combined):
+            wh.refresh("v1")
+        right = [exact(wh, ["v1"]) for wh in (log, combined)]
+    return [*_overheads("V1, upsert of 100 customers", times), *right]
+
+
+def _overheads(what: str, times: dict[str, Timing]) -> list[Figure]:
+    """Ratios of the fastest tenths: a commit is short, and who else is given the processor is not part of it."""
+    details = {name: f"{t}, fastest tenth {shown(t.p10)}" for name, t in times.items()}
+    none = times["no view"]
+    return [
+        Figure(
+            f"{what}: {name} / no view", t.p10 / none.p10, 1.1 if name != "differential" else None, "×", details,
+        )
+        for name, t in times.items()
+        if name != "no view"
+    ]  # fmt: skip
+
+
+# -- how long readers wait -----------------------------------------------------------------------------
+
+
+def downtime(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Partial refreshes after small and large propagations, while sales come in and somebody reads."""
+    sales = Sales(scale, seed=2)
+    sizes = [n for n in (100, 10_000, 100_000) if n <= _DAY * scale] or [100]
+    taken: dict[int, list[float]] = {}
+    waits: list[float] = []
+    with retail(folder, "downtime", "combined") as wh:
+        recompute = Timing(tuple(seconds_of(lambda: _recomputed(wh)) for _ in range(repeat + 1))[1:])
+        quiet = [seconds_of(lambda: wh.sql("SELECT * FROM v")) for _ in range(20)][5:]
+        for size in sizes:
+            for _ in range(repeat):
+                sell(wh, sales.some(size))
+                wh.propagate("v")
+                with selling(wh, sales), _reading(wh, waits):
+                    time.sleep(0.2)
+                    taken.setdefault(size, []).append(seconds_of(lambda: wh.partial_refresh("v")))
+                    time.sleep(0.2)
+        report = wh.check("v", invariant=True)
+    slowest = max(max(found) for found in taken.values())
+    details = {
+        **{f"after {size:,} sales": str(Timing(tuple(found))) for size, found in taken.items()},
+        "reader's statement meanwhile": str(Timing(tuple(waits))),
+        "and when nothing goes on": str(Timing(tuple(quiet))),
+        "recomputing the view": str(recompute),
+    }  # fmt: skip
+    return [
+        Figure("partial refresh, the longest", slowest * 1000, 50.0, "ms", details),
+        Figure("partial refresh / recomputing the view", slowest / recompute.p50, 0.01, "×", details),
+        _all_hold([report.ok]),
+    ]
+
+
+def _recomputed(wh: Warehouse) -> None:
+    wh.sql(VIEW).write.format("noop").mode("overwrite").save()
+
+
+@contextmanager
+def _reading(wh: Warehouse, waits: list[float]) -> Iterator[None]:
+    """Somebody who asks for the view again and again: how long until it is known what to read."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            waits.append(seconds_of(lambda: wh.sql("SELECT * FROM v")))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+# -- what propagating early saves ----------------------------------------------------------------------
+
+
+def policies(folder: Path, scale: float, _repeat: int) -> list[Figure]:
+    """A day's sales: refreshed at once from the log, or after they were propagated hour by hour (Policies 1 and 2)."""
+    hour = max(int(_DAY * scale) // _HOURS, 10)
+    seconds: dict[str, float] = {}
+    propagated = 0.0
+    right = []
+    for scenario in ("base-log", "combined"):
+        sales = Sales(scale, seed=3)
+        with retail(folder, f"day-{scenario}", scenario) as wh:
+            sell(wh, sales.some(hour))
+            wh.refresh("v")  # warm-up
+            for at in range(_HOURS):
+                sell(wh, sales.some(hour))
+                if scenario == "combined" and at < _HOURS - 1:
+                    propagated += seconds_of(lambda: wh.propagate("v"))
+            with selling(wh, Sales(scale, seed=4)):
+                seconds[scenario] = seconds_of(lambda: wh.refresh("v"))
+                if scenario == "combined":
+                    seconds["partial"] = seconds_of(lambda: wh.partial_refresh("v"))
+            right.append(_holds(wh))
+    details = {
+        "base-log, the whole day": shown(seconds["base-log"]),
+        "Policy 1, the last hour": shown(seconds["combined"]),
+        "Policy 2, nothing but showing": shown(seconds["partial"]),
+        "propagating 23 hours, with readers undisturbed": shown(propagated),
+        "sales an hour": f"{hour:,}",
+    }
+    return [
+        Figure("refresh, Policy 1 / base-log", seconds["combined"] / seconds["base-log"], 0.1, "×", details),
+        _all_hold(right),
+    ]
+
+
+def _holds(wh: Warehouse) -> bool:
+    return wh.check("v", invariant=True).ok
+
+
+def _all_hold(found: list[bool]) -> Figure:
+    return Figure(
+        "views whose invariants hold afterwards", sum(found) / len(found), 1.0, "", {}, at_least=True, always=True
+    )
+
+
+STEPS = (prepare, overhead, overhead_tpch, downtime, policies)

@@ -1,0 +1,143 @@
+"""The invariants of DEFER §3 as checks that can be run at any time (Figure 1, and the minimality of §4.1 and §5.2).
+
+    INV_IM   Q ≡ MV                                  eager
+    INV_BL   PAST(L, Q) ≡ MV                         base-log, and lazy
+    INV_DT   Q ≡ (MV ∸ ∇MV) ⊎ ΔMV                    differential
+    INV_C    PAST(L, Q) ≡ (MV ∸ ∇MV) ⊎ ΔMV           combined
+
+PAST(L, Q) is the definition over the base tables before the log: as of the view's frontier. Bags are compared by
+Spark, from the rows that are stored; nothing here uses delta rules or the way in which views are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshview.algebra.nodes import WEIGHT
+from freshview.catalog.records import Deferral, Relation, RelationState, Segment
+from freshview.maintenance.changes import TooLarge, changes, part
+from freshview.maintenance.checking import compared
+from freshview.maintenance.runner import Frame, Runner
+from freshview.maintenance.span import Span
+from freshview.relation.delta import is_live, overlay, untag
+from freshview.relation.schema import Schema
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """One invariant: what it says, and whether it holds."""
+
+    name: str
+    says: str
+    ok: bool
+    found: str = ""  # what was found instead; or why it was not looked at
+
+    def __str__(self) -> str:
+        found = f": {self.found}" if self.found else ""
+        return f"{self.name} {'holds' if self.ok else 'is broken'} ({self.says}){found}"
+
+
+SCENARIOS = {
+    "eager": ("INV_IM", "Q ≡ MV"),
+    "lazy": ("INV_BL", "PAST(L, Q) ≡ MV"),
+    "base-log": ("INV_BL", "PAST(L, Q) ≡ MV"),
+    "differential": ("INV_DT", "Q ≡ (MV ∸ ∇MV) ⊎ ΔMV"),
+    "combined": ("INV_C", "PAST(L, Q) ≡ (MV ∸ ∇MV) ⊎ ΔMV"),
+}
+
+
+@dataclass(frozen=True)
+class Differentials:
+    """∇MV and ΔMV: rows that are stored on the way from what is shown to what was propagated."""
+
+    deleted: pa.Table
+    inserted: pa.Table
+
+    @classmethod
+    def of(cls, parts: Sequence[pa.Table], schema: Schema) -> Differentials:
+        """The net of several parts, in order (Lemma 3, with cancellation)."""
+        rows = overlay(list(parts), schema).rows
+        live = is_live(rows)
+        return cls(untag(rows.filter(pc.invert(live))), untag(rows.filter(live)))
+
+
+@dataclass(frozen=True)
+class Invariants:
+    """Checks one view's invariants."""
+
+    view: Relation
+    shown: Schema  # the columns that the definition has
+    runner: Runner
+    stored: Callable[[int], RelationState]  # the view's rows at a CSN
+    defined: Callable[[int], Frame]  # the definition at a CSN
+    bases: Sequence[Relation]
+
+    def check(self, scenario: str, stand: Deferral, segments: Sequence[Segment], log: bool) -> list[Invariant]:
+        """`segments` are the stored differentials; `log` tells whether there is one, and is checked too."""
+        parts = [self.runner.storage.reader.segment_rows(s, self.view.schema) for s in segments]
+        net = Differentials.of(parts, self.view.schema)
+        found = [self._state(scenario, stand, net), self._weak(stand, net)]
+        if scenario in ("base-log", "lazy", "eager"):
+            alone = not net.deleted.num_rows and not net.inserted.num_rows
+            found.append(Invariant("no differentials", "∇MV = ΔMV = ∅", alone, "" if alone else _sizes(net)))
+        else:
+            found.append(self._strong(parts))
+        if scenario in ("differential", "eager"):
+            found.append(Invariant("no log", "L = ∅", not log, "commits are pending" if log else ""))
+        return found + [self._log(base, stand.propagated) for base in self.bases if log and not base.is_external]
+
+    def _state(self, scenario: str, stand: Deferral, net: Differentials) -> Invariant:
+        """Both sides with the deleted rows added: given ∇MV ⊆ MV, that is the same, and no monus is needed."""
+        name, says = SCENARIOS[scenario]
+        left = self.defined(stand.propagated).unionAll(self._visible(net.deleted))
+        mv = self.runner.visible(self.view, self.runner.engine.scan(self.stored(stand.shown)))
+        right = mv.unionAll(self._visible(net.inserted))
+        difference = compared(self.runner.engine, left, right, self.shown)
+        ok = not difference.missing_rows and not difference.extra_rows
+        told = f"{difference.missing_rows} rows are missing, {difference.extra_rows} too many"
+        return Invariant(name, says, ok, "" if ok else told)
+
+    def _weak(self, stand: Deferral, net: Differentials) -> Invariant:
+        mv = self.runner.engine.scan(self.stored(stand.shown))
+        return self._within("∇MV ⊆ MV", net.deleted, mv, self.view.schema)
+
+    def _strong(self, parts: Sequence[pa.Table]) -> Invariant:
+        """Of the differentials as they are stored; parts that could not be composed yet may have rows to cancel."""
+        stored = sum(p.num_rows for p in parts)
+        left = overlay(list(parts), self.view.schema).rows.num_rows
+        waiting = f"{stored - left} rows cancel when {len(parts)} parts are composed"
+        ok = stored == left or len(parts) > 1
+        return Invariant("strong minimality", "∇MV min ΔMV = ∅", ok, waiting if stored != left else "")
+
+    def _log(self, base: Relation, frontier: int) -> Invariant:
+        catalog = self.runner.catalog
+        newest = catalog.snapshot()
+        says = f"▲{base.name} ⊆ {base.name}"
+        try:
+            rows = changes(Span.between(catalog, self.runner.storage, frontier, newest), base)
+        except TooLarge:
+            return Invariant("weak minimality", says, True, "not looked at: the log is too large for the driver")
+        added = rows.filter(pc.greater(rows.column(WEIGHT), 0)).drop_columns([WEIGHT])
+        schema = part(base.schema, None)
+        return self._within(says, added, self.runner.engine.scan(catalog.state(base, newest)), schema)
+
+    def _within(self, says: str, some: pa.Table, all_rows: Frame, schema: Schema) -> Invariant:
+        """Is a bag contained in another?"""
+        if not some.num_rows:
+            return Invariant("weak minimality", says, True)
+        engine = self.runner.engine
+        beyond = engine.difference(engine.frame(some, schema), all_rows, schema).where(f"{WEIGHT} > 0")
+        rows = engine.arrow(beyond, "check").num_rows
+        return Invariant("weak minimality", says, not rows, f"{rows} rows are not there" if rows else "")
+
+    def _visible(self, rows: pa.Table) -> Any:
+        return self.runner.visible(self.view, self.runner.engine.frame(rows, self.view.schema))
+
+
+def _sizes(net: Differentials) -> str:
+    return f"{net.deleted.num_rows} rows deleted, {net.inserted.num_rows} inserted"
