@@ -15,14 +15,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from freshview.bench import foundation, lazy, peers, quick, views
+from freshview.bench import deferred, foundation, lazy, peers, quick, views
 from freshview.bench.measure import Chart, Figure
 from freshview.bench.report import write as write_documents
 from freshview.errors import FreshviewError
 
 Step = Callable[[Path, float, int], list[Figure]]
 SUITES: dict[str, tuple[Step, ...]] = {
-    "foundation": foundation.STEPS, "views": views.STEPS, "lazy": lazy.STEPS, "peers": peers.STEPS,
+    "foundation": foundation.STEPS, "views": views.STEPS, "lazy": lazy.STEPS, "deferred": deferred.STEPS,
+    "peers": peers.STEPS,
 }  # fmt: skip
 _DOCUMENTS = Path("docs/benchmarks")
 _PACKAGES = ("freshview", "pyspark", "deltalake", "pyarrow", "sqlglot", "SQLAlchemy", "duckdb")
@@ -139,7 +140,7 @@ def _child(suite: str, name: str, folder: Path, scale: float, repeat: int) -> in
 
 def machine() -> dict[str, object]:
     """What the figures were measured on."""
-    from freshview.spark.session import java_version  # not for steps: one of them tells whether Spark was loaded
+    from freshview.spark.java import java_version  # not for steps: one of them tells whether Spark was loaded
 
     return {
         "cores": os.cpu_count(),

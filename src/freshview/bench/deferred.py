@@ -86,11 +86,9 @@ class Sales:
                 "custId": pa.array(draw.integers(0, self._customers, count), pa.int32()),
                 "itemNo": pa.array(draw.integers(0, 5000, count), pa.int32()),
                 "quantity": pa.array(draw.integers(0, 7, count), pa.int32()),
-                "salesPrice": pa.array(draw.integers(1, 90_000, count)).cast(pa.decimal128(10, 0)).cast(
-                    pa.decimal128(10, 2), safe=False
-                ),
+                "salesPrice": pa.array(draw.integers(1, 900, count), pa.int16()).cast(pa.decimal128(10, 2)),
             }
-        )  # fmt: skip
+        )
 
 
 def sell(wh: Warehouse, rows: pa.Table) -> None:

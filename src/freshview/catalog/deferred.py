@@ -99,6 +99,17 @@ class DeferredCatalog:
             stand = self._deferral(c, view)
             return stand, self._between(c, view, stand.shown, stand.propagated)
 
+    def waiting_rows(self, view: Relation) -> int:
+        """How many rows of the differential tables wait to be shown."""
+        s, f = t.segments.c, t.frontiers.c
+        with self.views.catalog.database.read() as c:
+            query = (
+                sa.select(sa.func.sum(s.rows))
+                .join_from(t.frontiers, t.segments, s.relation_id == f.view_id)
+                .where(f.view_id == view.id, s.csn > f.shown, s.csn <= readable_csn())
+            )
+            return int(c.execute(query).scalar() or 0)
+
     def composable(self, view: Relation) -> tuple[Deferral, list[Segment]]:
         """Those of them that no checkpoint has folded into main yet."""
         with self.views.catalog.database.read() as c:

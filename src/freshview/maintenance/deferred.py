@@ -57,7 +57,7 @@ class Deferred:
         `at` is the time that counts as its refresh.
         """
         self._require(view, "partially refreshed")
-        rows = sum(s.rows for s in self.catalog.differential(view)[1])
+        rows = self.catalog.waiting_rows(view)
         before, csn = self.catalog.show(view, at)
         self.events.emit("view.shown", view=view.name, from_csn=before.shown, to_csn=csn)
         return rows, csn
@@ -67,7 +67,7 @@ class Deferred:
         now = self.views.catalog.now()
         self.bring(view, self.views.catalog.snapshot())
         self.catalog.propagated(view.id, now)
-        rows = sum(s.rows for s in self.catalog.differential(view)[1])
+        rows = self.catalog.waiting_rows(view)
         before, csn = self.catalog.show(view, at)
         self.events.emit("view.shown", view=view.name, from_csn=before.shown, to_csn=csn)
         return rows, csn
