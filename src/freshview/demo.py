@@ -1,86 +1,318 @@
-"""`make demo`: tables, transactions, conflicts, time travel and upkeep, on the embedded default."""
+"""`freshview demo`: the same updates with eager and with lazy views on TPC-H, measured before your eyes."""
 
 from __future__ import annotations
 
+import argparse
+import random
+import shutil
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
 import freshview
-from freshview.errors import FreshviewError, WriteConflict
+from freshview import Warehouse
+from freshview.bench.data import KEYS, V1, V2, tpch
+from freshview.bench.measure import seconds_of
+from freshview.errors import AlreadyExists, FreshviewError, NotFound
+from freshview.storage.main import plain
+
+SCALE = 0.05
+_SMALLEST = 0.01
+_TABLES = ("customer", "orders", "lineitem", "nation", "supplier", "partsupp")
+_VIEWS = {"v1": V1, "v2": V2}
+_MODES = ("eager", "lazy")
+_INTERRUPTED = 130
+_WARMUP, _ROUNDS = 1, 3  # rounds of each mode
+_UPDATES, _ROWS = 5, 10  # updates in a round, customers in an update
+_ASKED = (
+    "SELECT n_name, sum(totalprice) AS price, sum(totalcnt) AS lines FROM v1 GROUP BY n_name",
+    "SELECT c_mktsegment, count(*) AS lines, sum(l_extendedprice) AS price FROM v2 GROUP BY c_mktsegment",
+)
 
 
-def main() -> int:
-    """Run the demo in a fresh folder; a sentence and exit code 1 if something is missing."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo with the options given; what went wrong is one sentence."""
+    parser = argparse.ArgumentParser(prog="freshview demo", description=__doc__)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the warehouse in this folder")
+    parser.add_argument("--scale", type=float, default=SCALE, help=f"TPC-H scale factor (default {SCALE})")
+    given = parser.parse_args(argv)
+    if given.scale < _SMALLEST:
+        parser.error(f"--scale must be at least {_SMALLEST}: below it TPC-H itself repeats keys of partsupp")
+    return run(given.keep, given.scale)
+
+
+def run(keep: Path | None = None, scale: float = SCALE) -> int:
+    """Run the demo; exit code 0 if both views equal their definitions in the end.
+
+    The warehouse is in a folder of its own that goes away afterwards, whatever happens; with `keep` it is moved
+    there when all is done.
+    """
+    console = Console(highlight=False, emoji=False)
+    begun = time.perf_counter()
     try:
-        with tempfile.TemporaryDirectory(prefix="freshview-demo-") as folder:
-            _demo(Path(folder) / "warehouse")
+        with _workplace(keep) as folder:
+            is_fresh = _demo(console, folder, scale)
+            if keep is not None:
+                (folder / "warehouse").rename(keep)
     except FreshviewError as error:
         print(f"freshview demo: {error}", file=sys.stderr)
         return 1
-    return 0
+    except KeyboardInterrupt:
+        print("freshview demo: stopped; nothing is left behind.", file=sys.stderr)
+        return _INTERRUPTED
+    console.print(f"\nThis took {time.perf_counter() - begun:.0f} s. What to try next:")
+    for line in next_steps(keep):
+        console.print(f"  {line}", soft_wrap=True, markup=False)
+    return 0 if is_fresh else 1
 
 
-def _demo(path: Path) -> None:
-    with freshview.connect(path) as wh:
-        _say("1. Two tables; catalog and data live in one folder, nothing else is needed")
-        wh.sql("CREATE TABLE customer (id INT, name STRING NOT NULL, city STRING, PRIMARY KEY (id))")
-        wh.sql("CREATE TABLE sale (id BIGINT, customer INT, amount DECIMAL(10,2), PRIMARY KEY (id))")
+@contextmanager
+def _workplace(keep: Path | None) -> Iterator[Path]:
+    """A folder to work in, on the same file system as the one that is kept; removed in the end."""
+    if keep is None:
+        place = None
+    else:
+        place = keep.absolute().parent
+        if keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
+            raise AlreadyExists(f"{keep}", "is there already and not an empty folder", "Choose another folder.")
+        if not place.is_dir():
+            raise NotFound(f"{keep}", f"there is no folder {place} to put it in", "Make it first.")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".freshview-demo-", dir=place, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise freshview.errors.StorageUnavailable(
+            "the demo's folder", error.strerror or str(error), "Check space and permissions."
+        ) from error
 
-        _say("2. A transaction over both, committed at once (no Spark is started for it)")
-        begun = time.perf_counter()
-        with wh.transaction() as tx:
-            tx.insert("customer", [{"id": i, "name": f"customer {i}", "city": "Oslo"} for i in range(1, 4)])
-            tx.sql("INSERT INTO sale VALUES (1, 1, 10.00), (2, 1, 5.50), (3, 2, 7.25)")
-        print(f"   committed at CSN {tx.csn} after {(time.perf_counter() - begun) * 1000:.1f} ms")
 
-        _say("3. Spark answers queries over one snapshot (the first one starts Spark)")
-        query = (
-            "SELECT name, city, sum(amount) AS total FROM customer c LEFT JOIN sale s ON s.customer = c.id GROUP BY ALL"
+def next_steps(keep: Path | None) -> list[str]:
+    """Commands to paste. They need a warehouse, so without a kept one the first is to keep it."""
+    script = Path(sys.executable).parent / "freshview"
+    command = "freshview" if shutil.which("freshview") else _short(script)
+    home = keep or Path("demo-warehouse")
+    lines = [] if keep else [f"{command} demo --keep {home}    # the same again, and the warehouse stays"]
+    return [
+        *lines,
+        f"{command} status -w {home}    # where each view stands, without Spark",
+        f"{command} shell -w {home}     # SQL on these tables and views: SELECT * FROM v1;",
+        "docs/tutorial.md in the repository: from an empty folder to views of your own, step by step",
+    ]
+
+
+def _short(path: Path) -> str:
+    """A path as one would type it here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+# -- the story -------------------------------------------------------------------------------------
+
+
+class _Teller:
+    """Says what is being done and, when it is done, how long it took."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bars = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+
+    @contextmanager
+    def doing(self, what: str, steps: int | None = None) -> Iterator[_Step]:
+        with self._bars:
+            step = _Step(self._bars, self._bars.add_task(what, total=steps))
+            begun = time.perf_counter()
+            yield step
+            taken = time.perf_counter() - begun
+            self._bars.remove_task(step.task)
+        self.console.print(f"{what}: {step.told + ', ' if step.told else ''}{taken:.1f} s", soft_wrap=True)
+
+
+@dataclass
+class _Step:
+    bars: Progress
+    task: TaskID
+    told: str = ""  # what came of it
+
+    def done(self) -> None:
+        self.bars.advance(self.task)
+
+
+def _demo(console: Console, folder: Path, scale: float) -> bool:
+    """The whole story; True if both views equal their definitions at its end."""
+    teller = _Teller(console)
+    with teller.doing(f"TPC-H, scale {scale:g}, generated"):
+        data = tpch(folder, scale, _TABLES)
+    with freshview.connect(folder / "warehouse") as wh:
+        with teller.doing("Spark started"):
+            wh.engine()
+        with teller.doing("Tables loaded", len(_TABLES)) as step:
+            step.told = f"{load(wh, data, step):,} rows"
+        with teller.doing("Views V1 (4 tables joined, grouped) and V2 (5 tables joined) created", len(_VIEWS)) as step:
+            rows = []
+            for name, text in _VIEWS.items():
+                rows.append(wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}").rows)
+                step.done()
+            step.told = f"{rows[0]:,} and {rows[1]:,} rows"
+        customers = Movers(data)
+        with teller.doing("One round to warm up, not counted", _WARMUP * len(_MODES) * (_UPDATES + 2)) as step:
+            _raced(wh, customers, _WARMUP, step)
+        what = f"{_ROUNDS} rounds: {_UPDATES} updates of {_ROWS} customers, then queries; eager and lazy in turn"
+        with teller.doing(what, _ROUNDS * len(_MODES) * (_UPDATES + 2)) as step:
+            spent = _raced(wh, customers, _ROUNDS, step)
+        console.print()
+        console.print(_table(spent))
+        console.print(
+            "Medians, with the fastest and the slowest. Refreshing is part of each update when views are eager, and of "
+            "the first query after the updates when they are lazy: here queries come at once, so nothing is hidden in "
+            "idle time. The total is all that writer and reader waited for.\n"
         )
-        wh.sql(f"{query} ORDER BY name").show()
-
-        _say("4. First committer wins")
-        first, second = wh.transaction(), wh.transaction()
-        first.sql("UPDATE customer SET city = 'Bergen' WHERE id = 1")
-        second.upsert("customer", [{"id": 1, "name": "customer 1", "city": "Tromsø"}])
-        first.commit()
-        try:
-            second.commit()
-        except WriteConflict as error:
-            print(f"   {error}")
-
-        _say("5. The past stays readable")
-        wh.sql(f"SELECT * FROM customer VERSION AS OF {tx.csn} WHERE id = 1").show()
-        wh.sql("SELECT * FROM customer WHERE id = 1").show()
-
-        _say("6. A materialized view: writers do not pay for it, queries always see it fresh")
-        wh.sql(f"CREATE MATERIALIZED VIEW totals AS {query}")
-        wh.sql("INSERT INTO sale VALUES (4, 3, 99.00)")
-        wh.sql("SELECT * FROM totals ORDER BY name").show()
-        job = wh.history("totals")[-1]
-        print(f"   maintained by the query: {job.strategy}, {job.delta_rows} changed row, {job.seconds:.2f} s")
-        print(f"   equal to its definition: {wh.check('totals').ok}")
-
-        _say("7. A bulk load goes through Spark and becomes a Delta table that any reader can open")
-        outcome = wh.sql(
-            "INSERT INTO sale SELECT id + 100, id % 3 + 1, CAST(id % 50 AS DECIMAL(10,2)) FROM range(500000)"
-        )
-        print(f"   {outcome.rows} rows at CSN {outcome.csn}")
-        wh.sql(f"{query} ORDER BY name").show()
-
-        _say("8. Upkeep: fold the small changes into the Delta tables, remove what nobody needs")
-        for table in ("customer", "sale"):
-            wh.sql(f"CHECKPOINT {table}")
-        removed = wh.sql("VACUUM RETAIN 0 HOURS")
-        print(f"   {removed.rows} superseded files removed")
-        for status in wh.status().tables:
-            print(f"   {status.name}: {status.rows_in_main} rows in Delta, {status.pending_segments} segments pending")
+        return _proved(wh, customers, teller)
 
 
-def _say(text: str) -> None:
-    print(f"\n{text}", flush=True)
+def load(wh: Warehouse, data: Path, step: _Step) -> int:
+    """The tables of TPC-H, from Parquet files; the rows of all."""
+    session, rows = wh.engine().session, 0
+    for table in _TABLES:
+        source = f"freshview_demo_{table}"
+        session.read.parquet(str(data / f"{table}.parquet")).createOrReplaceTempView(source)
+        rows += wh.sql(f"CREATE TABLE {table} PRIMARY KEY ({KEYS[table]}) AS SELECT * FROM {source}").rows
+        session.catalog.dropTempView(source)
+        step.done()
+    return rows
+
+
+class Movers:
+    """Customers that move to another nation: the same ones for every mode."""
+
+    def __init__(self, data: Path) -> None:
+        self._rows = plain(pq.read_table(data / "customer.parquet"))
+        self._place = self._rows.schema.get_field_index("c_nationkey")
+        self._moves = 0
+
+    def moved(self, number: int) -> pa.Table:
+        """The customers of an update, scattered over the table, in another nation than just before."""
+        self._moves += 1
+        rows = self._rows.take(sorted(random.Random(number).sample(range(self._rows.num_rows), _ROWS)))
+        old = rows.schema.field(self._place)
+        nations = [(n + self._moves) % 25 for n in rows.column(self._place).to_pylist()]
+        return rows.set_column(self._place, old, pa.array(nations, old.type))
+
+
+@dataclass
+class Spent:
+    """Seconds of one mode."""
+
+    updates: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)  # queries right after the updates
+    again: list[float] = field(default_factory=list)
+    refresh: float = 0.0  # in jobs, wherever they ran
+    jobs: int = 0
+
+    @property
+    def total(self) -> float:
+        return sum(self.updates) + sum(self.first) + sum(self.again)
+
+
+def _raced(wh: Warehouse, customers: Movers, rounds: int, step: _Step) -> dict[str, Spent]:
+    """The same updates and queries under each mode, in turn, so that both meet the same machine."""
+    spent = {mode: Spent() for mode in _MODES}
+    for round_ in range(rounds):
+        for mode in _MODES if round_ % 2 else reversed(_MODES):
+            for view in _VIEWS:
+                wh.sql(f"ALTER MATERIALIZED VIEW {view} SET TBLPROPERTIES ('maintenance'='{mode}')")
+            _round(wh, customers, round_, spent[mode], step)
+    return spent
+
+
+def _round(wh: Warehouse, customers: Movers, round_: int, spent: Spent, step: _Step) -> None:
+    before = len(wh.history())
+    for number in range(_UPDATES):
+        rows = customers.moved(round_ * _UPDATES + number)
+        spent.updates.append(seconds_of(lambda rows=rows: _update(wh, rows)))  # type: ignore[misc]
+        step.done()
+    for times in (spent.first, spent.again):
+        times.append(seconds_of(lambda: _ask(wh)))
+        step.done()
+    jobs = wh.history()[before:]
+    spent.jobs += len(jobs)
+    spent.refresh += sum(job.seconds for job in jobs)
+
+
+def _update(wh: Warehouse, rows: pa.Table) -> None:
+    with wh.transaction() as tx:
+        tx.upsert("customer", rows)
+
+
+def _ask(wh: Warehouse) -> None:
+    for query in _ASKED:
+        wh.sql(query).collect()
+
+
+def _table(spent: dict[str, Spent]) -> Table:
+    """Both modes side by side, and how many times longer the eager one takes."""
+    table = Table(title="What was waited for", title_justify="left", show_lines=True)
+    for column in ("", *_MODES, "eager / lazy"):
+        table.add_column(column, no_wrap=True)
+    eager, lazy = (spent[mode] for mode in _MODES)
+    _compare(table, f"update of {_ROWS} customers,\nresponse", eager.updates, lazy.updates)
+    table.add_row(
+        "refresh of both views,\nall jobs", *(f"{_brief(s.refresh)}\n{s.jobs} jobs" for s in (eager, lazy)),
+        _factor(eager.refresh, lazy.refresh),
+    )  # fmt: skip
+    _compare(table, f"query of both views\nright after {_UPDATES} updates", eager.first, lazy.first)
+    _compare(table, "the same query again", eager.again, lazy.again)
+    table.add_row("total waited", _brief(eager.total), _brief(lazy.total), _factor(eager.total, lazy.total))
+    return table
+
+
+def _compare(table: Table, name: str, eager: Sequence[float], lazy: Sequence[float]) -> None:
+    cells = [f"{_brief(statistics.median(t))}\n{_brief(min(t))}–{_brief(max(t))}" for t in (eager, lazy)]
+    table.add_row(name, *cells, _factor(statistics.median(eager), statistics.median(lazy)))
+
+
+def _factor(eager: float, lazy: float) -> str:
+    return f"{eager / lazy:.3g} ×"
+
+
+def _brief(seconds: float) -> str:
+    """A time short enough for a table that fits an ordinary screen."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
+
+
+def _proved(wh: Warehouse, customers: Movers, teller: _Teller) -> bool:
+    """One more update, seen pending; queries; then both views against their definitions, computed anew by Spark."""
+    for view in _VIEWS:
+        wh.sql(f"ALTER MATERIALIZED VIEW {view} SET TBLPROPERTIES ('maintenance'='lazy')")
+    _update(wh, customers.moved(0))
+    waiting = ", ".join(f"{v.name} has {v.pending_tasks} pending task" for v in wh.status().views)
+    teller.console.print(f"One more update. Before anybody asks: {waiting}.")
+    _ask(wh)
+    behind = [v.name for v in wh.status().views if v.pending_tasks]
+    reports = []
+    with teller.doing("Both views asked, then compared with their definitions, row by row", len(_VIEWS)) as step:
+        for view in _VIEWS:
+            reports.append(wh.check(view))
+            step.done()
+    for report in reports:
+        wrong = f"WRONG: {report.missing_rows} rows missing, {report.extra_rows} too many"
+        verdict = "NOT FRESH" if report.name in behind else "fresh, equal to its definition" if report.ok else wrong
+        teller.console.print(f"  {report.name}: {verdict}")
+    return not behind and all(report.ok for report in reports)
 
 
 if __name__ == "__main__":
