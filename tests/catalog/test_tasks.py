@@ -16,7 +16,7 @@ from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import STEPS, migrate
 from freshview.catalog.records import Backlog, Frontier, Task
 from freshview.catalog.views import Job, Use, ViewCatalog, used_again
-from freshview.catalog.writer import Catalog
+from freshview.catalog.writer import HISTORY, Catalog
 from freshview.listing import show
 from freshview.maintenance.tasks import combined, pending
 from freshview.sql.statements import Show
@@ -207,3 +207,27 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
     )
     views.note_uses({view.id: (1, 5)})
     assert views.uses() == {view.id: Use(1, 5, 0)}
+
+
+def test_history_goes_when_it_is_old_and_behind_all_that_can_be_read(world: World, process: Process) -> None:
+    a = process.table("a")
+    behind, fresh = process.view("behind", a), process.view("fresh", a)
+    for value in range(3):
+        process.put({"a": {1: value}})
+        process.jobs.bring(fresh, process.catalog.snapshot())
+    told = len(process.catalog.commits()), len(process.views.history())
+    process.catalog.expire(0)
+    assert (len(process.catalog.commits()), len(process.views.history())) == told  # young
+    world.now += HISTORY + 1_000_000
+    process.catalog.expire(0)
+    assert len(process.views.history()) == 3  # the other view has not seen these commits yet
+    assert len(process.views.tasks()) == 3
+    process.jobs.bring(behind, process.catalog.snapshot())
+    process.put({"a": {1: 9}})
+    for view in (behind, fresh):
+        process.jobs.bring(view, process.catalog.snapshot())
+    process.catalog.expire(0)
+    newest = process.catalog.snapshot()
+    assert [c.csn for c in process.catalog.commits()] == [newest]
+    assert {j.to_csn for j in process.views.history(fresh)} == {newest}
+    assert process.stored(fresh, newest) == process.defined(fresh, newest)

@@ -20,6 +20,7 @@ from freshview.errors import AlreadyExists, NotFound, SnapshotExpired, StorageUn
 from freshview.relation.schema import Schema, check_relation_name, fold, refuse_weight
 
 LIFETIME = 120 * 1_000_000  # µs a pin or lease lives without a heartbeat
+HISTORY = 30 * 86_400 * 1_000_000  # µs for which what happened is told at least
 
 
 @dataclass(frozen=True)
@@ -409,6 +410,7 @@ class Catalog(CatalogReader):
             for relation_id in c.execute(sa.select(t.mains.c.relation_id).distinct()).scalars().all():
                 needed = min(horizon, shown.get(relation_id, horizon))  # what a deferred view shows stays
                 self._expire_relation(c, relation_id, needed, now - max(retention, 0))
+            self._expire_history(c, min([horizon, *shown.values()]), now - HISTORY)
             gone = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars().all()
             for table in (t.schemas, t.segments, t.mains):
                 c.execute(table.delete().where(table.c.relation_id.in_(gone)))
@@ -424,6 +426,12 @@ class Catalog(CatalogReader):
             c.execute(t.mains.delete().where(m.relation_id == relation_id, m.csn < keep))
             s = t.segments.c
             c.execute(t.segments.delete().where(s.relation_id == relation_id, s.csn <= keep))
+
+    def _expire_history(self, c: Connection, needed: int, before: int) -> None:
+        """Jobs and commits that are old, and behind all that can be read: they only tell what happened."""
+        j, r = t.jobs.c, t.commits.c
+        c.execute(t.jobs.delete().where(j.to_csn < needed, j.finished_at < before))
+        c.execute(t.commits.delete().where(r.csn < needed, r.committed_at < before))
 
     def forget(self, relation_ids: Sequence[int]) -> None:
         """Remove the last trace of dropped relations, once their files are gone."""
