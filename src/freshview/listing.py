@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
-from freshview.maintenance.overview import ViewStatus, overview, told_mode
+from freshview.maintenance.overview import overview, told_condition, told_mode
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
 
@@ -42,21 +42,11 @@ def _views(catalog: Catalog, statement: Show) -> Listing:
     rows = [
         (
             v.name, told_mode(v), str(v.frontier), str(v.pending_tasks), str(v.pending_rows),
-            f"{v.age.total_seconds():.1f} s" if v.pending_tasks else "", _condition(v), v.next_runs,
+            f"{v.age.total_seconds():.1f} s" if v.pending_tasks else "", told_condition(v), v.next_runs,
         )
         for v in found
     ]  # fmt: skip
     return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status", "next"), rows)
-
-
-def _condition(view: ViewStatus) -> str:
-    if view.in_progress:
-        return "in progress"
-    if view.last_error is not None:
-        return f"failed: {view.last_error}"
-    if view.shown is not None:
-        return f"shows CSN {view.shown}"
-    return "pending" if view.pending_tasks else "fresh"
 
 
 def _tasks(catalog: Catalog, statement: Show) -> Listing:

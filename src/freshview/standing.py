@@ -7,33 +7,65 @@ from pathlib import Path
 
 from freshview.catalog.reports import Holder, Reports, overdue, told_overdue
 from freshview.catalog.writer import Catalog
-from freshview.maintenance.overview import ViewStatus, overview
+from freshview.display import Shown, Table, Told
+from freshview.maintenance.overview import ViewStatus, overview, told_condition, told_mode
 from freshview.maintenance.vacuum import RETENTION
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One table in a status report."""
+    """What is stored of one table or view, in a status report: its checkpoint, and the changes since."""
 
     name: str
-    kind: str
-    rows_in_main: int
-    pending_segments: int
-    pending_rows: int
+    kind: str  # "table" | "external" | "view"
+    rows_in_main: int  # rows of the last checkpoint
+    pending_segments: int  # changes since, one per commit
+    pending_rows: int  # rows of those changes
 
 
-@dataclass(frozen=True)
-class Status:
-    """Where a warehouse stands. Two are equal if nothing was committed in between, whatever the time."""
+@dataclass(frozen=True, repr=False)
+class Status(Shown):
+    """Where a warehouse stands. Two are equal if nothing was committed in between, whatever the time.
 
-    path: str
-    catalog: str
-    csn: int
-    horizon: int
-    tables: tuple[TableStatus, ...]
+    It prints as a report, and a notebook shows it as tables.
+
+    >>> wh = freshview.connect(folder)
+    >>> csn = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)").csn
+    >>> rows = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)").rows
+    >>> print(wh.status())
+    warehouse ...: last commit CSN 2, readable since CSN 0
+    tables:
+      table   kind   rows in main  segments  their rows
+      orders  table             0         1           2
+    >>> wh.status() == wh.status()
+    True
+    """
+
+    path: str  # of the folder
+    catalog: str  # the database's URL, without a password
+    csn: int  # of the last commit
+    horizon: int  # the oldest CSN that can still be read
+    tables: tuple[TableStatus, ...]  # views too: what is stored of them
     views: tuple[ViewStatus, ...] = ()
     holders: tuple[Holder, ...] = field(default=(), compare=False)  # who keeps old versions, the oldest first
     held_by: str = field(default="", compare=False)  # who has done so for longer than the default retention
+
+    def _told(self) -> Told:
+        stored = [t for t in self.tables if t.kind != "view"]
+        tables = Table(
+            ("table", "kind", "rows in main", "segments", "their rows"),
+            [(t.name, t.kind, t.rows_in_main, t.pending_segments, t.pending_rows) for t in stored], "tables",
+        )  # fmt: skip
+        views = Table(
+            ("view", "mode", "frontier", "tasks", "rows", "status"),
+            [
+                (v.name, told_mode(v), v.frontier, v.pending_tasks, v.pending_rows, told_condition(v))
+                for v in self.views
+            ],
+            "views",
+        )
+        headline = f"warehouse {self.path}: last commit CSN {self.csn}, readable since CSN {self.horizon}"
+        return Told(headline, [t for t in (tables, views) if t.rows], [self.held_by] if self.held_by else [])
 
 
 def standing(path: Path, catalog: Catalog) -> Status:

@@ -61,6 +61,17 @@ def told_mode(status: ViewStatus) -> str:
     return f"auto ({mode_of(status.eager)} now)" if status.mode == "auto" else status.mode
 
 
+def told_condition(status: ViewStatus) -> str:
+    """How a view is doing, in words."""
+    if status.in_progress:
+        return "in progress"
+    if status.last_error is not None:
+        return f"failed: {status.last_error}"
+    if status.shown is not None:
+        return f"shows CSN {status.shown}"
+    return "pending" if status.pending_tasks else "fresh"
+
+
 def mode_line(catalog: Catalog, view: Relation) -> str:
     """A view's mode and the advice on it, in one line."""
     found = [s for s in overview(catalog) if s.name == view.name]
