@@ -176,6 +176,7 @@ class Warehouse:
             case RefreshView():
                 return self._refresh(self._view(statement.name), statement.how)
             case Checkpoint():
+                self._make_way()
                 report = self._checkpointer.run(self._catalog.relation(statement.name))
                 return Outcome(report.rows, report.csn)
             case Vacuum():
@@ -234,7 +235,10 @@ class Warehouse:
         )
 
     def maintain(self, views: list[str] | None = None) -> list[Job]:
-        """Bring these views (default: all) up to date now; the jobs that ran."""
+        """Bring these views (default: all) up to date now; the jobs that ran.
+
+        Deferred views are refreshed if they are named; else they are propagated, and show what they showed.
+        """
         with self._activity.working():
             self._notice()
             csn = self._catalog.snapshot()
@@ -242,7 +246,8 @@ class Warehouse:
             found = [r for r in relations if r.kind == "view"] if views is None else map(self._view, views)
             lower_first = sorted(found, key=lambda r: r.id)  # what a view reads is older than the view
             self._make_way(view.name for view in lower_first)
-            return [job for view in lower_first for job in self._keeper.bring(view, csn)]
+            named = views is not None
+            return [job for view in lower_first for job in self._keeper.maintain(view, csn, named=named)]
 
     def history(self, view: str | None = None) -> list[Job]:
         """Past maintenance jobs, of one view or of all, oldest first."""

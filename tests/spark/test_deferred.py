@@ -207,6 +207,20 @@ def test_the_examples_of_the_paper_in_every_scenario(swh: Warehouse, scenario: s
     assert {j.strategy for j in swh.history()} <= {"incremental", "nothing", "shown"}
 
 
+def test_maintaining_all_views_shows_nothing_of_a_deferred_one_unless_it_is_named(shop: Warehouse) -> None:
+    for scenario in SCENARIOS:
+        make(shop, scenario.replace("-", "_"), "SELECT custId FROM sales", scenario)
+    names = ["base_log", "differential", "combined"]
+    newest = shop.sql("INSERT INTO sales VALUES (1, 12, 1, 5)").csn
+    shop.maintain()
+    assert [len(rows(shop, f"SELECT * FROM {v}")) for v in names] == [3, 3, 3]
+    assert {v.name: v.frontier == newest for v in shop.status().views} == {
+        "base_log": False, "differential": True, "combined": True,
+    }  # fmt: skip
+    assert [j.view for j in shop.maintain(names)] == ["base_log"]
+    assert [len(rows(shop, f"SELECT * FROM {v}")) for v in names] == [4, 4, 4]
+
+
 # -- invariants ------------------------------------------------------------------------------------------
 
 

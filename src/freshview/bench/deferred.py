@@ -183,6 +183,7 @@ def downtime(folder: Path, scale: float, repeat: int) -> list[Figure]:
     waits: list[float] = []
     with retail(folder, "downtime", "combined") as wh:
         recompute = Timing(tuple(seconds_of(lambda: _recomputed(wh)) for _ in range(repeat + 1))[1:])
+        wh.sql("DROP MATERIALIZED VIEW again")
         quiet = [seconds_of(lambda: wh.sql("SELECT * FROM v")) for _ in range(20)][5:]
         for size in sizes:
             for _ in range(repeat):
@@ -193,7 +194,7 @@ def downtime(folder: Path, scale: float, repeat: int) -> list[Figure]:
                     taken.setdefault(size, []).append(seconds_of(lambda: wh.partial_refresh("v")))
                     time.sleep(0.2)
         report = wh.check("v", invariant=True)
-    slowest = max(max(found) for found in taken.values())
+    all_taken = Timing(tuple(seconds for found in taken.values() for seconds in found))
     details = {
         **{f"after {size:,} sales": str(Timing(tuple(found))) for size, found in taken.items()},
         "reader's statement meanwhile": str(Timing(tuple(waits))),
@@ -201,14 +202,15 @@ def downtime(folder: Path, scale: float, repeat: int) -> list[Figure]:
         "recomputing the view": str(recompute),
     }  # fmt: skip
     return [
-        Figure("partial refresh, the longest", slowest * 1000, 50.0, "ms", details),
-        Figure("partial refresh / recomputing the view", slowest / recompute.p50, 0.01, "×", details),
+        Figure("partial refresh, the longest", all_taken.worst * 1000, 50.0, "ms", details),
+        Figure("partial refresh / recomputing the view", all_taken.p50 / recompute.p50, 0.01, "×", details),
         _all_hold([report.ok]),
     ]
 
 
 def _recomputed(wh: Warehouse) -> None:
-    wh.sql(VIEW).write.format("noop").mode("overwrite").save()
+    """Computed and stored anew, as a system without deltas would have to."""
+    wh.sql(f"CREATE OR REPLACE MATERIALIZED VIEW again TBLPROPERTIES ('maintenance'='deferred') AS {VIEW}")
 
 
 @contextmanager

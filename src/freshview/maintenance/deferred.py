@@ -72,6 +72,15 @@ class Deferred:
         self.events.emit("view.shown", view=view.name, from_csn=before.shown, to_csn=csn)
         return rows, csn
 
+    def maintain(self, view: Relation, *, named: bool) -> list[Job]:
+        """What somebody who wants views up to date has done for a deferred one: all if it was named; else what readers
+        do not notice, which in 'base-log' is nothing."""
+        if not named:
+            return [] if policy_of(view).scenario == BASE_LOG else self.propagate(view)
+        jobs = self.bring(view, self.views.catalog.snapshot())
+        self.refresh(view)
+        return jobs
+
     def _require(self, view: Relation, what: str) -> None:
         if not is_deferred(view):
             raise InvalidStatement(

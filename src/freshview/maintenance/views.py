@@ -41,6 +41,7 @@ from freshview.maintenance.manager import Candidate, candidate, parse_deadline
 from freshview.maintenance.overview import mode_line
 from freshview.maintenance.policies import (
     BASE_LOG,
+    COMBINED,
     MODES,
     PROPERTIES,
     Policy,
@@ -236,6 +237,10 @@ class ViewKeeper:
     def bring(self, view: Relation, csn: int) -> list[Job]:
         """Maintain a view up to a CSN; the jobs that took, none if it had seen everything already."""
         return self._jobs.bring(view, csn)
+
+    def maintain(self, view: Relation, csn: int, *, named: bool) -> list[Job]:
+        """Bring a view up to date on somebody's wish; a deferred one as far as its mode has it, unless it was named."""
+        return self.deferred.maintain(view, named=named) if is_deferred(view) else self.bring(view, csn)
 
     def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
         """One job towards a CSN, if nobody else is at it."""
@@ -515,6 +520,8 @@ class ViewKeeper:
             runner = self._runner_of(view)
             if is_deferred(view):
                 scenario = policy_of(view).scenario
+                if scenario == BASE_LOG and self._views.dependents(view):
+                    scenario = COMBINED  # for a view above it, it is propagated all the same
                 stand, segments = self.deferred.catalog.differential(view)
             else:
                 scenario, segments = mode_of(self._views.is_eager(view)), []

@@ -101,7 +101,8 @@ class Working:
             if not segments:
                 continue
             delta = changes(self.span, relation, self._columns[name], segments)
-            read = delta.num_rows if relation.is_external else sum(s.rows for s in segments)
+            stored = 0 if relation.is_external else sum(s.rows for s in segments)
+            read = max(stored, delta.num_rows)  # a blind upsert is stored as one row, and completed to two
             self._condensed.append(Condensed(name, read, delta.num_rows))
             if delta.num_rows:
                 found[name] = delta
