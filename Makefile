@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench conformance soak clean
+.PHONY: setup demo test lint docs bench conformance soak clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,10 @@ lint: setup
 
 test: lint
 	$(BIN)/python tests/halves.py
+
+# The site, in build/site; a warning is an error.
+docs: setup
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/site
 
 # A trial in minutes: make bench ARGS=--quick. Some suites only: make bench ARGS="views peers".
 bench: setup
