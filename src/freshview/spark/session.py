@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,8 +17,9 @@ from pyspark.sql import SparkSession
 
 from freshview.errors import SparkUnavailable
 from freshview.spark.background import POOLS
+from freshview.spark.interrupts import own_interrupts
+from freshview.spark.java import check_java
 
-MINIMUM_JAVA = 17
 _start_lock = threading.Lock()
 
 # Values of our own session. A session that the user brings keeps its own.
@@ -46,46 +45,6 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n
 """
 
 
-def java_version(java: str | None = None) -> int | None:
-    """The major version of the Java that Spark would use; None if there is none."""
-    command = java or _java_command()
-    if command is None:
-        return None
-    try:
-        result = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', result.stderr + result.stdout)
-    if not match:
-        return None
-    major = int(match[1])
-    return int(match[2] or 0) if major == 1 else major
-
-
-def _java_command() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        path = Path(home) / "bin" / "java"
-        return str(path) if path.exists() else None
-    return shutil.which("java")
-
-
-def check_java() -> None:
-    """Spark needs Java 17 or newer; say so before it fails in its own way."""
-    version = java_version()
-    if version is None:
-        where = f"JAVA_HOME is {os.environ['JAVA_HOME']}" if os.environ.get("JAVA_HOME") else "no java on the PATH"
-        raise SparkUnavailable(
-            "Java", f"not found ({where})", f"Install Java {MINIMUM_JAVA} or newer, or set JAVA_HOME."
-        )
-    if version < MINIMUM_JAVA:
-        raise SparkUnavailable(
-            "Java",
-            f"version {version} is too old for Spark",
-            f"Install Java {MINIMUM_JAVA} or newer, or set JAVA_HOME.",
-        )
-
-
 def obtain_session() -> SparkSession:
     """The active session, or the default one (a thread may have none active), or a new one on this machine."""
     with _start_lock:
@@ -98,11 +57,15 @@ def obtain_session() -> SparkSession:
 
 
 def _start_quietly() -> SparkSession:
-    """Start the JVM with its error stream in a file: it warns of things no user can change."""
+    """Start the JVM with its error stream in a file: it warns of things no user can change.
+
+    With FRESHVIEW_VERBOSE set, its warnings are shown.
+    """
+    is_loud = bool(os.environ.get("FRESHVIEW_VERBOSE"))
     folder = Path(tempfile.mkdtemp(prefix="freshview-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     log_settings = folder / "log4j2.properties"
-    log_settings.write_text(_LOG_SETTINGS)
+    log_settings.write_text(_LOG_SETTINGS.replace("level = error", "level = warn") if is_loud else _LOG_SETTINGS)
     builder: Any = SparkSession.builder.appName("freshview").master(os.environ.get("SPARK_MASTER", "local[*]"))
     settings = {
         **_SETTINGS,
@@ -118,8 +81,10 @@ def _start_quietly() -> SparkSession:
     saved = os.dup(2)
     try:
         with log.open("wb") as target:
-            os.dup2(target.fileno(), 2)
-        session: SparkSession = builder.getOrCreate()
+            if not is_loud:
+                os.dup2(target.fileno(), 2)
+        with own_interrupts():
+            session: SparkSession = builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         tail = log.read_text(errors="replace").strip().splitlines()[-1:] or [str(error).splitlines()[0]]
         raise SparkUnavailable(
