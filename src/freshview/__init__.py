@@ -1,37 +1,88 @@
-"""Freshview: lazily maintained, always fresh materialized views on Apache Spark."""
+"""Freshview: lazily maintained, always fresh materialized views on Apache Spark.
+
+Writers never pay for views: a transaction stores its changes and returns. Views catch up in idle time, or when a query
+needs them. A query never sees a stale view unless it asks to.
+
+>>> import freshview
+>>> with freshview.connect(folder) as wh:
+...     table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, region STRING, amount INT)")
+...     view = wh.sql("CREATE MATERIALIZED VIEW totals AS SELECT region, sum(amount) t FROM orders GROUP BY region")
+...     with wh.transaction() as tx:
+...         rows = tx.insert("orders", [{"id": 1, "region": "north", "amount": 10}])
+...     wh.sql("SELECT * FROM totals").collect()
+[Row(region='north', t=10)]
+
+`connect` opens a `Warehouse`; everything else is a result of one of its methods, or an error (`freshview.errors`).
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from freshview import errors
 
-if TYPE_CHECKING:
-    from freshview.standing import Status
+if TYPE_CHECKING:  # checkers see these names and no others
+    from freshview.catalog.reports import Holder
+    from freshview.catalog.views import Job
+    from freshview.display import Explanation
+    from freshview.events import Event, Events
+    from freshview.maintenance.invariants import Invariant
+    from freshview.maintenance.overview import ViewStatus
+    from freshview.maintenance.views import Freshness
+    from freshview.session import UserTransaction
+    from freshview.standing import Status, TableStatus
     from freshview.transactions.transaction import Outcome
     from freshview.warehouse import CheckReport, Warehouse, connect
+else:
+    from importlib import import_module
+
+    _PLACES = {
+        "CheckReport": "freshview.warehouse",
+        "Event": "freshview.events",
+        "Events": "freshview.events",
+        "Explanation": "freshview.display",
+        "Freshness": "freshview.maintenance.views",
+        "Holder": "freshview.catalog.reports",
+        "Invariant": "freshview.maintenance.invariants",
+        "Job": "freshview.catalog.views",
+        "Outcome": "freshview.transactions.transaction",
+        "Status": "freshview.standing",
+        "TableStatus": "freshview.standing",
+        "UserTransaction": "freshview.session",
+        "ViewStatus": "freshview.maintenance.overview",
+        "Warehouse": "freshview.warehouse",
+        "connect": "freshview.warehouse",
+    }
+
+    def __getattr__(name):
+        """Load what is asked for when it is: a command that tells its help need not wait for Arrow and the database."""
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_PLACES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
 
 __version__ = "0.1.0"
-__all__ = ["CheckReport", "Outcome", "Status", "Warehouse", "connect", "errors"]
-
-_PLACES = {
-    "CheckReport": "freshview.warehouse",
-    "Outcome": "freshview.transactions.transaction",
-    "Status": "freshview.standing",
-    "Warehouse": "freshview.warehouse",
-    "connect": "freshview.warehouse",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what is asked for when it is: a command that tells its help need not wait for Arrow and the database."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_PLACES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__ = [
+    "CheckReport",
+    "Event",
+    "Events",
+    "Explanation",
+    "Freshness",
+    "Holder",
+    "Invariant",
+    "Job",
+    "Outcome",
+    "Status",
+    "TableStatus",
+    "UserTransaction",
+    "ViewStatus",
+    "Warehouse",
+    "__version__",
+    "connect",
+    "errors",
+]

@@ -2,6 +2,13 @@
 
 A message names the thing, then the cause, then what to do about it. The docstrings are the error reference:
 `python -m freshview.cli.errors_reference` writes docs/errors.md from them.
+
+>>> wh = freshview.connect(folder)
+>>> try:
+...     wh.sql("INSERT INTO orders VALUES (1)")
+... except freshview.errors.NotFound as error:
+...     error.what, error.cause
+('table or view orders', 'not found at CSN 0')
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened, by name, with what belongs to it."""
+    """Something that happened, by name (`commit.done`), with what belongs to it."""
 
     name: str
     details: dict[str, Any] = field(default_factory=dict)
@@ -19,14 +19,26 @@ Listener = Callable[[Event], None]
 
 
 class Events:
-    """Delivers events to listeners in the thread that emits them."""
+    """Delivers events to listeners in the thread that emits them.
+
+    >>> wh = freshview.connect(folder)
+    >>> commits = []
+    >>> wh.events.listen(lambda event: commits.append(event.details["csn"]) if event.name == "commit.done" else None)
+    >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+    >>> wh.sql("INSERT INTO orders VALUES (1, 10)")
+    Outcome(rows=1, csn=2)
+    >>> commits
+    [2]
+    """
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
+        """Call this with every event from now on. It runs where the event happens, so it should be quick."""
         self._listeners.append(listener)
 
     def emit(self, name: str, **details: Any) -> None:
+        """Tell all listeners."""
         for listener in self._listeners:
             listener(Event(name, details))

@@ -20,9 +20,21 @@ if TYPE_CHECKING:
 
 
 class UserTransaction:
-    """Statements that become visible together, or not at all.
+    """Statements that become visible together, or not at all. `Warehouse.transaction` begins one.
 
-    Leaving a `with` block commits; an exception rolls back.
+    It reads the snapshot on which it began, and its own statements. Leaving a `with` block commits; an exception rolls
+    back. Use it from one thread at a time.
+
+    >>> wh = freshview.connect(folder)
+    >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+    >>> with wh.transaction() as tx:
+    ...     tx.insert("orders", [{"id": 1, "amount": 10}])
+    ...     raise ValueError("changed my mind")
+    Traceback (most recent call last):
+        ...
+    ValueError: changed my mind
+    >>> wh.status().csn == table.csn
+    True
     """
 
     def __init__(
@@ -42,7 +54,7 @@ class UserTransaction:
 
     @property
     def txsn(self) -> int:
-        """The transaction's sequence number."""
+        """The transaction's sequence number, which SHOW TASKS tells of what views have not seen yet."""
         return self._core.txsn
 
     @property
@@ -51,7 +63,20 @@ class UserTransaction:
         return self._core.csn
 
     def sql(self, text: str) -> Any:
-        """Run a statement: SELECT, SHOW and DESCRIBE give a DataFrame, DML an Outcome."""
+        """Run a statement: SELECT, SHOW and DESCRIBE give a DataFrame, DML an Outcome.
+
+        A statement that fails changes nothing, and the transaction goes on. DDL is refused here.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> with wh.transaction() as tx:
+        ...     tx.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        ...     tx.sql("DELETE FROM orders WHERE id = 2")
+        ...     tx.sql("SELECT * FROM orders").collect()
+        Outcome(rows=2, csn=None)
+        Outcome(rows=1, csn=None)
+        [Row(id=1, amount=10)]
+        """
         return self.run(parse(text), text)
 
     def run(self, statement: Statement, text: str = "") -> Any:
@@ -72,35 +97,103 @@ class UserTransaction:
         self._core.create(table, schema, properties)
 
     def insert(self, table: str, data: Data) -> Outcome:
-        """Add rows: an Arrow table, a pandas or Spark DataFrame, or a list of dicts."""
+        """Add rows: an Arrow table, a pandas or Spark DataFrame, or a list of dicts.
+
+        Columns go by name, and those that are left out are NULL. A key that exists is an error: see `upsert`.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> with wh.transaction() as tx:
+        ...     tx.insert("orders", [{"id": 1, "amount": 10}, {"id": 2}])
+        ...     tx.insert("orders", pa.table({"id": [3], "amount": [30]}))
+        Outcome(rows=2, csn=None)
+        Outcome(rows=1, csn=None)
+        >>> with wh.transaction() as tx:
+        ...     tx.insert("orders", [{"id": 1, "amount": 11}])
+        Traceback (most recent call last):
+            ...
+        freshview.errors.DuplicateKey: table orders: key (id=1) exists already. ...
+        """
         if is_spark_frame(data):
             with self._working():
                 return Outcome(self._statements.insert_frame(table, data))
         return Outcome(self._core.insert_rows(table, data))
 
     def upsert(self, table: str, data: Data) -> Outcome:
-        """Put rows in place by primary key, whether they exist or not."""
+        """Put rows in place by primary key, whether they exist or not. What was there is not read.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> with wh.transaction() as tx:
+        ...     tx.upsert("orders", [{"id": 1, "amount": 10}])
+        ...     tx.upsert("orders", [{"id": 1, "amount": 11}, {"id": 2, "amount": 20}])
+        Outcome(rows=1, csn=None)
+        Outcome(rows=2, csn=None)
+        >>> wh.sql("SELECT * FROM orders ORDER BY id").collect()
+        [Row(id=1, amount=11), Row(id=2, amount=20)]
+        """
         if is_spark_frame(data):
             with self._working():
                 return Outcome(self._statements.upsert_frame(table, data))
         return Outcome(self._core.upsert_rows(table, data))
 
     def delete(self, table: str, keys: Data) -> Outcome:
-        """Take rows away by primary key: rows with the key columns, or bare values of a single one."""
+        """Take rows away by primary key: rows with the key columns, or bare values of a single one.
+
+        What was there is not read, so keys that do not exist are no error.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20), (3, 30)")
+        >>> with wh.transaction() as tx:
+        ...     tx.delete("orders", [1])
+        ...     tx.delete("orders", [{"id": 2}])
+        Outcome(rows=1, csn=None)
+        Outcome(rows=1, csn=None)
+        >>> wh.sql("SELECT id FROM orders").collect()
+        [Row(id=3)]
+        """
         if is_spark_frame(keys):
             with self._working():
                 return Outcome(self._statements.delete_frame(table, keys))
         return Outcome(self._core.delete_keys(table, keys))
 
     def commit(self) -> int:
-        """Make all statements visible; the CSN."""
+        """Make all statements visible; the CSN.
+
+        The first to commit wins: WriteConflict if somebody else wrote the same keys since this transaction began.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> mine, theirs = wh.transaction(), wh.transaction()
+        >>> rows = mine.upsert("orders", [{"id": 1, "amount": 10}]), theirs.upsert("orders", [{"id": 1, "amount": 20}])
+        >>> mine.commit()
+        2
+        >>> theirs.commit()
+        Traceback (most recent call last):
+            ...
+        freshview.errors.WriteConflict: table orders: key (1) was written by a transaction that committed at CSN 2. ...
+        """
         with self._working():
             csn = self._core.commit()
             self._committed(self._core)
         return csn
 
     def rollback(self) -> None:
-        """Forget all statements."""
+        """Forget all statements. Nothing happens if the transaction has ended already.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> tx = wh.transaction()
+        >>> rows = tx.insert("orders", [{"id": 1, "amount": 10}])
+        >>> tx.rollback()
+        >>> tx.commit()
+        Traceback (most recent call last):
+            ...
+        freshview.errors.TransactionClosed: transaction ...: it was rolled back. Begin a new one.
+        >>> wh.sql("SELECT count(*) AS n FROM orders").collect()
+        [Row(n=0)]
+        """
         self._core.rollback()
 
     def __enter__(self) -> UserTransaction:

@@ -18,6 +18,7 @@ from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.reports import Reports
 from freshview.catalog.views import Job
 from freshview.catalog.writer import Catalog
+from freshview.display import Explanation, Jobs, Shown, Table, Told
 from freshview.errors import (
     AlreadyExists,
     FreshviewError,
@@ -90,11 +91,24 @@ if TYPE_CHECKING:
 _BACKGROUND_SECONDS = 2.0
 _ADVICE_SECONDS = 60.0  # between two looks at the modes of views that were left to the advice
 _RETRIES = 5  # of a statement that commits by itself and lost a race
+_SHOWN_ROWS = 10  # of those that a report on a check prints
 
 
-@dataclass(frozen=True)
-class CheckReport:
-    """The answer of check(): whether all is as it should be, and what is not."""
+@dataclass(frozen=True, repr=False)
+class CheckReport(Shown):
+    """The answer of check(): whether all is as it should be, and what is not.
+
+    It prints as a report, and a notebook shows the rows as tables.
+
+    >>> report = freshview.CheckReport("totals", False, [{"region": "north", "total": 10}], [], missing_rows=1)
+    >>> report.ok
+    False
+    >>> print(report)
+    totals: NOT OK, 1 row missing, 0 too many
+    missing, the first 1:
+      region  total
+      north      10
+    """
 
     name: str
     ok: bool
@@ -104,9 +118,31 @@ class CheckReport:
     extra_rows: int = 0
     invariants: tuple[Invariant, ...] = ()  # of a view, where they were asked for
 
+    def _told(self) -> Told:
+        rows = f"{self.missing_rows} row{'' if self.missing_rows == 1 else 's'} missing, {self.extra_rows} too many"
+        parts = (("missing", self.missing[:_SHOWN_ROWS]), ("too many", self.extra[:_SHOWN_ROWS]))
+        tables = [
+            Table(tuple(found[0]), [tuple(row.values()) for row in found], f"{title}, the first {len(found)}")
+            for title, found in parts
+            if found
+        ]
+        return Told(f"{self.name}: {'ok' if self.ok else 'NOT OK'}, {rows}", tables, list(map(str, self.invariants)))
+
 
 class Warehouse:
-    """A folder of tables with snapshot-isolated transactions. Safe to use from several threads."""
+    """A folder of tables and materialized views, with snapshot-isolated transactions. `freshview.connect` opens one.
+
+    A warehouse is a context manager: leaving the block closes it. It is safe to use from several threads; each
+    transaction belongs to the thread that began it.
+
+    >>> with freshview.connect(folder) as wh:
+    ...     wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+    ...     [table.name for table in wh.status().tables]
+    Outcome(rows=0, csn=1)
+    ['orders']
+
+    Attributes: `path`, the folder; `events`, which tells listeners what happens (see `Events`).
+    """
 
     def __init__(
         self,
@@ -158,6 +194,38 @@ class Warehouse:
         SELECT, SHOW, DESCRIBE and EXPLAIN give a Spark DataFrame; DDL and DML an Outcome.
         `freshness` is 'fresh', 'any', or how old what views show may be (a timedelta); left out, views are fresh, and
         deferred ones as of their last refresh. `as_of` (a CSN or a time) reads all tables and views as they were then.
+
+        >>> wh = freshview.connect(folder)
+        >>> wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, region STRING, amount INT)")
+        Outcome(rows=0, csn=1)
+        >>> wh.sql("INSERT INTO orders VALUES (1, 'north', 10), (2, 'south', 20)")
+        Outcome(rows=2, csn=2)
+        >>> view = wh.sql(
+        ...     "CREATE MATERIALIZED VIEW totals AS SELECT region, sum(amount) AS total FROM orders GROUP BY region"
+        ... )
+        >>> wh.sql("UPDATE orders SET amount = 30 WHERE id = 1").rows
+        1
+
+        The update did not touch the view. What is stored of it can be read as it is; a query that does not ask for
+        that gets the view up to date:
+
+        >>> [tuple(row) for row in wh.sql("SELECT * FROM totals ORDER BY region", freshness="any").collect()]
+        [('north', 10), ('south', 20)]
+        >>> wh.sql("SELECT * FROM totals ORDER BY region").show()
+        +------+-----+
+        |region|total|
+        +------+-----+
+        | north|   30|
+        | south|   20|
+        +------+-----+
+        <BLANKLINE>
+
+        The past, by CSN, and no older than five minutes:
+
+        >>> wh.sql("SELECT sum(amount) AS total FROM orders", as_of=2).collect()
+        [Row(total=30)]
+        >>> wh.sql("SELECT sum(total) AS total FROM totals", freshness=timedelta(minutes=5)).collect()
+        [Row(total=50)]
         """
         if not (freshness in (None, "fresh", "any") or isinstance(freshness, timedelta)):
             raise InvalidStatement(f"freshness {freshness!r}", "is not known", "Use 'fresh', 'any' or a timedelta.")
@@ -186,17 +254,46 @@ class Warehouse:
                 return self._define(statement)
 
     def refresh(self, view: str, *, full: bool = False) -> Outcome:
-        """Bring a view up to date now, all of it anew if `full`; rows that changed, and the CSN it shows."""
+        """Bring a view up to date now, all of it anew if `full`; rows that changed, and the CSN it shows.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW large AS SELECT id, amount FROM orders WHERE amount > 10")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> outcome = wh.refresh("large")
+        >>> outcome.rows, outcome.csn == insert.csn
+        (1, True)
+        """
         with self._activity.working():
             return self._refresh(self._view(view), "full" if full else "")
 
     def propagate(self, view: str) -> Outcome:
-        """Compute what the log changes of a deferred view, and keep it aside: readers notice nothing."""
+        """Compute what the log changes of a deferred view, and keep it aside: readers notice nothing.
+
+        See `partial_refresh` for an example.
+        """
         with self._activity.working():
             return self._refresh(self._view(view), "propagate")
 
     def partial_refresh(self, view: str) -> Outcome:
-        """Have a deferred view show what was propagated: at once, however much it is."""
+        """Have a deferred view show what was propagated: at once, however much it is.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql(
+        ...     "CREATE MATERIALIZED VIEW large TBLPROPERTIES ('maintenance'='deferred') "
+        ...     "AS SELECT id, amount FROM orders WHERE amount > 10"
+        ... )
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> wh.propagate("large").rows
+        1
+        >>> wh.sql("SELECT * FROM large").collect()
+        []
+        >>> wh.partial_refresh("large").rows
+        1
+        >>> wh.sql("SELECT * FROM large").collect()
+        [Row(id=2, amount=20)]
+        """
         with self._activity.working():
             return self._refresh(self._view(view), "partial")
 
@@ -219,7 +316,24 @@ class Warehouse:
         return Outcome(sum(j.view_rows for j in jobs), self._keeper.frontier(view))
 
     def transaction(self) -> UserTransaction:
-        """Begin a transaction on the newest snapshot; use it in a `with` block."""
+        """Begin a transaction on the newest snapshot; use it in a `with` block.
+
+        Leaving the block commits; an exception rolls back, and goes on.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE accounts (id INT PRIMARY KEY, money INT)")
+        >>> with wh.transaction() as tx:
+        ...     tx.insert("accounts", [{"id": 1, "money": 100}, {"id": 2, "money": 0}])
+        ...     tx.sql("UPDATE accounts SET money = 70 WHERE id = 1")
+        ...     tx.upsert("accounts", [{"id": 2, "money": 30}])
+        Outcome(rows=2, csn=None)
+        Outcome(rows=1, csn=None)
+        Outcome(rows=1, csn=None)
+        >>> wh.sql("SELECT * FROM accounts ORDER BY id").collect()
+        [Row(id=1, money=70), Row(id=2, money=30)]
+        >>> tx.csn == wh.status().csn
+        True
+        """
         self._notice()
         company = partial(self._keeper.inside, make_way=self._make_way)
         core = Transaction(self._catalog, self._storage, self.events, company)
@@ -235,9 +349,21 @@ class Warehouse:
         )
 
     def maintain(self, views: list[str] | None = None) -> list[Job]:
-        """Bring these views (default: all) up to date now; the jobs that ran.
+        """Bring these views (default: all) up to date now; the jobs that ran, which show themselves as a table.
 
         Deferred views are refreshed if they are named; else they are propagated, and show what they showed.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(amount) AS total FROM orders")
+        >>> first, second = [wh.sql(f"INSERT INTO orders VALUES ({i}, 10)") for i in (1, 2)]
+        >>> wh.status().views[0].pending_tasks
+        2
+        >>> (job,) = wh.maintain()
+        >>> job.view, job.tasks, job.to_csn == second.csn
+        ('total', 2, True)
+        >>> wh.maintain()
+        no maintenance jobs
         """
         with self._activity.working():
             self._notice()
@@ -247,23 +373,69 @@ class Warehouse:
             lower_first = sorted(found, key=lambda r: r.id)  # what a view reads is older than the view
             self._make_way(view.name for view in lower_first)
             named = views is not None
-            return [job for view in lower_first for job in self._keeper.maintain(view, csn, named=named)]
+            return Jobs(job for view in lower_first for job in self._keeper.maintain(view, csn, named=named))
 
     def history(self, view: str | None = None) -> list[Job]:
-        """Past maintenance jobs, of one view or of all, oldest first."""
-        return self._keeper.history(self._view(view) if view is not None else None)
+        """Past maintenance jobs, of one view or of all, oldest first; they show themselves as a table.
 
-    def explain(self, view: str) -> str:
-        """How a view is stored and maintained, and the query that a refresh runs."""
-        return self._keeper.explain(self._view(view))
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(amount) AS total FROM orders")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> jobs = wh.maintain()
+        >>> [(job.view, job.tasks, job.delta_rows, job.error) for job in wh.history("total")]
+        [('total', 1, 2, None)]
+        """
+        return Jobs(self._keeper.history(self._view(view) if view is not None else None))
+
+    def explain(self, view: str) -> Explanation:
+        """How a view is stored and maintained, and the query that a refresh runs: a text, which shows itself as it is.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW large AS SELECT id, amount FROM orders WHERE amount > 10")
+        >>> wh.explain("large")
+        view large
+          frontier: CSN ...
+          maintained: incrementally
+          operators:
+            ...
+              scan orders  <- source: its net change since the frontier
+        ...
+        """
+        return Explanation(self._keeper.explain(self._view(view)))
 
     def vacuum(self, retention: timedelta = RETENTION) -> Outcome:
-        """Remove versions older than the retention and files nobody needs; rows = files removed."""
+        """Remove versions older than the retention and files nobody needs.
+
+        The outcome tells how many files were removed (`rows`) and the oldest CSN that can still be read (`csn`). What
+        an open transaction, a view or a running query needs is kept, whatever the retention.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10)")
+        >>> wh.vacuum()
+        Outcome(rows=0, csn=0)
+        >>> wh.vacuum(retention=timedelta(0)).csn == insert.csn
+        True
+        >>> wh.sql("SELECT * FROM orders", as_of=1)
+        Traceback (most recent call last):
+            ...
+        freshview.errors.SnapshotExpired: ...
+        """
         report = vacuum(self._catalog, self._storage, self.events, retention)
         return Outcome(report.files, report.horizon)
 
     def status(self) -> Status:
-        """Where the warehouse stands; starts no Spark."""
+        """Where the warehouse stands: tables, views, and who keeps old versions; starts no Spark.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> status = wh.status()
+        >>> status.csn, [(table.name, table.pending_rows) for table in status.tables]
+        (2, [('orders', 2)])
+        """
         return standing(self.path, self._catalog)
 
     def check(self, name: str, *, invariant: bool = False) -> CheckReport:
@@ -272,6 +444,18 @@ class Warehouse:
         A view is compared, as a bag, with its definition at its frontier: `missing` and `extra` rows, a hundred of each
         at most, and how many there are. Of a table the declared key and NOT NULL columns are verified: `extra` shows
         offending rows. With `invariant`, what a view's mode promises is checked too: `invariants` tells of each.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(amount) AS total FROM orders")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> report = wh.check("total", invariant=True)
+        >>> report.ok, report.missing, report.extra
+        (True, [], [])
+        >>> print(report)
+        total: ok, 0 rows missing, 0 too many
+        INV_BL holds (PAST(L, Q) ≡ MV)
+        ...
         """
         with self._activity.working():
             self._make_way()
@@ -295,7 +479,10 @@ class Warehouse:
     def close(self) -> None:
         """Give up pins and leases, stop threads: a job in progress is cancelled, and stays pending.
 
-        A Spark session that was found or made stays.
+        A Spark session that was found or made stays, and so do the results that were read.
+
+        >>> wh = freshview.connect(folder)
+        >>> wh.close()
         """
         if self._manager is not None:
             self._manager.stop()
@@ -639,5 +826,18 @@ def connect(
     `catalog` is a database URL (default: SQLite in the folder); `spark` a session to use (default:
     one is found or started when first needed); `background` starts upkeep and the maintenance manager, whose
     `policy` is 'oldest' (first), 'use' (what queries are expected to ask for first) or 'size' (the largest first).
+
+    A session that is given keeps its settings, its temporary views and its catalog, and is never stopped. Queries may
+    name its temporary views beside the warehouse's tables, and their results are DataFrames of that session:
+
+    >>> wh = freshview.connect(folder, spark=spark)
+    >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, region STRING)")
+    >>> insert = wh.sql("INSERT INTO orders VALUES (1, 'n'), (2, 's')")
+    >>> regions = spark.createDataFrame([("n", "north"), ("s", "south")], "region STRING, name STRING")
+    >>> wh.sql("SELECT * FROM orders").join(regions, "region").select("id", "name").orderBy("id").collect()
+    [Row(id=1, name='north'), Row(id=2, name='south')]
+    >>> wh.close()
+
+    A warehouse is a context manager too, and safe to use from several threads.
     """
     return Warehouse(path, catalog, spark, background, policy)

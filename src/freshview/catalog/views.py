@@ -28,13 +28,18 @@ _RECENT = 0.3  # how much the newest gap between uses counts
 
 @dataclass(frozen=True)
 class Job:
-    """A finished maintenance job, as the history shows it."""
+    """A finished maintenance job, as the history shows it: a view went from one CSN to another, many tasks at once.
+
+    >>> job = freshview.Job(1, 2, 7, "incremental", tasks=5, delta_rows=9, view_rows=3, seconds=0.5, view="totals")
+    >>> job.view, job.to_csn, job.tasks, job.error
+    ('totals', 7, 5, None)
+    """
 
     view_id: int
-    from_csn: int
-    to_csn: int
+    from_csn: int  # what the view showed before
+    to_csn: int  # and after
     strategy: str
-    tasks: int
+    tasks: int  # transactions that the view had not seen
     delta_rows: int  # of the sources, after condensing
     view_rows: int  # applied to the view
     seconds: float

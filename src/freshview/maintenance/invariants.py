@@ -30,7 +30,11 @@ from freshview.relation.schema import Schema
 
 @dataclass(frozen=True)
 class Invariant:
-    """One invariant: what it says, and whether it holds."""
+    """One invariant: what it says, and whether it holds.
+
+    >>> print(freshview.Invariant("INV_IM", "Q ≡ MV", True))
+    INV_IM holds (Q ≡ MV)
+    """
 
     name: str
     says: str

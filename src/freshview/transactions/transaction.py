@@ -40,7 +40,11 @@ INLINE_BYTES = 1 << 20  # larger statements go to Parquet
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a statement did: rows written, and the CSN once it is committed."""
+    """What a statement did: rows written, and the CSN once it is committed.
+
+    >>> freshview.Outcome(rows=2, csn=7).rows
+    2
+    """
 
     rows: int
     csn: int | None = None
