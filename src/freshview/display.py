@@ -7,7 +7,7 @@ escaped in HTML, and characters that do not print, or that would steer a termina
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, SupportsIndex, overload
@@ -30,6 +30,12 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
     title: str = ""
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, object]], title: str = "") -> Table:
+        """Rows that carry the names of their columns; one that lacks a column has nothing there."""
+        columns = tuple(dict.fromkeys(name for row in rows for name in row))
+        return cls(columns, [[row.get(name, "") for name in columns] for row in rows], title)
 
 
 @dataclass(frozen=True)

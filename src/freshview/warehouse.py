@@ -121,11 +121,7 @@ class CheckReport(Shown):
     def _told(self) -> Told:
         rows = f"{self.missing_rows} row{'' if self.missing_rows == 1 else 's'} missing, {self.extra_rows} too many"
         parts = (("missing", self.missing[:_SHOWN_ROWS]), ("too many", self.extra[:_SHOWN_ROWS]))
-        tables = [
-            Table(tuple(found[0]), [tuple(row.values()) for row in found], f"{title}, the first {len(found)}")
-            for title, found in parts
-            if found
-        ]
+        tables = [Table.of(found, f"{title}, the first {len(found)}") for title, found in parts if found]
         return Told(f"{self.name}: {'ok' if self.ok else 'NOT OK'}, {rows}", tables, list(map(str, self.invariants)))
 
 
