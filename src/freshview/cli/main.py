@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from typing import Annotated
@@ -58,9 +59,10 @@ for _command in COMMANDS:
 
 
 def main() -> None:
-    """Run a command. Python's warnings are for developers, and for --verbose."""
+    """Run a command. Python's warnings, and what libraries log, are for developers, and for --verbose."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+    logging.getLogger().addHandler(logging.NullHandler())
     app(prog_name="freshview")
 
 

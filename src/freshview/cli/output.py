@@ -41,13 +41,13 @@ def write_json(value: Any) -> None:
             write(json_text(value))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> None:
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Rows under their columns; on a screen long cells are wrapped, nothing is ever left out."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", show_edge=False)
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False)
     numeric = aligned_right(rows)
     for place, column in enumerate(columns):
         drawn.add_column(Text(column), justify="right" if place in numeric else "left", overflow="fold")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -145,17 +148,21 @@ def told_errors(verbose: bool) -> Iterator[None]:
     """One sentence on stderr and exit code 1 for what went wrong, 130 for Ctrl-C; a traceback only if asked for."""
     if verbose:
         os.environ["FRESHVIEW_VERBOSE"] = "1"  # for Spark, when it starts
+        logging.basicConfig(force=True)
         if not sys.warnoptions:
             warnings.simplefilter("default")
+    interrupts = Interrupts()
     try:
-        yield
+        with interrupts:
+            yield
     except KeyboardInterrupt:
-        complain("Interrupted: what was committed stays, the rest was rolled back.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise _interrupted() from None
     except BrokenPipeError:
         _leave_pipe()
         raise typer.Exit(1) from None
     except FreshviewError as error:
+        if interrupts.seen:  # a query that was cancelled for it
+            raise _interrupted() from None
         _tell(str(error), verbose)
         raise typer.Exit(1) from None
     except (typer.Exit, typer.Abort, typer.BadParameter):
@@ -164,6 +171,32 @@ def told_errors(verbose: bool) -> Iterator[None]:
         cause = " ".join(str(error).split())[:300] or "no message"
         _tell(f"{type(error).__name__}: {cause}. Run it again with --verbose to see where.", verbose)
         raise typer.Exit(1) from None
+
+
+class Interrupts:
+    """Ctrl-C raises KeyboardInterrupt, as ever, and is remembered: where it hits a finaliser, Python drops it."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._answer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _answer(self, *_: object) -> None:
+        self.seen = True
+        raise KeyboardInterrupt
+
+
+def _interrupted() -> typer.Exit:
+    complain("Interrupted: what was committed stays, the rest was rolled back.")
+    return typer.Exit(INTERRUPTED)
 
 
 def _tell(sentence: str, verbose: bool) -> None:

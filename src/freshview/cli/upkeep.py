@@ -13,7 +13,7 @@ from freshview.cli.look import job_fields, print_jobs
 from freshview.cli.output import complain, say, table, write, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
 from freshview.cli.progress import steps, working
-from freshview.errors import FreshviewError
+from freshview.errors import FreshviewError, InvalidStatement
 
 if TYPE_CHECKING:
     from freshview.catalog.views import Job
@@ -47,15 +47,24 @@ def refresh(
     place: Place,
     views: Annotated[list[str], typer.Argument(help="Views.")],
     full: Annotated[bool, typer.Option("--full", help="Compute all of it anew, from the definition.")] = False,
+    propagate: Annotated[
+        bool, typer.Option("--propagate", help="Deferred views: compute the change, and keep it aside.")
+    ] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Deferred views: show what was propagated, at once.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Refresh views: bring each up to date by its own rules, or all of it anew."""
+    """Refresh views: bring each up to date by its own rules, compute it anew, or do a deferred view's work in parts."""
+    if full + propagate + partial > 1:
+        raise InvalidStatement("--full, --propagate and --partial", "are different things", "Give one of them.")
+    how = " FULL" if full else " PROPAGATE" if propagate else " PARTIAL" if partial else ""
     done: list[dict[str, Any]] = []
     with place.connect() as warehouse:
         names = _views(warehouse, views)
 
         def one(name: str) -> None:
-            outcome = warehouse.sql(f"REFRESH MATERIALIZED VIEW {_quoted(name)}{' FULL' if full else ''}")
+            outcome = warehouse.sql(f"REFRESH MATERIALIZED VIEW {_quoted(name)}{how}")
             done.append({"view": name, "rows": outcome.rows, "csn": outcome.csn})
 
         failed = _each("Refreshing", names, one)
@@ -81,15 +90,18 @@ def explain(place: Place, view: Annotated[str, typer.Argument(help="A view.")], 
 def check(
     place: Place,
     names: Annotated[list[str] | None, typer.Argument(help="Views and tables; all of them if left out.")] = None,
+    invariant: Annotated[
+        bool, typer.Option("--invariant", help="Views only: also what their mode promises, in the terms of DEFER.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Verify what is stored: a view equals its definition, a table keeps its key. The exit code is 1 if not."""
     reports: list[CheckReport] = []
     with place.connect() as warehouse:
-        chosen = names or [t.name for t in warehouse.status().tables]
+        chosen = names or [t.name for t in warehouse.status().tables if t.kind == "view" or not invariant]
 
         def one(name: str) -> None:
-            reports.append(warehouse.check(name))
+            reports.append(warehouse.check(name, invariant=invariant))
 
         failed = _each("Checking", chosen, one)
     if json:
@@ -104,10 +116,13 @@ def _print_checks(reports: list[CheckReport]) -> None:
     if told:
         table(("name", "is", "missing rows", "extra rows"), told)
     for report in reports:
-        for title, rows in (("missing from", report.missing), ("too many in", report.extra)):
+        for promise in report.invariants:
+            say(f"{report.name}: {promise}")
+        for title, rows in (("Missing from", report.missing), ("Too many in", report.extra)):
             if rows:
                 shown = [tuple(row.values()) for row in rows[:10]]
-                table(tuple(rows[0]), shown, title=f"{title} {report.name} (the first {len(shown)})")
+                say(f"{title} {report.name} (the first {len(shown)}):")
+                table(tuple(rows[0]), shown)
 
 
 @command
@@ -195,8 +210,14 @@ def _quoted(name: str) -> str:
 
 COMMANDS = (
     Command(maintain, "Keep fresh", ("freshview maintain", "freshview maintain totals --json")),
-    Command(refresh, "Keep fresh", ("freshview refresh totals", "freshview refresh totals --full --json")),
-    Command(check, "Keep fresh", ("freshview check", "freshview check totals orders --json")),
+    Command(
+        refresh,
+        "Keep fresh",
+        ("freshview refresh totals", "freshview refresh totals --full --json", "freshview refresh daily --propagate"),
+    ),
+    Command(
+        check, "Keep fresh", ("freshview check", "freshview check totals orders --json", "freshview check --invariant")
+    ),
     Command(explain, "Look", ("freshview explain totals", "freshview explain totals --json")),
     Command(checkpoint, "Look after files", ("freshview checkpoint", "freshview checkpoint orders --json")),
     Command(vacuum, "Look after files", ("freshview vacuum", "freshview vacuum --retain-hours 168 --json")),

@@ -6,6 +6,7 @@ table lacks are errors.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -19,7 +20,7 @@ from freshview.errors import InvalidStatement, NotFound
 from freshview.relation.schema import Column, Schema, fold
 from freshview.spark.engine import SparkEngine
 from freshview.spark.errors import spark_errors
-from freshview.spark.types import cast_type, quoted, to_spark
+from freshview.spark.types import as_schema, cast_type, quoted, to_spark
 from freshview.storage.external import describe, external_schema, open_external
 
 FORMATS = ("csv", "json", "parquet", "delta")
@@ -80,19 +81,27 @@ def _csv(session: SparkSession, source: Source, table: str, schema: Schema | Non
         nullValue=source.null,
     )  # fmt: skip
     if schema is None:
-        return reader.options(inferSchema=True).csv(source.uris)
-    names = reader.csv(source.uris[0]).columns if source.header else list(schema.names)
+        schema = as_schema(reader.options(inferSchema=True).csv(source.uris).schema)
+    names = reader.options(inferSchema=False).csv(source.uris[0]).columns if source.header else list(schema.names)
     columns = _columns(names, table, schema)
     texts = StructType([StructField(name, StringType()) for name in names])
-    frame = reader.schema(texts).options(enforceSchema=False).csv(source.uris)  # each file has to have these columns
-    return frame.selectExpr(*(_typed(n, c, table) for n, c in zip(names, columns, strict=True)))
+    empty = uuid.uuid4().hex  # what "" is read as: Spark would take it for NULL
+    reader = reader.options(enforceSchema=False, emptyValue=empty)  # each file has to have these columns
+    frame = reader.schema(texts).csv(source.uris)
+    return frame.selectExpr(*(_of_csv(n, c, table, empty) for n, c in zip(names, columns, strict=True)))
 
 
-def _typed(name: str, column: Column, table: str) -> str:
-    """SQL for a text as a value of its column, as CAST does it; what it cannot cast is told, whatever the settings."""
+def _of_csv(name: str, column: Column, table: str, empty: str) -> str:
+    """A field of CSV: quotes with nothing in them are an empty text, or no number, date or the like."""
+    value = quoted(name)
     if column.type.is_text:
-        return f"{quoted(name)} AS {quoted(column.name)}"
-    value, type_ = quoted(name), cast_type(column.type)
+        return f"if({value} = '{empty}', '', {value}) AS {quoted(column.name)}"
+    return _typed(f"nullif({value}, '{empty}')", column, table)
+
+
+def _typed(value: str, column: Column, table: str) -> str:
+    """SQL for a text as a value of its column, as CAST does it; what it cannot cast is told, whatever the settings."""
+    type_ = cast_type(column.type)
     where = f"[FRESHVIEW] column {column.name} of {table}: ".replace("\\", "\\\\").replace("'", "\\'")
     told = f"raise_error(concat('{where}', {value}, ' is not a value of type {type_}'))"
     cast = f"coalesce(try_cast({value} AS {type_}), {told})"
@@ -106,8 +115,20 @@ def _json(session: SparkSession, source: Source, table: str, schema: Schema | No
         return reader.json(source.uris)
     names = reader.options(primitivesAsString=True).json(source.uris).columns
     columns = _columns(names, table, schema)
-    struct = StructType([StructField(n, to_spark(c.type)) for n, c in zip(names, columns, strict=True)])
-    return reader.schema(struct).json(source.uris)
+    found = list(zip(names, columns, strict=True))
+    struct = StructType([StructField(n, to_spark(c.type) if _is_nested(c) else StringType()) for n, c in found])
+    frame = reader.schema(struct).json(source.uris)
+    return frame.selectExpr(
+        *(
+            f"{quoted(n)} AS {quoted(c.name)}" if _is_nested(c) or c.type.is_text else _typed(quoted(n), c, table)
+            for n, c in found
+        )
+    )
+
+
+def _is_nested(column: Column) -> bool:
+    """Is it read as what it is? All else is read as it is written, digit by digit, and cast."""
+    return column.type.kind in ("array", "map", "struct", "binary")
 
 
 def _is_list(path: Path) -> bool:
