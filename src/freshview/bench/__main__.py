@@ -149,6 +149,7 @@ def machine() -> dict[str, object]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "java": java_version(),
+        "load_average": round(os.getloadavg()[2], 1),  # of the last quarter of an hour: others at work show here
         **{p: found for p in _PACKAGES if (found := _version(p))},
     }
 
