@@ -12,8 +12,9 @@ from freshview.bench.peers_systems import Duck, Freshview, PlainSpark
 
 def test_our_view_plain_spark_and_duckdb_answer_alike(tmp_path: Path, spark: SparkSession) -> None:
     makers = {OURS: Freshview, PlainSpark.name: PlainSpark, Duck.name: Duck}
-    with gathered(tmp_path, 0.001, makers) as (systems, missing):
-        assert not missing
+    with gathered(tmp_path, 0.001, makers) as found:
+        assert not found.missing
+        systems = found.systems
         before = canonical(systems[0].answer())
         _, compared = raced(systems, Changes(tmp_path, 0.001, seed=6), repeat=1, warmup=0)
         assert compared == 6

@@ -12,7 +12,19 @@ import pytest
 
 from freshview.bench import peers
 from freshview.bench.data import tpch
-from freshview.bench.peers import OURS, TABLES, Change, Changes, Missing, System, canonical, figures, gathered, raced
+from freshview.bench.peers import (
+    OURS,
+    TABLES,
+    Change,
+    Changes,
+    Missing,
+    Starters,
+    System,
+    canonical,
+    figures,
+    gathered,
+    raced,
+)
 from freshview.bench.peers_pathway import INTERPRETER, Pathway, pathway
 from freshview.bench.peers_postgres import as_csv, column_type, postgres, server_tools
 from freshview.bench.peers_systems import Duck
@@ -115,11 +127,12 @@ def test_a_system_that_is_not_there_is_told_and_all_others_are_closed(folder: Pa
     def absent(*_: object) -> System:
         raise Missing("is not installed")
 
-    with gathered(folder, _SCALE, {OURS: lambda *_: ours, "absent": absent}) as (systems, missing):
-        assert systems == [ours]
+    with gathered(folder, _SCALE, {OURS: lambda *_: ours, "absent": absent}) as found:
+        assert found.systems == [ours]
     assert ours.closed
     assert not (folder / "peers").exists()
-    told = figures(*raced([ours], Changes(folder, _SCALE, seed=1), repeat=1), [ours], missing)
+    told = figures(*raced([ours], Changes(folder, _SCALE, seed=1), repeat=1), found)
+    assert "made up; loaded in" in told[0].details[OURS]
     assert told[-1].details == {"absent": "is not installed"}
 
 
@@ -129,7 +142,8 @@ def test_the_comparison_shows_all_systems_and_names_those_that_are_faster() -> N
 
     systems = [Fake(OURS), Fake("slow"), Fake("fast")]
     race = {"a": {OURS: spent(0.01, 0.5), "slow": spent(2.0, 6.0), "fast": spent(0.02, 0.3)}}
-    found = [f.as_json() for f in figures(race, 3, systems, {})]
+    starters = Starters(list(systems), {s.name: 1.0 for s in systems})
+    found = [f.as_json() for f in figures(race, 3, starters)]
     lines = comparison({"figures": found})
     assert lines[0] == "| system | a: update | a: fresh answer |"
     assert "| Freshview | 10.00 ms | 500.00 ms |" in lines
@@ -138,7 +152,8 @@ def test_the_comparison_shows_all_systems_and_names_those_that_are_faster() -> N
     assert [round(float(str(f["value"])), 3) for f in found[1:3]] == [12.0, 0.6]
     assert found[1]["spread"] == [12.0, 12.0]
     del race["a"]["fast"]
-    alone = [f.as_json() for f in figures(race, 2, systems[:2], {})]
+    starters.systems.pop()
+    alone = [f.as_json() for f in figures(race, 2, starters)]
     assert not any("Faster" in line for line in comparison({"figures": alone}))
     assert comparison({"figures": [{"name": "x", "chart": None}]}) == []
 
@@ -147,8 +162,9 @@ def test_the_comparison_shows_all_systems_and_names_those_that_are_faster() -> N
 def test_duckdb_and_postgres_answer_alike(folder: Path) -> None:
     if server_tools() is None:
         pytest.skip("no PostgreSQL server is installed on this machine")
-    with gathered(folder, _SCALE, {Duck.name: Duck, "PostgreSQL, REFRESH": postgres}) as (systems, missing):
-        assert not missing
+    with gathered(folder, _SCALE, {Duck.name: Duck, "PostgreSQL, REFRESH": postgres}) as found:
+        assert not found.missing
+        systems = found.systems
         before = canonical(systems[0].answer())
         _, compared = raced(systems, Changes(folder, _SCALE, seed=5), repeat=1)
         assert compared == 8

@@ -10,6 +10,7 @@ import random
 import shutil
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -151,6 +152,15 @@ def canonical(rows: Sequence[Sequence[object]]) -> list[Row]:
     return sorted(found)  # type: ignore[arg-type]
 
 
+@dataclass
+class Starters:
+    """Who takes part, how long loading took, and why others do not."""
+
+    systems: list[System] = field(default_factory=list)
+    loading: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
 def raced(systems: Sequence[System], changes: Changes, repeat: int, *, warmup: int = 1) -> tuple[Race, int]:
     """The same changes for all systems in turn, who begins changes with each; and how many answers were compared."""
     race: Race = {}
@@ -183,8 +193,9 @@ def _agreed(answers: dict[str, list[Row]], change: Change) -> int:
     return len(answers)
 
 
-def figures(race: Race, compared: int, systems: Sequence[System], missing: dict[str, str]) -> list[Figure]:
+def figures(race: Race, compared: int, starters: Starters) -> list[Figure]:
     """Each system against ours, the number of answers that agreed, and who was not there."""
+    systems = starters.systems
     panels = {kind: {s.name: found[s.name].bar for s in systems} for kind, found in race.items()}
     chart = Chart("fresh", "From a change to a fresh answer of V1", panels)
     found = [
@@ -193,12 +204,12 @@ def figures(race: Race, compared: int, systems: Sequence[System], missing: dict[
         for system in systems
         if system.name != OURS
     ]
-    setup = {s.name: s.told for s in systems}
+    setup = {s.name: f"{s.told}; loaded in {shown(starters.loading[s.name])}" for s in systems}
     return [
         Figure("systems measured", len(systems), None, "", setup, chart=chart),
         *found,
         Figure("answers that equal those of all others", compared, compared, "", {}, at_least=True, always=True),
-        *([Figure("systems that could not take part", len(missing), None, "", missing)] if missing else []),
+        Figure("systems that could not take part", len(starters.missing), None, "", starters.missing),
     ]
 
 
@@ -218,25 +229,27 @@ def _against(kind: str, name: str, theirs: Spent, ours: Spent) -> Figure:
 
 
 @contextmanager
-def gathered(folder: Path, scale: float, makers: dict[str, Maker]) -> Iterator[tuple[list[System], dict[str, str]]]:
+def gathered(folder: Path, scale: float, makers: dict[str, Maker]) -> Iterator[Starters]:
     """The systems that can be had here, loaded; and why others cannot."""
     data = tpch(folder, scale, TABLES)
     home = folder / "peers"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
-    systems: list[System] = []
-    missing: dict[str, str] = {}
+    found = Starters()
     with ExitStack() as stack:
         for name, make in makers.items():
+            begun = time.perf_counter()
             try:
-                taken = seconds_of(lambda make=make: systems.append(make(home, data, scale)))  # type: ignore[misc]
+                system = make(home, data, scale)
             except Missing as reason:
-                missing[name] = str(reason)
+                found.missing[name] = str(reason)
                 print(f"{name}: {reason}", file=sys.stderr, flush=True)
-            else:
-                stack.callback(systems[-1].close)
-                print(f"{name}: loaded in {shown(taken)}", file=sys.stderr, flush=True)
-        yield systems, missing
+                continue
+            stack.callback(system.close)
+            found.systems.append(system)
+            found.loading[system.name] = time.perf_counter() - begun
+            print(f"{name}: loaded in {shown(found.loading[system.name])}", file=sys.stderr, flush=True)
+        yield found
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -244,9 +257,9 @@ def fresh_answers(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """V1 after 100 customers have moved, and after 0.1 % of orders and lineitem have changed."""
     from freshview.bench.peers_systems import MAKERS  # what they need is not needed to name the suite
 
-    with gathered(folder, scale, MAKERS) as (systems, missing):
-        race, compared = raced(systems, Changes(folder, scale, seed=11), repeat)
-        return figures(race, compared, systems, missing)
+    with gathered(folder, scale, MAKERS) as found:
+        race, compared = raced(found.systems, Changes(folder, scale, seed=11), repeat)
+        return figures(race, compared, found)
 
 
 STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (fresh_answers,)
