@@ -221,6 +221,17 @@ def test_what_cancels_wholly_leaves_nothing(p: Process) -> None:
     assert p.stored(v, p.catalog.snapshot()) == Counter({(1, 1): 1, (2, 2): 1})
 
 
+def test_in_the_background_many_differentials_are_composed(p: Process) -> None:
+    """Of a view that commits maintain nobody propagates; what they leave is gathered when it is many."""
+    v = deferred(p, "v", p.table("a"), scenario=DIFFERENTIAL)
+    for value in range(9):
+        p.put({"a": {1: value}})
+        p.deferred.keep_schedule()
+    _, segments = p.deferred.catalog.differential(v)
+    assert len(segments) < 3
+    assert differentials(p, v) == (Counter(), Counter({(1, 8): 1}))
+
+
 def test_versions_in_between_are_no_longer_claimed(p: Process) -> None:
     v = deferred(p, "v", p.table("a"))
     middle = p.put({"a": {1: 1}})

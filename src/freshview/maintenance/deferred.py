@@ -26,6 +26,8 @@ from freshview.relation.delta import overlay
 from freshview.storage.reader import OVERLAY_ROWS
 from freshview.storage.store import Storage
 
+_WORTH_WHILE = 8  # differentials that are composed in the background: each time all of them are written again
+
 
 @dataclass(frozen=True)
 class Deferred:
@@ -96,13 +98,13 @@ class Deferred:
 
     # -- differential tables -------------------------------------------------------------------------
 
-    def compose(self, view: Relation) -> bool:
+    def compose(self, view: Relation, at_least: int = 2) -> bool:
         """Make one strongly minimal differential of those that lie there (Lemma 3, then cancellation).
 
         Only where nobody can tell the difference, and as far as they fit the driver; else they stay as they are.
         """
         stand, old = self.catalog.composable(view)
-        if len(old) < 2 or sum(s.rows for s in old) > OVERLAY_ROWS:
+        if len(old) < at_least or sum(s.rows for s in old) > OVERLAY_ROWS:
             return False
         new, leases = self._stored(view, old)
         done = False
@@ -148,8 +150,8 @@ class Deferred:
             if refresh is not None and (policy.partial or done(refresh)):
                 self.catalog.show(view, refresh)
                 self.events.emit("view.shown", view=view.name, from_csn=stand.shown, to_csn=stand.propagated)
-            elif policy.propagate.kind == "idle" and oldest_at is None:
-                self.compose(view)
+            elif oldest_at is None:
+                self.compose(view, _WORTH_WHILE)
         except FreshviewError as error:  # the others go on; this one is tried again at the next turn
             self.events.emit("schedule.failed", relation=view.name, error=str(error))
 
