@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Figure]:
     """What the only step of the only suite gives; all is run in an empty folder."""
     found = [_SLOW]
 
-    def ran(_suite: str, _name: str, arguments: Any) -> list[dict[str, Any]]:
+    def ran(_suite: str, _names: Sequence[str], arguments: Any) -> list[dict[str, Any]]:
         told = [f.as_json() for f in found]
         return quick.marked({"figures": told})["figures"] if arguments.quick else told
 
-    monkeypatch.setattr(harness, "_step", ran)
+    monkeypatch.setattr(harness, "_steps", ran)
     monkeypatch.setattr(harness, "SUITES", {"trial": (lambda *_: [],)})
     monkeypatch.chdir(tmp_path)
     return found
@@ -100,6 +101,33 @@ def test_bad_options_are_named(given: list[str], told: str, capsys: pytest.Captu
     with pytest.raises(SystemExit):
         harness.main(given)
     assert told in capsys.readouterr().err
+
+
+def test_quick_steps_share_a_process_but_where_the_process_is_measured() -> None:
+    assert quick.groups("views", ["a", "b"]) == [["a", "b"]]
+    assert quick.groups("foundation", ["a", "b"]) == [["a"], ["b"]]
+
+
+def test_steps_of_a_process_give_their_figures_together_or_fail_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def one(_folder: Path, scale: float, repeat: int) -> list[Figure]:
+        return [Figure("one", scale * repeat, None, "", {})]
+
+    def two(*_: object) -> list[Figure]:
+        return [Figure("two", 2, None, "", {})]
+
+    def broken(*_: object) -> list[Figure]:
+        raise NotFound("table t", "is not there", "")
+
+    monkeypatch.setattr(harness, "SUITES", {"trial": (one, two, broken)})
+    options = ["trial", "--folder", str(tmp_path), "--scale", "0.5", "--repeat", "4", "--step"]
+    assert harness.main([*options, "one,two"]) == 0
+    assert [(f["name"], f["value"]) for f in json.loads(capsys.readouterr().out)] == [("one", 2.0), ("two", 2)]
+    assert harness.main([*options, "two,broken"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "broken: table t: is not there" in told.err
 
 
 def test_a_spread_is_of_rounds_and_leaves_out_the_ends_of_many() -> None:

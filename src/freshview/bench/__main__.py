@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--quick does not write to {arguments.out}: the documentation shows full runs only")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.step:
-        return _child(arguments.suites[0], arguments.step, arguments.folder, arguments.scale, arguments.repeat)
+        return _child(arguments)
     begun = time.monotonic()
     code = max(_run(suite, arguments) for suite in arguments.suites)
     print(f"took {(time.monotonic() - begun) / 60:.1f} min")
@@ -70,14 +70,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(suite: str, arguments: argparse.Namespace) -> int:
-    """All steps of a suite, each in a process of its own."""
+    """All steps of a suite, each in a process of its own; quick ones share some."""
     figures: list[dict[str, Any]] = []
     kind = "QUICK, a trial and no result: " if arguments.quick else ""
     print(f"{suite}: {kind}TPC-H scale {arguments.scale:g}, {os.cpu_count()} cores", flush=True)
-    for step in SUITES[suite]:
-        found = _step(suite, step.__name__, arguments)
+    names = [step.__name__ for step in SUITES[suite]]
+    for steps in quick.groups(suite, names) if arguments.quick else [[name] for name in names]:
+        found = _steps(suite, steps, arguments)
         if found is None:
-            print(f"  {step.__name__} failed", file=sys.stderr)
+            print(f"  {', '.join(steps)} failed", file=sys.stderr)
             return 1
         for figure in found:
             _print(figure)
@@ -89,11 +90,11 @@ def _run(suite: str, arguments: argparse.Namespace) -> int:
     return 1 if any(f.get("always") and not f["met"] for f in figures) else 0
 
 
-def _step(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
-    """The figures of a step, None if it failed."""
+def _steps(suite: str, names: Sequence[str], arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """The figures of steps that run in one process, None if one failed."""
     with tempfile.TemporaryDirectory(prefix="freshview-bench-") as elsewhere:
         command = [
-            sys.executable, "-m", "freshview.bench", suite, "--step", name, "--out", elsewhere,
+            sys.executable, "-m", "freshview.bench", suite, "--step", ",".join(names), "--out", elsewhere,
             "--folder", str(arguments.folder), "--scale", str(arguments.scale), "--repeat", str(arguments.repeat),
         ]  # fmt: skip
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -127,13 +128,16 @@ def _print(figure: dict[str, Any]) -> None:
         print(f"         {name}: {value}")
 
 
-def _child(suite: str, name: str, folder: Path, scale: float, repeat: int) -> int:
-    step = next(s for s in SUITES[suite] if s.__name__ == name)
-    try:
-        figures = step(folder, scale, repeat)
-    except FreshviewError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 1
+def _child(arguments: argparse.Namespace) -> int:
+    """Steps in this process; their figures are the last line on standard output."""
+    steps = {step.__name__: step for step in SUITES[arguments.suites[0]]}
+    figures: list[Figure] = []
+    for name in arguments.step.split(","):
+        try:
+            figures += steps[name](arguments.folder, arguments.scale, arguments.repeat)
+        except FreshviewError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 1
     print(json.dumps([f.as_json() for f in figures]))
     return 0
 

@@ -130,7 +130,8 @@ def lookup(folder: Path, _scale: float, repeat: int) -> list[Figure]:
         keys = [sorted(draw.sample(range(1, most["customer"] + 1), 100)) for _ in range(1000)]
         # TPC-H uses 8 of every 32 order numbers: the others are new keys within the range that main holds.
         gaps = [k for k in range(1, most["lineitem"]) if k % 32 >= 8]
-        fresh = [sorted(draw.sample(gaps, 100)) for _ in range(200)]
+        drawn = draw.sample(gaps, 100 * (10 * repeat + 5))  # none twice
+        fresh = [sorted(drawn[i : i + 100]) for i in range(0, len(drawn), 100)]
         template = _sample(wh, "lineitem", 100, seed=4)
 
         def bare_rows(i: int) -> None:

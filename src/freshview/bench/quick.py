@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 SCALE = 0.02
 REPEAT = 1
+_APART = {"foundation"}  # it tells memory, and whether Spark was started, by process
 
 
 def out_folder(folder: Path) -> Path:
     """Where quick results go unless told: beside the data, away from the documentation."""
     return folder / "quick"
+
+
+def groups(suite: str, steps: Sequence[str]) -> list[list[str]]:
+    """The steps that share a process: starting and warming up Spark is most of what small data takes."""
+    return [[step] for step in steps] if suite in _APART else [list(steps)]
 
 
 def is_of_documents(out: Path) -> bool:
