@@ -16,13 +16,9 @@ from freshview.maintenance.policies import next_runs, policy_of
 class ViewStatus:
     """One view in a status report. What changes by itself, as time goes by, is left out of comparisons.
 
-    >>> wh = freshview.connect(folder)
-    >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
-    >>> view = wh.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(amount) AS total FROM orders")
-    >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
-    >>> (total,) = wh.status().views
-    >>> total.name, total.mode, total.pending_tasks, total.pending_rows
-    ('total', 'lazy', 1, 2)
+    >>> view = freshview.ViewStatus("totals", "lazy", False, 7, pending_tasks=2, pending_rows=30, last_error=None)
+    >>> view.name, view.mode, view.frontier, view.pending_tasks
+    ('totals', 'lazy', 7, 2)
     """
 
     name: str
