@@ -249,7 +249,7 @@ _TABLES = ("a", "b", "c")
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_transactions_do_every_view_shows_its_definition(draw: random.Random) -> None:
     """Law: own reads equal the definition over own states; after any commit every view's readable rows equal its
     definition at its frontier, eager views have no task, and jobs complete what was kept in part."""

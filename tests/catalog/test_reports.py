@@ -346,7 +346,7 @@ def test_the_last_error_is_that_of_the_newest_job(process: Process) -> None:
     process.views.record(ended(other, None))
     assert [(v.name, v.last_error) for v in overview(process.catalog)] == [("v", "a cast failed"), ("w", None)]
     rows = list(show(process.catalog, Show("views")).rows)
-    assert [r[-1] for r in rows] == ["failed: a cast failed", "fresh"]
+    assert [r[6] for r in rows] == ["failed: a cast failed", "fresh"]
 
 
 def test_what_was_measured_of_a_view(world: World, process: Process) -> None:
@@ -401,12 +401,12 @@ def test_show_materialized_views(world: World, process: Process) -> None:
     process.put({"a": {1: 1, 2: 2}})
     world.now += 2 * SECOND
     shown = show(process.catalog, Show("views"))
-    assert shown.columns == ("name", "mode", "frontier", "tasks", "rows", "age", "status")
+    assert shown.columns == ("name", "mode", "frontier", "tasks", "rows", "age", "status", "next")
     frontier = str(process.views.frontier(view))
-    assert shown.rows[0] == ("v", "lazy", frontier, "1", "2", "2.0 s", "pending")
-    assert (shown.rows[1][:2], shown.rows[1][3:]) == (("w", "auto (lazy now)"), ("0", "0", "", "fresh"))
+    assert shown.rows[0] == ("v", "lazy", frontier, "1", "2", "2.0 s", "pending", "")
+    assert (shown.rows[1][:2], shown.rows[1][3:]) == (("w", "auto (lazy now)"), ("0", "0", "", "fresh", ""))
     assert [r[0] for r in show(process.catalog, Show("views", "w*")).rows] == ["w"]
     seen = []
-    process.before = lambda *_: seen.append(show(process.catalog, Show("views")).rows[0][-1])
+    process.before = lambda *_: seen.append(show(process.catalog, Show("views")).rows[0][6])
     process.jobs.bring(view, process.catalog.snapshot())
     assert seen == ["in progress"]
