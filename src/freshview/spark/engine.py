@@ -47,10 +47,12 @@ _SMALL_JOBS = {
 class SparkEngine:
     """A Spark session at the service of one warehouse."""
 
-    def __init__(self, session: SparkSession, storage: Storage) -> None:
+    def __init__(self, session: SparkSession, storage: Storage, home: SparkSession | None = None) -> None:
+        """`home` is the user's session, if this is one of our own."""
         self.session = session
         self._storage = storage
-        self._scanner = Scanner(session, storage)
+        self._home = home or session
+        self._scanner = Scanner(session, storage, home)
         self._conf_lock = threading.Lock()
 
     def close(self) -> None:
@@ -66,7 +68,7 @@ class SparkEngine:
         session = self.session.newSession()
         for key, value in {**settings, **(_SMALL_JOBS if small else {})}.items():
             session.conf.set(key, value)
-        return SparkEngine(session, self._storage)
+        return SparkEngine(session, self._storage, self._home)
 
     def background(self, interruption: Interruption) -> AbstractContextManager[None]:
         """What this thread runs in the block, on siblings too, has low priority and can be interrupted."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, IntegerType, LongType, StructType
@@ -36,8 +39,10 @@ _CSN = "_csn"
 class Scanner:
     """Makes DataFrames of relation states."""
 
-    def __init__(self, session: SparkSession, storage: Storage) -> None:
+    def __init__(self, session: SparkSession, storage: Storage, home: SparkSession | None = None) -> None:
+        """`home` is the user's session, if this is one of our own."""
         self._session = session
+        self._home = home
         self._storage = storage
         self._frames: OrderedDict[tuple[int, int, int, int], DataFrame] = OrderedDict()
         self._lock = threading.Lock()
@@ -98,10 +103,17 @@ class Scanner:
 
     def local(self, rows: pa.Table, struct: StructType) -> DataFrame:
         if rows.num_rows == 0:  # PySpark stumbles over columns without chunks
-            return self._session.createDataFrame([], struct)
+            return self._created([], struct)
         if rows.num_rows <= LOCAL_ROWS:
-            return self._session.createDataFrame(rows, schema=struct)
+            return self._created(rows, schema=struct)
         return self._session.read.schema(struct).parquet(str(self._spool_file(rows)))
+
+    def _created(self, rows: Any, schema: StructType) -> DataFrame:
+        """A frame of these rows. PySpark makes a session active when it is asked for one: ours do not stay so."""
+        frame = self._session.createDataFrame(rows, schema)
+        if self._home is not None:
+            _make_active(self._home, frame)
+        return frame
 
     def _spool_file(self, rows: pa.Table) -> Path:
         with self._lock:
@@ -121,7 +133,7 @@ class Scanner:
     def _main(self, state: RelationState) -> DataFrame:
         """Main's rows in today's columns, by place."""
         if state.main is None or state.main_schema is None or state.main.rows == 0:
-            return self._session.createDataFrame([], spark_schema(state.schema)).toDF(*_places(state.schema))
+            return self._created([], spark_schema(state.schema)).toDF(*_places(state.schema))
         files = self._storage.mains.present_files(
             state.relation.id, state.main.delta_version, f"table {state.relation.name}"
         )
@@ -181,7 +193,7 @@ class Scanner:
         csns = np.repeat([s.csn for s in segments], [t.num_rows for t in tables])
         rows = pa.concat_tables(tables).append_column(_CSN, pa.array(csns, pa.int64()))
         struct = spark_schema(schema).add(STMTSN, IntegerType()).add(ACTION, ByteType()).add(_CSN, LongType())
-        frame = self._session.createDataFrame(rows, struct).toDF(*_places(schema), STMTSN, ACTION, _CSN)
+        frame = self._created(rows, struct).toDF(*_places(schema), STMTSN, ACTION, _CSN)
         return frame.select(*_places(schema), _CSN, STMTSN, ACTION)
 
     def _segment(self, segment: Segment, state: RelationState) -> DataFrame:
@@ -229,8 +241,14 @@ class Scanner:
             ]
             parts.append(read.select(*columns))
         if not parts:
-            return self._session.createDataFrame([], spark_schema(schema))
+            return self._created([], spark_schema(schema))
         return reduce(DataFrame.unionAll, parts)
+
+
+def _make_active(session: Any, frame: DataFrame) -> None:
+    """PySpark has no call for this alone; it is what it does before it refuses to make a frame of a frame."""
+    with suppress(PySparkTypeError):
+        session.createDataFrame(frame)
 
 
 def _places(schema: Schema) -> list[str]:
