@@ -115,7 +115,8 @@ class TypeMismatch(FreshviewError):
 class QueryFailed(FreshviewError):
     """Spark ran the query and the query itself failed (a cast, a division, a missing file).
 
-    Cause: The data does not suit the query, as Spark's message says.
+    Cause: The data does not suit the query, as Spark's message says. This comes from statements and from the command
+    line; a DataFrame that `wh.sql` returned fails with PySpark's own exceptions when it is read.
 
     Remedy: Correct the data or the statement (`try_divide`, `try_cast`).
 
@@ -178,7 +179,7 @@ class NotMaintainable(FreshviewError):
 
     Remedy: The message names the operator and a way out.
 
-    Example: rand(): its value is not determined by the tables. Leave it out, or put the value into a table.
+    Example: RAND(): its value is not determined by the tables. Leave it out, or put the value into a table.
     """
 
 

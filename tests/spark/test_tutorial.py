@@ -15,6 +15,8 @@ from tests.spark.sessions import on_a_quiet_machine
 
 from freshview import Warehouse, errors
 from freshview.cli import errors_reference
+from freshview.cli.place import Place
+from freshview.cli.running import Running
 from freshview.errors import FreshviewError
 from freshview.sql.script import statements
 
@@ -53,7 +55,8 @@ def test_the_examples_of_the_sql_reference_run(place: Path, swh: Warehouse) -> N
 
 
 def _divided(wh: Warehouse) -> object:
-    return wh.sql("SELECT 1 / (id - 1) FROM customer").collect()
+    with Running(Place(wh.path)) as running:
+        return running.run("SELECT 1 / (id - 1) FROM customer")
 
 
 def _unusable(wh: Warehouse) -> object:
