@@ -1,15 +1,21 @@
 """Spark jobs of low priority: in a pool of low weight, with a tag by which they are cancelled.
 
-Both belong to the thread and to the Spark context, so all sessions that the thread uses have them. A pool does not
-preempt tasks that run: who cannot wait for them cancels the job.
+Pool and tag belong to the thread and to the Spark context, so all sessions that the thread uses have them. A pool does
+not preempt tasks that run: who cannot wait for them cancels the job.
+
+Over Spark Connect there is no context, and so no pool; a tag belongs to the thread and one session, and is set on each.
 """
 
 from __future__ import annotations
 
+import atexit
+import threading
 import uuid
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -22,31 +28,25 @@ POOL = "freshview-background"
 _POOL_PROPERTY = "spark.scheduler.pool"
 
 
-@contextmanager
-def background(session: SparkSession, interruption: Interruption) -> Iterator[None]:
-    """What this thread runs on Spark in the block has low priority, and is cancelled when that is requested.
-
-    Over Spark Connect, which has neither pools nor tags for all sessions of a thread, a request is noticed between two
-    queries.
-    """
-    context = _context(session)
-    if context is None:
-        yield
-        return
-    tag = f"freshview-{uuid.uuid4().hex}"
-    pool = context.getLocalProperty(_POOL_PROPERTY)
-    context.addJobTag(tag)
-    context.setLocalProperty(_POOL_PROPERTY, POOL)
-    try:
-        with interruption.broken_off_by(lambda: _cancel(context, tag)):
-            yield
-    finally:
-        with suppress(Exception):  # a Spark that is gone has forgotten them
-            context.setLocalProperty(_POOL_PROPERTY, pool)  # type: ignore[arg-type]  # None takes it away
-            context.removeJobTag(tag)
+# Over Spark Connect: sessions that we made. One that is collected when Python ends waits for ever for threads that have
+# ended already, so all are closed before.
+_clones: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
-def _context(session: SparkSession) -> SparkContext | None:
+def _hang_up(session: Any) -> None:
+    """Close the connection of a session of ours. Its stop() would stop a server that this process started, for all."""
+    _clones.discard(session)
+    with suppress(Exception):  # a server that is gone has closed it
+        session.client.close()
+
+
+@atexit.register
+def _hang_up_all() -> None:
+    for session in list(_clones):
+        _hang_up(session)
+
+
+def context_of(session: SparkSession) -> SparkContext | None:
     """The context of a session; None over Spark Connect."""
     try:
         return session.sparkContext
@@ -54,6 +54,80 @@ def _context(session: SparkSession) -> SparkContext | None:
         return None
 
 
-def _cancel(context: SparkContext, tag: str) -> None:
-    with suppress(Exception):  # nothing runs on a Spark that is gone
-        context.cancelJobsWithTag(tag)
+class Sessions:
+    """The sessions of one warehouse on one Spark: what a thread runs on any of them can have low priority."""
+
+    def __init__(self, first: SparkSession) -> None:
+        self._context = context_of(first)
+        self._all = [first]
+        self._guard = threading.Lock()
+        self._here = threading.local()  # over Spark Connect: the tags of this thread
+
+    def add(self, session: SparkSession) -> None:
+        """One more, which may be made in the middle of a block of `background`."""
+        with self._guard:
+            self._all.append(session)
+        if self._context is None:
+            _clones.add(session)
+            for tag in self._tags():
+                session.addTag(tag)
+
+    def drop(self, session: SparkSession) -> None:
+        """One that is used no more; the first is the user's, and stays."""
+        with self._guard:
+            if session is self._all[0] or session not in self._all:  # a warehouse may be closed twice
+                return
+            self._all.remove(session)
+        if self._context is None:
+            _hang_up(session)
+
+    @contextmanager
+    def background(self, interruption: Interruption) -> Iterator[None]:
+        """What this thread runs on Spark in the block has low priority, and is cancelled when that is requested."""
+        tag = f"freshview-{uuid.uuid4().hex}"
+        marked = self._tagged(tag) if self._context is None else self._pooled(self._context, tag)
+        with marked, interruption.broken_off_by(lambda: self._cancel(tag)):
+            yield
+
+    @contextmanager
+    def _pooled(self, context: SparkContext, tag: str) -> Iterator[None]:
+        pool = context.getLocalProperty(_POOL_PROPERTY)
+        context.addJobTag(tag)
+        context.setLocalProperty(_POOL_PROPERTY, POOL)
+        try:
+            yield
+        finally:
+            with suppress(Exception):  # a Spark that is gone has forgotten them
+                context.setLocalProperty(_POOL_PROPERTY, pool)  # type: ignore[arg-type]  # None takes it away
+                context.removeJobTag(tag)
+
+    @contextmanager
+    def _tagged(self, tag: str) -> Iterator[None]:
+        self._tags().append(tag)
+        for session in self._known():
+            session.addTag(tag)
+        try:
+            yield
+        finally:
+            self._tags().remove(tag)
+            for session in self._known():
+                session.removeTag(tag)
+
+    def _cancel(self, tag: str) -> None:
+        if self._context is not None:
+            with suppress(Exception):  # nothing runs on a Spark that is gone
+                self._context.cancelJobsWithTag(tag)
+            return
+        for session in self._known():
+            with suppress(Exception):
+                session.interruptTag(tag)
+
+    def _known(self) -> list[SparkSession]:
+        with self._guard:
+            return list(self._all)
+
+    def _tags(self) -> list[str]:
+        if not hasattr(self._here, "tags"):
+            self._here.tags = []
+        tags: list[str] = self._here.tags
+        return tags

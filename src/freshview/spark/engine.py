@@ -11,23 +11,25 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, NullType
 
 from freshview.catalog.records import DataFile, RelationState
-from freshview.errors import InvalidStatement
+from freshview.errors import InvalidStatement, StorageUnavailable
 from freshview.interruption import Interruption
 from freshview.relation.schema import Column, Schema
-from freshview.spark.background import background
+from freshview.spark.background import Sessions
 from freshview.spark.errors import spark_errors
-from freshview.spark.scan import Scanner
+from freshview.spark.scan import Scanner, as_uri
+from freshview.spark.session import new_session, shares_disk
 from freshview.spark.types import as_schema, assign, cast_type, from_spark, identity_sql, quoted, spark_schema
 from freshview.sql.dml import NearQuery
 from freshview.storage.store import Storage
 
 _OFFSET = re.compile(r"(?:Z|(?:UTC|GMT|UT)?(?:([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?)?)")
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+_WRITTEN = "__fv_written"
 
 
 # Settings that bear on what a query means: a view keeps those under which it was created.
@@ -47,9 +49,16 @@ _SMALL_JOBS = {
 class SparkEngine:
     """A Spark session at the service of one warehouse."""
 
-    def __init__(self, session: SparkSession, storage: Storage, home: SparkSession | None = None) -> None:
-        """`home` is the user's session, if this is one of our own."""
+    def __init__(
+        self,
+        session: SparkSession,
+        storage: Storage,
+        sessions: Sessions | None = None,
+        home: SparkSession | None = None,
+    ) -> None:
+        """`sessions` are those of the engines that this one is a sibling of, `home` is the user's among them."""
         self.session = session
+        self._sessions = sessions or Sessions(session)
         self._storage = storage
         self._home = home or session
         self._scanner = Scanner(session, storage, home)
@@ -57,6 +66,7 @@ class SparkEngine:
 
     def close(self) -> None:
         self._scanner.close()
+        self._sessions.drop(self.session)
 
     def settings(self) -> dict[str, str]:
         """The session's settings that bear on what a query means."""
@@ -65,14 +75,16 @@ class SparkEngine:
 
     def sibling(self, settings: Mapping[str, str], *, small: bool) -> SparkEngine:
         """An engine on the same Spark with a session of its own, under other settings."""
-        session = self.session.newSession()
-        for key, value in {**settings, **(_SMALL_JOBS if small else {})}.items():
-            session.conf.set(key, value)
-        return SparkEngine(session, self._storage, self._home)
+        with spark_errors("session"):
+            session = new_session(self.session)
+            for key, value in {**settings, **(_SMALL_JOBS if small else {})}.items():
+                session.conf.set(key, value)
+        self._sessions.add(session)
+        return SparkEngine(session, self._storage, self._sessions, self._home)
 
     def background(self, interruption: Interruption) -> AbstractContextManager[None]:
         """What this thread runs in the block, on siblings too, has low priority and can be interrupted."""
-        return background(self.session, interruption)
+        return self._sessions.background(interruption)
 
     def scan(self, state: RelationState) -> DataFrame:
         with spark_errors(f"table {state.relation.name}"):
@@ -203,22 +215,45 @@ class SparkEngine:
                 )
             )
 
+    def among(self, rows: DataFrame, some: DataFrame, schema: Schema) -> DataFrame:
+        """The rows that are equal to one of some others, in Spark's sense: those that are the same, and maybe a few
+        more (-0.0 for 0.0)."""
+        places = [f"c{i}" for i in range(len(schema.columns))]
+        plain = [p for p, c in zip(places, schema.columns, strict=True) if not c.type.is_nested]
+        if not plain:
+            return rows
+        others = F.broadcast(some.toDF(*(f"o_{p}" for p in places)))
+        same = F.expr(" AND ".join(f"{p} <=> o_{p}" for p in plain))
+        with spark_errors("difference"):
+            return rows.toDF(*places).join(others, same, "left_semi").toDF(*schema.names)
+
     def write(self, frame: DataFrame, relation_id: int, folder: str, what: str) -> tuple[DataFile, ...]:
-        """Write a result to a leased folder, in parallel, not through the driver."""
+        """Write a result to a leased folder, in parallel, not through the driver.
+
+        Where workers may have other disks, the rows that Spark wrote are compared with those that arrived: a worker
+        that does not share the folder would write to its own disk, and its rows would be lost without an error.
+        """
         target = self._storage.layout.relation(relation_id) / folder
+        counted = None if shares_disk(self.session) else Observation()
+        if counted is not None:
+            frame = frame.observe(counted, F.count(F.lit(1)).alias(_WRITTEN))
         with spark_errors(what), self._conf_lock:
             # INT96, Spark's default, cannot be read exactly by others; the setting is the session's.
             conf = frame.sparkSession.conf
             before = conf.get(_TIMESTAMPS, None)
             conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
             try:
-                frame.write.mode("overwrite").parquet(str(target))
+                frame.write.mode("overwrite").parquet(as_uri(target))
             finally:
                 if before is None:
                     conf.unset(_TIMESTAMPS)
                 else:
                     conf.set(_TIMESTAMPS, before)
-        return self._storage.collect(relation_id, folder)
+        files = self._storage.collect(relation_id, folder)
+        if counted is not None:
+            with spark_errors(what):
+                _require_all(files, counted.get.get(_WRITTEN, 0), f"folder {target}")
+        return files
 
     def schema_of(self, frame: DataFrame, key: tuple[str, ...]) -> Schema:
         return as_schema(frame.schema, key)
@@ -255,7 +290,7 @@ class SparkEngine:
 
     def read_files(self, relation_id: int, files: Sequence[DataFile], schema: Schema) -> DataFrame:
         home = self._storage.layout.relation(relation_id)
-        return self.session.read.schema(spark_schema(schema)).parquet(*(str(home / f.path) for f in files))
+        return self.session.read.schema(spark_schema(schema)).parquet(*(as_uri(home / f.path) for f in files))
 
     def arrow_fields(self, frame: DataFrame) -> list[pa.Field]:
         """The Arrow types in which a result is held."""
@@ -264,6 +299,16 @@ class SparkEngine:
             type_ = from_spark(field.dataType)
             fields.append(pa.field(field.name, pa.null() if type_ is None else type_.arrow))
         return fields
+
+
+def _require_all(files: Sequence[DataFile], written: int, what: str) -> None:
+    """As many rows have arrived as were written."""
+    arrived = sum(f.rows for f in files)
+    if arrived != written:
+        raise StorageUnavailable(
+            what, f"Spark wrote {written} rows, {arrived} are here: its workers do not write to the same folder",
+            "Mount the warehouse folder at the same path on the driver and on all workers.",
+        )  # fmt: skip
 
 
 def _short(text: str) -> str:

@@ -37,6 +37,7 @@ _OUR_NAMES = re.compile(r"(, )?`__fv_\w+`")  # Spark suggests any column, also t
 _FILE_TROUBLE = {"FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "PATH_NOT_FOUND", "FILE_NOT_EXIST"}
 _PASSING: tuple[tuple[str, type[QueryFailed], str], ...] = (
     (r"cancel", Cancelled, "Run it again."),
+    (r"^INVALID_HANDLE", SparkFailed, "The Spark Connect server has forgotten the session: open the warehouse again."),
     (r"broadcast", BroadcastTooLarge, "Give Spark more memory."),
     (r"memory|OOM|heap space|no space left|executor ?lost", SparkFailed, "Give Spark more memory or disk."),
 )
@@ -64,7 +65,7 @@ def _in_our_words(error: Exception, what: str) -> FreshviewError | None:
     """None if it does not come from Spark."""
     if isinstance(error, PySparkException):
         return translated(error, what)
-    return _plain(error, what) if type(error).__module__.startswith("py4j") else None
+    return _plain(error, what) if type(error).__module__.startswith(("py4j", "grpc")) else None
 
 
 def translated(error: PySparkException, what: str) -> FreshviewError:
@@ -89,8 +90,9 @@ def _message(error: PySparkException) -> str:
 
 
 def _plain(error: Exception, what: str) -> FreshviewError:
-    """What Java threw and PySpark did not take for Spark's: the last cause tells most."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    """What Java or the call to a server threw and PySpark did not take for Spark's: the last cause tells most."""
+    told = error.details() if hasattr(error, "details") else error  # a call to a Spark Connect server tells it there
+    lines = str(told).strip().splitlines() or [type(error).__name__]
     causes = [n.removeprefix("Caused by: ") for n in lines if n.startswith("Caused by: ")]
     first = [n.lstrip(": ") for n in lines if not n.startswith("An error occurred while calling")]
     return _failed(what, _told((causes[-1:] or first or lines)[0]))

@@ -26,6 +26,7 @@ from pyspark.sql.types import ByteType, IntegerType, LongType, StructType
 from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.delta import INSERT, Overlay, key_table, untag
 from freshview.relation.schema import ACTION, STMTSN, Schema
+from freshview.spark.session import shares_disk
 from freshview.spark.types import identity_sql, metadata, quoted, spark_schema, to_spark
 from freshview.storage.external import open_seen, partition_groups
 from freshview.storage.files import check_present
@@ -47,6 +48,7 @@ class Scanner:
         self._frames: OrderedDict[tuple[int, int, int, int], DataFrame] = OrderedDict()
         self._lock = threading.Lock()
         self._spool = tempfile.TemporaryDirectory(prefix="freshview-spool-")
+        self._shares_disk = shares_disk(session)
         self._spooled = 0
 
     def close(self) -> None:
@@ -98,15 +100,18 @@ class Scanner:
             check_present(segment.files, self._storage.layout.relation(state.relation.id), name)
 
     def frame(self, rows: pa.Table, schema: Schema) -> DataFrame:
-        """Rows of the driver as a DataFrame: local up to a limit, from a spooled file above."""
+        """Rows of the driver as a DataFrame: part of the plan up to a limit, from a spooled file above.
+
+        Executors on other machines do not see the driver's files, so they are always sent the rows.
+        """
         return self.local(rows, spark_schema(schema))
 
     def local(self, rows: pa.Table, struct: StructType) -> DataFrame:
         if rows.num_rows == 0:  # PySpark stumbles over columns without chunks
             return self._created([], struct)
-        if rows.num_rows <= LOCAL_ROWS:
+        if rows.num_rows <= LOCAL_ROWS or not self._shares_disk:
             return self._created(rows, schema=struct)
-        return self._session.read.schema(struct).parquet(str(self._spool_file(rows)))
+        return self._session.read.schema(struct).parquet(as_uri(self._spool_file(rows)))
 
     def _created(self, rows: Any, schema: StructType) -> DataFrame:
         """A frame of these rows. PySpark makes a session active when it is asked for one: ours do not stay so."""
@@ -140,7 +145,7 @@ class Scanner:
         return self._files(files, self._storage.layout.relation(state.relation.id), state.main_schema, state.schema)
 
     def _files(self, files: tuple[DataFile, ...], folder: Path, stored: Schema, schema: Schema) -> DataFrame:
-        frame = self._session.read.schema(spark_schema(stored)).parquet(*(str(folder / f.path) for f in files))
+        frame = self._session.read.schema(spark_schema(stored)).parquet(*(as_uri(folder / f.path) for f in files))
         return _widened(frame.toDF(*_places(stored)), len(stored.columns), schema)
 
     def _overlaid(self, state: RelationState, overlay: Overlay) -> DataFrame:
@@ -212,7 +217,7 @@ class Scanner:
         struct.names = [f.name for f in struct.fields]
         if segment.action is None:
             struct = struct.add(STMTSN, IntegerType()).add(ACTION, ByteType())
-        frame = self._session.read.schema(struct).parquet(*paths)
+        frame = self._session.read.schema(struct).parquet(*map(as_uri, paths))
         tags = [STMTSN, ACTION] if segment.action is None else []
         frame = frame.toDF(*(f"c{i}" for i in range(width)), *tags)
         if segment.action is not None:
@@ -232,7 +237,7 @@ class Scanner:
         for values, paths in partition_groups(table, schema):
             stored = [c for c in schema.columns if c.name not in values]
             struct = spark_schema(Schema(tuple(stored))) if stored else spark_schema(schema)
-            read = self._session.read.schema(struct).parquet(*paths)
+            read = self._session.read.schema(struct).parquet(*map(as_uri, paths))
             columns = [
                 F.lit(values[c.name]).cast(to_spark(c.type)).alias(c.name)
                 if c.name in values
@@ -243,6 +248,11 @@ class Scanner:
         if not parts:
             return self._created([], spark_schema(schema))
         return reduce(DataFrame.unionAll, parts)
+
+
+def as_uri(path: Path | str) -> str:
+    """A path for Spark: without a scheme, a cluster may take it for one of its default file system."""
+    return f"file://{path}"
 
 
 def _make_active(session: Any, frame: DataFrame) -> None:

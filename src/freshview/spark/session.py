@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
+import socket
 import sys
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from freshview.errors import SparkUnavailable
-from freshview.spark.background import POOLS
+from freshview.spark.background import POOLS, context_of
 from freshview.spark.interrupts import own_interrupts
 from freshview.spark.java import check_java
 
+_CONNECT_PORT = 15002  # where a Spark Connect server listens if its URL names no port
+_CONNECT_SECONDS = 10.0  # within which it has to answer; PySpark itself tries for ten minutes
 _start_lock = threading.Lock()
 
 # Values of our own session. A session that the user brings keeps its own.
@@ -27,12 +34,16 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.shuffle.partitions": "8",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": f"file://{POOLS}",
+}
+# Those that suit one machine only: the workers of a cluster have to reach the driver, and are many.
+_LOCAL_SETTINGS = {
+    "spark.sql.shuffle.partitions": "8",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
 }
 _LOG_SETTINGS = """\
 rootLogger.level = error
@@ -50,13 +61,74 @@ def obtain_session() -> SparkSession:
     with _start_lock:
         with suppress(PySparkRuntimeError):
             return SparkSession.active()
-        if os.environ.get("SPARK_REMOTE"):
-            return SparkSession.builder.getOrCreate()
+        remote = os.environ.get("SPARK_REMOTE", "")
+        if remote.startswith("sc://"):
+            return _connect_to(remote)
         check_java()
-        return _start_quietly()
+        return _start_quietly(remote)
 
 
-def _start_quietly() -> SparkSession:
+def is_local(master: str | None) -> bool:
+    """Does all of Spark run on this machine, in one process?"""
+    return re.fullmatch(r"local(\[.*\])?", master or "") is not None
+
+
+def shares_disk(session: SparkSession) -> bool:
+    """Does all that runs on Spark run on this machine, so that it sees all our files?"""
+    context = context_of(session)
+    return context is not None and is_local(context.master)
+
+
+def new_session(session: SparkSession) -> SparkSession:
+    """A session on the same Spark with nothing set in it, and no temporary functions.
+
+    Spark Connect has no newSession(): there it is a clone from which what the user set and made is taken away.
+    Temporary views may stay: only our own relations are ever named in it.
+    """
+    if context_of(session) is not None:
+        return session.newSession()
+    session.conf.get("spark.sql.session.timeZone")  # a server knows of a session once that has asked for something
+    clone: Any = session
+    clone = clone.cloneSession()
+    clone.sql("RESET")
+    clone.catalog.setCurrentCatalog("spark_catalog")
+    clone.catalog.setCurrentDatabase("default")
+    for (name,) in clone.sql("SHOW USER FUNCTIONS").collect():
+        if "." not in name:  # those that stay have a database
+            clone.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{name}`")
+    fresh: SparkSession = clone
+    return fresh
+
+
+def _connect_to(remote: str) -> SparkSession:
+    """A session of a Spark Connect server; one that is not there is told at once."""
+    server = urlsplit(remote)
+    host, port = server.hostname or "localhost", server.port or _CONNECT_PORT
+    if not getproxies() or proxy_bypass(host):
+        try:
+            socket.create_connection((host, port), _CONNECT_SECONDS).close()
+        except OSError as error:
+            raise SparkUnavailable(
+                f"Spark Connect at {host}:{port}", f"does not answer ({error})", "Start the server or set SPARK_REMOTE."
+            ) from error
+    with _connect_errors():
+        return SparkSession.builder.getOrCreate()
+
+
+@contextmanager
+def _connect_errors() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise SparkUnavailable(
+            "Spark Connect", f"a package is missing ({error})", "pip install 'freshview[connect]'."
+        ) from error
+    except PySparkException as error:
+        told = str(error).splitlines()[0]
+        raise SparkUnavailable("Spark Connect", f"did not start ({told})", "Check SPARK_REMOTE.") from error
+
+
+def _start_quietly(remote: str = "") -> SparkSession:
     """Start the JVM with its error stream in a file: it warns of things no user can change.
 
     With FRESHVIEW_VERBOSE set, its warnings are shown.
@@ -66,9 +138,12 @@ def _start_quietly() -> SparkSession:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     log_settings = folder / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS.replace("level = error", "level = warn") if is_loud else _LOG_SETTINGS)
-    builder: Any = SparkSession.builder.appName("freshview").master(os.environ.get("SPARK_MASTER", "local[*]"))
+    builder: Any = SparkSession.builder.appName("freshview")
+    master = remote or os.environ.get("SPARK_MASTER", "local[*]")
+    builder = builder.remote(remote) if remote else builder.master(master)
     settings = {
         **_SETTINGS,
+        **(_LOCAL_SETTINGS if is_local(master) else {}),
         "spark.driver.memory": _driver_memory(),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

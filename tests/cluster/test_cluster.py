@@ -1,0 +1,26 @@
+"""The same code on a Spark standalone cluster: a master and two workers on loopback, and a PostgreSQL catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cluster.servers import Processes, finish, start_cluster, start_script
+from tests.conftest import PostgresServer
+
+_SECONDS = 300.0  # for all scripts, on a busy machine
+
+
+@pytest.mark.spark
+@pytest.mark.postgres
+def test_a_warehouse_on_a_cluster_answers_like_plain_spark(
+    tmp_path: Path, processes: Processes, postgres: PostgresServer
+) -> None:
+    """Loads, transactions, views, upkeep, the manager, and a second process that queries meanwhile: all is exact."""
+    environment = start_cluster(processes)
+    folder, catalog = str(tmp_path / "warehouse"), postgres.new_database()
+    builder = start_script(processes, "build", "build", folder, catalog, **environment)
+    watcher = start_script(processes, "watch", "watch", folder, catalog, **environment)
+    assert finish(watcher, builder, seconds=_SECONDS) == ["done", "done"]
+    used = [list((processes.folder / f"work{n}").glob("app-*")) for n in (1, 2)]
+    assert all(used), f"only one worker had work: {used}"
