@@ -135,7 +135,8 @@ class Invariants:
         if not some.num_rows:
             return Invariant("weak minimality", says, True)
         engine = self.runner.engine
-        beyond = engine.difference(engine.frame(some, schema), all_rows, schema).where(f"{WEIGHT} > 0")
+        frame = engine.frame(some, schema)
+        beyond = engine.difference(frame, engine.among(all_rows, frame, schema), schema).where(f"{WEIGHT} > 0")
         rows = engine.arrow(beyond, "check").num_rows
         return Invariant("weak minimality", says, not rows, f"{rows} rows are not there" if rows else "")
 

@@ -45,7 +45,7 @@ class Scanner:
         self._session = session
         self._home = home
         self._storage = storage
-        self._frames: OrderedDict[tuple[int, int, int, int], DataFrame] = OrderedDict()
+        self._frames: OrderedDict[tuple[int, ...], DataFrame] = OrderedDict()
         self._lock = threading.Lock()
         self._spool = tempfile.TemporaryDirectory(prefix="freshview-spool-")
         self._shares_disk = shares_disk(session)
@@ -58,9 +58,9 @@ class Scanner:
         """The relation as a DataFrame with its own column names and types."""
         if state.relation.is_external or any(s.is_pending for s in state.segments):
             return self._scan(state)
-        last = state.segments[-1].csn if state.segments else -1
+        last = (state.segments[-1].csn, state.segments[-1].seq) if state.segments else ()  # a view may have seen a part
         base = state.main.delta_version if state.main else -1
-        key = (state.relation.id, state.relation.schema_version, base, last)
+        key = (state.relation.id, state.relation.schema_version, base, len(state.segments), *last)
         with self._lock:
             known = self._frames.get(key)
             if known is not None:
