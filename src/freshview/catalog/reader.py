@@ -56,6 +56,12 @@ class CatalogReader:
         query = sa.select(sa.func.max(t.commits.c.csn)).where(t.commits.c.committed_at <= moment)
         return c.execute(query).scalar() or 0
 
+    def moment(self, csn: int) -> int:
+        """When the last commit at or before a CSN was made (microseconds since the epoch); 0 before the first."""
+        query = sa.select(t.commits.c.committed_at).where(t.commits.c.csn <= csn).order_by(t.commits.c.csn.desc())
+        with self.database.read() as c:
+            return c.execute(query.limit(1)).scalar() or 0
+
     def relation(self, name: str, csn: int | None = None) -> Relation:
         """The relation of that name at a CSN (default: now)."""
         with self.database.read() as c:

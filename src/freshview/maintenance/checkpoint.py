@@ -85,7 +85,7 @@ class Checkpointer:
 
     def _write(self, state: RelationState, strategy: str, csn: int) -> Main:
         relation, schema, mains = state.relation, state.schema, self.storage.mains
-        new = NewMain(relation.id, state.main, schema, relation.schema_version, csn)
+        new = NewMain(relation.id, state.main, schema, relation.schema_version, csn, self.catalog.moment(csn))
         if strategy == "adopt":
             files = [f for s in state.segments for f in s.files]
             small = [untag(s.table(schema)) for s in state.segments if s.is_inline]
@@ -116,7 +116,7 @@ class Checkpointer:
             raise CorruptWarehouse(
                 f"table {relation.name}", "the newest part of its Delta log is missing", "Restore it from a backup."
             )
-        found = self.storage.mains.recover(relation.id, latest)
+        found = self.storage.mains.recover(relation.id, latest, self.catalog.moment)
         self.events.emit("checkpoint.settling", relation=relation.name, version=latest, adopt=found is not None)
         if found is not None and (known.csn if known else -1) < found.csn <= self.catalog.snapshot():
             self.catalog.record_main(relation, known, found)

@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,8 @@ from freshview.storage.external import open_external
 from freshview.storage.files import Layout, check_present, fsync_path, storage_errors
 
 _CSN_STAMP = "freshview"  # app transactions: the CSN up to which a version is complete,
-_SCHEMA_STAMP = "freshview.schema"  # and the schema version it was written under
+_SCHEMA_STAMP = "freshview.schema"  # the schema version it was written under,
+_TIME_STAMP = "freshview.time"  # and when that CSN was committed: a catalog put back from a backup gives it out again
 _CACHED_TABLES = 64
 # No retries: a commit computed against one version must not land on another (law 11.2).
 _SINGLE = CommitProperties(max_commit_retries=0)
@@ -63,13 +64,14 @@ def _without_views(type_: pa.DataType) -> pa.DataType:
 
 @dataclass(frozen=True)
 class NewMain:
-    """What the next version of a main table is to be: complete up to a CSN, under a schema version."""
+    """What the next version of a main table is to be: complete up to a CSN of that moment, under a schema version."""
 
     relation_id: int
     base: Main | None
     schema: Schema
     schema_version: int
     csn: int
+    moment: int
 
 
 class MainStore:
@@ -137,10 +139,15 @@ class MainStore:
         with storage_errors(f"folder {log}"):
             return max((int(p.stem) for p in log.glob("*.json") if p.stem.isdigit()), default=None)
 
-    def recover(self, relation_id: int, version: int) -> Main | None:
-        """A version of ours that the catalog does not know, made durable; None if it cannot be adopted."""
+    def recover(self, relation_id: int, version: int, moment: Callable[[int], int]) -> Main | None:
+        """A version of ours that the catalog does not know, made durable; None if it cannot be adopted.
+
+        `moment` tells when a CSN was committed. If the version knows another time, its CSN is one of a lost past.
+        """
         stamps = self._stamps(relation_id, version)
-        if _CSN_STAMP not in stamps or _SCHEMA_STAMP not in stamps:
+        if not {_CSN_STAMP, _SCHEMA_STAMP, _TIME_STAMP} <= stamps.keys():
+            return None
+        if stamps[_TIME_STAMP] != moment(stamps[_CSN_STAMP]):
             return None
         try:
             files = self._make_durable(relation_id, version)
@@ -354,8 +361,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _properties(new: NewMain) -> CommitProperties:
-    stamps = [Transaction(_CSN_STAMP, new.csn), Transaction(_SCHEMA_STAMP, new.schema_version)]
-    return CommitProperties(app_transactions=stamps, max_commit_retries=0)
+    stamps = {_CSN_STAMP: new.csn, _SCHEMA_STAMP: new.schema_version, _TIME_STAMP: new.moment}
+    return CommitProperties(app_transactions=[Transaction(*s) for s in stamps.items()], max_commit_retries=0)
 
 
 def _statistics(path: Path, schema: Schema) -> str:
