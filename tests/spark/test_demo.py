@@ -7,12 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 import freshview
 from freshview import CheckReport, demo
+from freshview.bench.data import tpch
 
 _SMALL = "0.01"
 
@@ -62,6 +64,21 @@ def test_options_that_cannot_be_are_refused_first(place: Path, capsys: pytest.Ca
         demo.main(["--scale", "0.001"])
     assert "--scale must be at least 0.01" in capsys.readouterr().err
     assert list(place.iterdir()) == []
+
+
+def test_every_update_of_every_mode_moves_its_customers(tmp_path: Path) -> None:
+    """Else one mode would be given an update that costs nothing."""
+    data = tpch(tmp_path, 0.01, ("customer",))
+    home = {r["c_custkey"]: r["c_nationkey"] for r in pq.read_table(data / "customer.parquet").to_pylist()}
+    movers = demo.Movers(data)
+    rounds = [*range(demo._WARMUP), *range(demo._ROUNDS)]
+    numbers = [r * demo._UPDATES + n for r in rounds for _ in demo._MODES for n in range(demo._UPDATES)]
+    for number in [*numbers, 0]:
+        moved = movers.moved(number).to_pylist()
+        assert len({r["c_custkey"] for r in moved}) == demo._ROWS
+        stayed = [r for r in moved if home[r["c_custkey"]] == r["c_nationkey"]]
+        assert len(stayed) <= 1  # one that two updates share may happen to
+        home.update({r["c_custkey"]: r["c_nationkey"] for r in moved})
 
 
 def test_ctrl_c_leaves_nothing(
