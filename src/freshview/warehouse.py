@@ -147,6 +147,7 @@ class Warehouse:
         spark: SparkSession | None = None,
         background: bool = False,
         policy: str = "oldest",
+        busy_load: float = BUSY_LOAD,
     ) -> None:
         if policy not in POLICIES:
             raise InvalidStatement(f"policy {policy!r}", "is not known", f"Use one of {', '.join(POLICIES)}.")
@@ -163,6 +164,7 @@ class Warehouse:
         pair(self.path, database)
         self._catalog = Catalog(database)
         self._session = spark
+        self._busy_load = busy_load
         self._lost: dict[int, FreshviewError] = {}  # external tables that could not be looked at last time
         self._engine: SparkEngine | None = None
         self._engine_lock = threading.Lock()
@@ -777,7 +779,7 @@ class Warehouse:
             self._keeper.note_uses(uses)
 
     def _is_busy(self) -> bool:
-        return self._activity.is_busy() or machine_load() > BUSY_LOAD
+        return self._activity.is_busy() or machine_load() > self._busy_load
 
     def _maintain_one(self, chosen: Candidate, interruption: Interruption) -> bool:
         """One bounded job of a view, at low priority; False if somebody else is at it."""
@@ -816,12 +818,14 @@ def connect(
     spark: SparkSession | None = None,
     background: bool = False,
     policy: str = "oldest",
+    busy_load: float = BUSY_LOAD,
 ) -> Warehouse:
     """Open a warehouse, making it if there is none.
 
     `catalog` is a database URL (default: SQLite in the folder); `spark` a session to use (default:
     one is found or started when first needed); `background` starts upkeep and the maintenance manager, whose
-    `policy` is 'oldest' (first), 'use' (what queries are expected to ask for first) or 'size' (the largest first).
+    `policy` is 'oldest' (first), 'use' (what queries are expected to ask for first) or 'size' (the largest first). It
+    sleeps while more than `busy_load` processes per core want to run.
 
     A session that is given keeps its settings, its temporary views and its catalog, and is never stopped. Queries may
     name its temporary views beside the warehouse's tables, and their results are DataFrames of that session:
@@ -836,4 +840,4 @@ def connect(
 
     A warehouse is a context manager too, and safe to use from several threads.
     """
-    return Warehouse(path, catalog, spark, background, policy)
+    return Warehouse(path, catalog, spark, background, policy, busy_load)

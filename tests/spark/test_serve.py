@@ -89,7 +89,7 @@ def _left_behind(folder: Path) -> list[int]:
 def test_it_keeps_views_fresh_and_stops_when_told(
     folder: Path, tmp_path: Path, spark: SparkSession, serve: Serve, number: signal.Signals
 ) -> None:
-    process = serve(folder)
+    process = serve(folder, "--busy-load", "1000")  # other tests run beside it
     _wait_for_frontier(folder, process, _commit(folder, 5))
     _wait_for_frontier(folder, process, _commit(folder, 7))
     process.send_signal(number)

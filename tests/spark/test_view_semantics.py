@@ -486,7 +486,7 @@ _runs = st.lists(st.lists(_tables.flatmap(statements), min_size=1, max_size=3), 
 
 
 @settings(
-    deadline=None, max_examples=15, print_blob=True, suppress_health_check=list(HealthCheck),
+    deadline=None, max_examples=8, print_blob=True, suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )  # fmt: skip
 @given(text=views(), first=st.lists(_tables.flatmap(statements), max_size=4), runs=_runs)

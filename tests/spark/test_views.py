@@ -95,7 +95,7 @@ def test_refresh_equals_recompute(tables: Warehouse) -> None:
         way = "incremental" if name in _DEFINITIONS else "auto"
         tables.sql(f"CREATE MATERIALIZED VIEW {name} TBLPROPERTIES ('refresh'='{way}') AS {text}")
     draw = random.Random(20261115)
-    for _ in range(3):
+    for _ in range(2):
         for _ in range(draw.randint(1, 3)):
             random_changes(tables, draw)
         for name in (*_DEFINITIONS, *_RECOMPUTED):

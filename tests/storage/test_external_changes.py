@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from freshview.catalog.records import Relation
@@ -40,14 +40,14 @@ def bag(table: pa.Table) -> Counter[tuple[Any, ...]]:
     return Counter(tuple((n, r[n]) for n in sorted(r) if r[n] is not None) for r in table.to_pylist())
 
 
-def relation_of(location: Path) -> Relation:
-    schema = external_schema(open_external(str(location)), ())
+def relation_of(location: Path, version: int | None = None) -> Relation:
+    schema = external_schema(open_external(str(location), version), ())
     return Relation(1, "t", "external", 1, 1, schema, 1, str(location))
 
 
 def difference(location: Path, after: int, upto: int) -> tuple[Counter[Any], Counter[Any]]:
     """(inserted, deleted) as `changes` tells."""
-    delta = changes(relation_of(location), after, upto)
+    delta = changes(relation_of(location, upto), after, upto)
     live = pa.array([a >= INSERT for a in delta.column("_action").to_pylist()], pa.bool_())
     plain = delta.drop_columns(["_stmtsn", "_action"])
     dead = pa.array([not x for x in live.to_pylist()], pa.bool_())
@@ -143,6 +143,8 @@ def test_changes_are_the_difference_of_any_two_versions(
             seen[version] = rows_of(location)
         after = data.draw(st.sampled_from(sorted(seen)), label="after")
         upto = data.draw(st.sampled_from([v for v in seen if v >= after]), label="upto")
+        before, then = (set(relation_of(location, v).schema.names) for v in (after, upto))
+        assume(before <= then)  # columns that a restore takes away make another table of it
         try:
             assert_exact(location, after, upto, seen[after], seen[upto])
         except SnapshotExpired:

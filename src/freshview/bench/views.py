@@ -243,8 +243,10 @@ def loaded(folder: Path, scale: float, tables: tuple[str, ...], *, rows: bool = 
     home_folder = folder / home
     shutil.rmtree(home_folder, ignore_errors=True)
     wh = freshview.connect(home_folder)
+    session = wh.engine().session
     for table in tables:
-        wh.engine().session.read.parquet(str(data / f"{table}.parquet")).createOrReplaceTempView(f"source_{table}")
+        session.read.parquet(str(data / f"{table}.parquet")).createOrReplaceTempView(f"source_{table}")
         some = "" if rows else " LIMIT 10"
         wh.sql(f"CREATE TABLE {table} PRIMARY KEY ({KEYS[table]}) AS SELECT * FROM source_{table}{some}")
+        session.catalog.dropTempView(f"source_{table}")
     return wh

@@ -31,6 +31,7 @@ def serve(
     place: Place,
     path: Annotated[Path | None, typer.Argument(help="Folder of the warehouse; the same as -w.")] = None,
     policy: Annotated[str, typer.Option(help="Which view first: oldest, use or size.")] = "oldest",
+    busy_load: Annotated[float, typer.Option(help="Sleep while more processes per core want to run.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Maintain what is pending now, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each job.")] = False,
 ) -> None:
@@ -38,7 +39,7 @@ def serve(
     place = replace(place, folder=path) if path is not None else place
     place.require()
     failed: list[str] = []
-    with until_told(silent=json), place.connect(background=not once, policy=policy) as warehouse:
+    with until_told(silent=json), place.connect(background=not once, policy=policy, busy_load=busy_load) as warehouse:
         report = JsonReport() if json else Report()
         warehouse.events.listen(report)
         if once:

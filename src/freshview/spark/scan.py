@@ -7,8 +7,10 @@ so that no name can get in the way.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from functools import reduce
@@ -47,12 +49,13 @@ class Scanner:
         self._storage = storage
         self._frames: OrderedDict[tuple[int, ...], DataFrame] = OrderedDict()
         self._lock = threading.Lock()
-        self._spool = tempfile.TemporaryDirectory(prefix="freshview-spool-")
+        self._spool = Path(tempfile.mkdtemp(prefix="freshview-spool-"))
+        self._clean = weakref.finalize(self, shutil.rmtree, self._spool, ignore_errors=True)
         self._shares_disk = shares_disk(session)
         self._spooled = 0
 
     def close(self) -> None:
-        self._spool.cleanup()
+        self._clean()
 
     def scan(self, state: RelationState) -> DataFrame:
         """The relation as a DataFrame with its own column names and types."""
@@ -123,7 +126,7 @@ class Scanner:
     def _spool_file(self, rows: pa.Table) -> Path:
         with self._lock:
             self._spooled += 1
-            path = Path(self._spool.name) / f"{self._spooled}.parquet"
+            path = self._spool / f"{self._spooled}.parquet"
         pq.write_table(rows, path)
         return path
 
