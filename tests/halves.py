@@ -1,7 +1,6 @@
 """Run all tests in two halves side by side: those that share one Spark session, and all others.
 
-A Spark test leaves a core idle most of the time, since it waits for the driver. Tests that start processes of their own
-share little, and go with the others. Options of pytest may be given.
+A Spark test leaves a core idle most of the time, since it waits for the driver. Options of pytest may be given.
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SHARED = "tests/spark"
-APART = [f"{SHARED}/test_{name}.py" for name in ("cli_spark", "demo", "serve", "spark_start")]
 
 
 def main(options: list[str]) -> int:
     """The worse of the two exit codes; what the others printed comes after what the Spark tests did."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
-    others = [path for path in settings["testpaths"] if path != SHARED] + APART
-    shared = [f"--ignore={path}" for path in APART]
+    others = [path for path in settings["testpaths"] if path != SHARED]
     with tempfile.TemporaryFile() as kept:
         beside = subprocess.Popen(command(others, "others", options), cwd=ROOT, stdout=kept, stderr=subprocess.STDOUT)
         try:
-            first = subprocess.run(command([SHARED], "spark", [*shared, *options]), cwd=ROOT, check=False).returncode
+            first = subprocess.run(command([SHARED], "spark", options), cwd=ROOT, check=False).returncode
             second = beside.wait()
         finally:
             beside.kill()
