@@ -24,6 +24,7 @@ from freshview import errors
 if TYPE_CHECKING:  # checkers see these names and no others
     from freshview.catalog.reports import Holder
     from freshview.catalog.views import Job
+    from freshview.checks import CheckReport
     from freshview.display import Explanation
     from freshview.events import Event, Events
     from freshview.maintenance.invariants import Invariant
@@ -32,12 +33,12 @@ if TYPE_CHECKING:  # checkers see these names and no others
     from freshview.session import UserTransaction
     from freshview.standing import Status, TableStatus
     from freshview.transactions.transaction import Outcome
-    from freshview.warehouse import CheckReport, Warehouse, connect
+    from freshview.warehouse import Warehouse, connect
 else:
     from importlib import import_module
 
     _PLACES = {
-        "CheckReport": "freshview.warehouse",
+        "CheckReport": "freshview.checks",
         "Event": "freshview.events",
         "Events": "freshview.events",
         "Explanation": "freshview.display",

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -14,115 +11,52 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.engine import Database, sqlite_url
-from freshview.catalog.records import Relation, RelationState
-from freshview.catalog.reports import Reports
+from freshview.catalog.records import Relation
 from freshview.catalog.views import Job
 from freshview.catalog.writer import Catalog
-from freshview.display import Explanation, Jobs, Shown, Table, Told
-from freshview.errors import (
-    AlreadyExists,
-    FreshviewError,
-    InvalidStatement,
-    StorageUnavailable,
-    WriteConflict,
-)
+from freshview.checks import CheckReport, check_table, check_view
+from freshview.ddl import Definitions
+from freshview.display import Explanation, Jobs
+from freshview.errors import InvalidStatement, StorageUnavailable, WriteConflict
 from freshview.events import Events
-from freshview.interruption import Interruption
-from freshview.maintenance.advice import apply_advice, is_auto
-from freshview.maintenance.background import DUE_BYTES, DUE_SEGMENTS, Loop, heartbeat_loop
-from freshview.maintenance.checkpoint import Checkpointer, choose
-from freshview.maintenance.invariants import Invariant
-from freshview.maintenance.manager import (
-    BACKGROUND_ROWS,
-    BUSY_LOAD,
-    POLICIES,
-    Activity,
-    Candidate,
-    Manager,
-    machine_load,
-    with_lower,
-)
-from freshview.maintenance.notice import look
+from freshview.maintenance.checkpoint import Checkpointer
+from freshview.maintenance.manager import BUSY_LOAD
+from freshview.maintenance.notice import Watch
 from freshview.maintenance.policies import is_deferred
-from freshview.maintenance.relevance import Matching
 from freshview.maintenance.vacuum import RETENTION, vacuum
 from freshview.maintenance.views import Freshness, ViewKeeper
 from freshview.pairing import pair
-from freshview.relation.schema import Schema
+from freshview.queries import Queries
 from freshview.session import UserTransaction
-from freshview.sql.binding import TableRef, bind
 from freshview.sql.parser import parse
-from freshview.sql.predicates import asked_of
 from freshview.sql.statements import (
-    AddColumns,
-    AlterView,
     Checkpoint,
-    CreateTable,
-    CreateView,
     Delete,
     Describe,
-    DropTable,
-    DropView,
     ExplainRefresh,
     Insert,
     Merge,
     Query,
     RefreshView,
-    RenameColumn,
-    RenameTable,
     Show,
     Statement,
     Update,
     Vacuum,
 )
 from freshview.standing import Status, standing
-from freshview.storage.external import describe, external_schema, open_external
 from freshview.storage.files import storage_errors
 from freshview.storage.store import Storage
 from freshview.transactions.dml import Statements
-from freshview.transactions.reading import ReadContext, to_micros
+from freshview.transactions.reading import ReadContext
 from freshview.transactions.transaction import Outcome, Transaction
+from freshview.upkeep import Upkeep, Wishes
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from freshview.spark.engine import SparkEngine
 
-_BACKGROUND_SECONDS = 2.0
-_ADVICE_SECONDS = 60.0  # between two looks at the modes of views that were left to the advice
 _RETRIES = 5  # of a statement that commits by itself and lost a race
-_SHOWN_ROWS = 10  # of those that a report on a check prints
-
-
-@dataclass(frozen=True, repr=False)
-class CheckReport(Shown):
-    """The answer of check(): whether all is as it should be, and what is not.
-
-    It prints as a report, and a notebook shows the rows as tables.
-
-    >>> report = freshview.CheckReport("totals", False, [{"region": "north", "total": 10}], [], missing_rows=1)
-    >>> report.ok
-    False
-    >>> print(report)
-    totals: NOT OK, 1 row missing, 0 too many
-    missing, the first 1:
-      region  total
-      north      10
-    """
-
-    name: str
-    ok: bool
-    missing: list[dict[str, Any]]  # the first of them
-    extra: list[dict[str, Any]]
-    missing_rows: int = 0  # how many there are
-    extra_rows: int = 0
-    invariants: tuple[Invariant, ...] = ()  # of a view, where they were asked for
-
-    def _told(self) -> Told:
-        rows = f"{self.missing_rows} row{'' if self.missing_rows == 1 else 's'} missing, {self.extra_rows} too many"
-        parts = (("missing", self.missing[:_SHOWN_ROWS]), ("too many", self.extra[:_SHOWN_ROWS]))
-        tables = [Table.of(found, f"{title}, the first {len(found)}") for title, found in parts if found]
-        return Told(f"{self.name}: {'ok' if self.ok else 'NOT OK'}, {rows}", tables, list(map(str, self.invariants)))
 
 
 class Warehouse:
@@ -149,8 +83,7 @@ class Warehouse:
         policy: str = "oldest",
         busy_load: float = BUSY_LOAD,
     ) -> None:
-        if policy not in POLICIES:
-            raise InvalidStatement(f"policy {policy!r}", "is not known", f"Use one of {', '.join(POLICIES)}.")
+        wishes = Wishes(background, policy, busy_load)
         self.path = Path(path).absolute()
         self.events = Events()
         with storage_errors(f"warehouse {self.path}"):
@@ -164,25 +97,20 @@ class Warehouse:
         pair(self.path, database)
         self._catalog = Catalog(database)
         self._session = spark
-        self._busy_load = busy_load
-        self._lost: dict[int, FreshviewError] = {}  # external tables that could not be looked at last time
         self._engine: SparkEngine | None = None
         self._engine_lock = threading.Lock()
+        self._watch = Watch(self._catalog, self.events)
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
         self._keeper = ViewKeeper(self._catalog, self._storage, self.events, self.engine)
-        self._heartbeat = heartbeat_loop(self._catalog.heartbeat, self.events)
-        self._activity = Activity()
-        self._advice_due = time.monotonic() + _ADVICE_SECONDS
-        self._background: Loop | None = None
-        self._managing: Loop | None = None
-        self._manager: Manager | None = None
-        if background:
-            self._manager = Manager(
-                self._keeper.candidates, self._maintain_one, self._is_busy, self.events,
-                policy=POLICIES[policy], now=self._catalog.now,
-            )  # fmt: skip
-            self._background = Loop("freshview-background", _BACKGROUND_SECONDS, self._background_step, self.events)
-            self._managing = Loop("freshview-manager", _BACKGROUND_SECONDS, self._manager.turn, self.events)
+        self._upkeep = Upkeep(
+            self._catalog, self.events, self._watch, self._keeper, self._checkpointer, self.engine, wishes
+        )
+        self._make_way, self._activity = self._upkeep.make_way, self._upkeep.activity
+        self._queries = Queries(
+            self._catalog, self._keeper, self._watch, self.engine, self._has_session, self._make_way,
+            self._activity.used,
+        )  # fmt: skip
+        self._definitions = Definitions(self._catalog, self._keeper, self.engine, self.transaction, self._make_way)
 
     # -- the public surface ------------------------------------------------------------------------
 
@@ -234,13 +162,13 @@ class Warehouse:
     def _run(self, statement: Statement, freshness: Freshness, as_of: int | datetime | None) -> Any:
         match statement:
             case Query() | Show() | Describe() | ExplainRefresh():
-                return self._read(statement, as_of=as_of, freshness=freshness)
+                return self._queries.read(statement, as_of=as_of, freshness=freshness)
             case _ if as_of is not None:
                 raise InvalidStatement("as_of", "only queries read the past", "Leave as_of out.")
             case Insert() | Update() | Delete() | Merge():
                 return self._autocommit(statement)
             case RefreshView():
-                return self._refresh(self._view(statement.name), statement.how)
+                return self._refresh(self._catalog.view(statement.name), statement.how)
             case Checkpoint():
                 self._make_way()
                 report = self._checkpointer.run(self._catalog.relation(statement.name))
@@ -249,7 +177,7 @@ class Warehouse:
                 hours = statement.retain_hours
                 return self.vacuum(RETENTION if hours is None else timedelta(hours=hours))
             case _:
-                return self._define(statement)
+                return self._definitions.run(statement)
 
     def refresh(self, view: str, *, full: bool = False) -> Outcome:
         """Bring a view up to date now, all of it anew if `full`; rows that changed, and the CSN it shows.
@@ -263,7 +191,7 @@ class Warehouse:
         (1, True)
         """
         with self._activity.working():
-            return self._refresh(self._view(view), "full" if full else "")
+            return self._refresh(self._catalog.view(view), "full" if full else "")
 
     def propagate(self, view: str) -> Outcome:
         """Compute what the log changes of a deferred view, and keep it aside: readers notice nothing.
@@ -271,7 +199,7 @@ class Warehouse:
         See `partial_refresh` for an example.
         """
         with self._activity.working():
-            return self._refresh(self._view(view), "propagate")
+            return self._refresh(self._catalog.view(view), "propagate")
 
     def partial_refresh(self, view: str) -> Outcome:
         """Have a deferred view show what was propagated: at once, however much it is.
@@ -293,13 +221,13 @@ class Warehouse:
         [Row(id=2, amount=20)]
         """
         with self._activity.working():
-            return self._refresh(self._view(view), "partial")
+            return self._refresh(self._catalog.view(view), "partial")
 
     def _refresh(self, view: Relation, how: str) -> Outcome:
         deferred = self._keeper.deferred
         if how == "partial":
             return Outcome(*deferred.partial_refresh(view))
-        self._notice()
+        self._watch.look()
         self._make_way([view.name])
         if how == "propagate":
             jobs = deferred.propagate(view)
@@ -332,24 +260,37 @@ class Warehouse:
         >>> tx.csn == wh.status().csn
         True
         """
-        self._notice()
+        self._watch.look()
         company = partial(self._keeper.inside, make_way=self._make_way)
         core = Transaction(self._catalog, self._storage, self.events, company)
         self._activity.began(lambda: core.is_open)
         reading = ReadContext(self._catalog, core.snapshot, core)
-        lost = dict(self._lost)
         statements = Statements(
-            core, reading, self._storage, self._foreground_engine,
-            lambda ref: self._frame(ref, reading, core, None, lost), self._make_way,
-        )  # fmt: skip
-        return UserTransaction(
-            core, statements, lambda s, tx: self._read(s, transaction=tx), self._after_commit, self._activity.working
+            core, reading, self._storage, self._foreground_engine, self._queries.inside(core, reading), self._make_way
         )
+        return UserTransaction(
+            core, statements, lambda s, tx: self._queries.read(s, transaction=tx),
+            lambda tx: self._upkeep.adopt(tx.loaded), self._activity.working,
+        )  # fmt: skip
 
-    def maintain(self, views: list[str] | None = None) -> list[Job]:
+    def _autocommit(self, statement: Insert | Update | Delete | Merge) -> Outcome:
+        """One statement as a transaction; run again, on a newer snapshot, if it lost a race."""
+        for attempt in range(_RETRIES):
+            transaction = self.transaction()
+            try:
+                with transaction:
+                    rows = transaction.run(statement).rows
+                return Outcome(rows, transaction.csn)
+            except WriteConflict:
+                if attempt == _RETRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def maintain(self, views: list[str] | None = None, *, show: bool | None = None) -> list[Job]:
         """Bring these views (default: all) up to date now; the jobs that ran, which show themselves as a table.
 
-        Deferred views are refreshed if they are named; else they are propagated, and show what they showed.
+        Deferred views are refreshed if they are named; else they are propagated, and show what they showed. `show` has
+        them refreshed, or not, either way.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -364,13 +305,13 @@ class Warehouse:
         no maintenance jobs
         """
         with self._activity.working():
-            self._notice()
+            self._watch.look()
             csn = self._catalog.snapshot()
             relations = self._catalog.relations()
-            found = [r for r in relations if r.kind == "view"] if views is None else map(self._view, views)
+            found = [r for r in relations if r.kind == "view"] if views is None else map(self._catalog.view, views)
             lower_first = sorted(found, key=lambda r: r.id)  # what a view reads is older than the view
             self._make_way(view.name for view in lower_first)
-            named = views is not None
+            named = views is not None if show is None else show
             return Jobs(job for view in lower_first for job in self._keeper.maintain(view, csn, named=named))
 
     def history(self, view: str | None = None) -> list[Job]:
@@ -384,7 +325,7 @@ class Warehouse:
         >>> [(job.view, job.tasks, job.delta_rows, job.error) for job in wh.history("total")]
         [('total', 1, 2, None)]
         """
-        return Jobs(self._keeper.history(self._view(view) if view is not None else None))
+        return Jobs(self._keeper.history(self._catalog.view(view) if view is not None else None))
 
     def explain(self, view: str) -> Explanation:
         """How a view is stored and maintained, and the query that a refresh runs: a text, which shows itself as it is.
@@ -403,7 +344,7 @@ class Warehouse:
                 scan orders  <- source: its net change since the frontier
           ...
         """
-        return Explanation(self._keeper.explain(self._view(view)))
+        return Explanation(self._keeper.explain(self._catalog.view(view)))
 
     def vacuum(self, retention: timedelta = RETENTION) -> Outcome:
         """Remove versions older than the retention and files nobody needs.
@@ -457,22 +398,11 @@ class Warehouse:
         """
         with self._activity.working():
             self._make_way()
-            return self._check(name, invariant)
-
-    def _check(self, name: str, invariant: bool) -> CheckReport:
-        self._notice()
-        relation = self._catalog.relation(name)
-        if relation.kind == "view":
-            found = self._keeper.difference(relation)
-            missing, surplus = list(found.missing), list(found.extra)
-            promised = tuple(self._keeper.invariants(relation)) if invariant else ()
-            ok = not found.missing_rows and not found.extra_rows and all(i.ok for i in promised)
-            return CheckReport(relation.name, ok, missing, surplus, found.missing_rows, found.extra_rows, promised)
-        if invariant:
-            raise InvalidStatement(f"{relation.kind} {relation.name}", "only views have invariants", "Name a view.")
-        frame = self.engine().scan(self._catalog.state(relation, self._catalog.snapshot()))
-        extra = self.engine().offending(frame, relation.schema, f"table {relation.name}")
-        return CheckReport(relation.name, not extra, [], extra, 0, len(extra))
+            self._watch.look()
+            relation = self._catalog.relation(name)
+            if relation.kind == "view":
+                return check_view(relation, self._keeper, invariant=invariant)
+            return check_table(relation, self._catalog, self.engine, invariant=invariant)
 
     def close(self) -> None:
         """Give up pins and leases, stop threads: a job in progress is cancelled, and stays pending.
@@ -482,12 +412,7 @@ class Warehouse:
         >>> wh = freshview.connect(folder)
         >>> wh.close()
         """
-        if self._manager is not None:
-            self._manager.stop()
-        for loop in (self._managing, self._background, self._heartbeat):
-            if loop is not None:
-                loop.stop()
-        self._note_uses()
+        self._upkeep.stop()
         self._keeper.close()
         if self._engine is not None:
             self._engine.close()
@@ -512,304 +437,13 @@ class Warehouse:
                 self._engine = SparkEngine(self._session or obtain_session(), self._storage)
             return self._engine
 
-    # -- reading -----------------------------------------------------------------------------------
-
-    def _read(
-        self,
-        statement: Statement,
-        *,
-        transaction: Transaction | None = None,
-        as_of: int | datetime | None = None,
-        freshness: Freshness = None,
-    ) -> DataFrame:
-        if isinstance(statement, Query):
-            return self._query(statement.text, transaction, as_of, freshness)
-        if isinstance(statement, ExplainRefresh):
-            lines = [(line,) for line in self.explain(statement.name).splitlines()]
-            return self.engine().session.createDataFrame(lines, "plan STRING")
-        from freshview import listing
-
-        assert isinstance(statement, Show | Describe)
-        answer = (
-            listing.show(self._catalog, statement)
-            if isinstance(statement, Show)
-            else listing.describe(self._catalog, statement)
-        )
-        schema = ", ".join(f"{c} STRING" for c in answer.columns)
-        return self.engine().session.createDataFrame(answer.rows, schema)
-
-    def _query(
-        self,
-        text: str,
-        transaction: Transaction | None,
-        as_of: int | datetime | None,
-        freshness: Freshness = None,
-    ) -> DataFrame:
-        if transaction is not None:
-            return self._bound(text, ReadContext(self._catalog, transaction.snapshot, transaction), transaction)
-        self._notice()
-        csn = self._catalog.csn_at(to_micros(as_of)) if isinstance(as_of, datetime) else as_of
-        pin = self._catalog.begin("query", at=csn)
-        try:
-            past = as_of is not None  # what was then, and nothing else
-            return self._bound(text, ReadContext(self._catalog, pin.csn), freshness="fresh" if past else freshness)
-        finally:
-            self._catalog.release(pin)
-
-    def _bound(
-        self,
-        text: str,
-        reading: ReadContext,
-        transaction: Transaction | None = None,
-        freshness: Freshness = None,
-    ) -> DataFrame:
-        def is_ours(name: str) -> bool:
-            if reading.knows(name):
-                return True
-            if self._session is None and self._engine is None:
-                reading.require(name)  # no session yet, so nobody can have made a temporary view
-            return False
-
-        bound = bind(text, is_ours)
-        self._make_way((ref.name for ref in bound.tables.values()) if freshness != "any" else ())
-        engine = self.engine()
-        lost = dict(self._lost)
-        frames = {
-            placeholder: self._frame(ref, reading, transaction, freshness, lost, partial(asked_of, text, ref.name))
-            for placeholder, ref in bound.tables.items()
-        }
-        return engine.query(bound.text, frames, f"query {text}")
-
-    def _frame(
-        self,
-        ref: TableRef,
-        reading: ReadContext,
-        transaction: Transaction | None,
-        freshness: Freshness,
-        lost: Mapping[int, FreshviewError],
-        matching: Matching | None = None,
-    ) -> DataFrame:
-        """What a table or view is to a query or statement; those that cannot be told of are an error."""
-        engine = self.engine()
-        state = reading.state(ref, engine.time_zone)
-        is_view = state.relation.kind == "view"
-        if lost and freshness != "any" and not (ref.version or ref.timestamp):
-            for relation_id in self._keeper.bases(state.relation) if is_view else [state.relation.id]:
-                if relation_id in lost:
-                    raise lost[relation_id]
-        if not is_view:
-            return engine.scan(state)
-        past = bool(ref.version or ref.timestamp)
-        return self._view_frame(state, transaction, "fresh" if past else freshness, matching)
-
-    def _view_frame(
-        self,
-        state: RelationState,
-        transaction: Transaction | None,
-        freshness: Freshness,
-        matching: Matching | None,
-    ) -> DataFrame:
-        """A view as a query sees it; inside a transaction that wrote its tables, with those writes, unless it is
-        deferred."""
-        view = state.relation
-        if transaction is not None and freshness is None:
-            inside: DataFrame | None = self._keeper.read_inside(view, transaction)
-            if inside is not None:
-                return inside
-        self._activity.used(view.id, time.time_ns() // 1000)
-        stored: DataFrame = self._keeper.read(view, state.csn, freshness=freshness, matching=matching)
-        return stored
-
-    def _view(self, name: str) -> Relation:
-        relation = self._catalog.relation(name)
-        if relation.kind != "view":
-            raise InvalidStatement(f"{relation.kind} {relation.name}", "is not a materialized view", "Name a view.")
-        return relation
-
-    def _notice(self) -> None:
-        """What others wrote to external tables becomes commits, before a snapshot is chosen.
-
-        A table that cannot be looked at is an error for those who read it, not for all.
-        """
-        external = self._catalog.externals()
-        self._lost = look(self._catalog, self.events, external).failed if external else {}
-
-    # -- writing -----------------------------------------------------------------------------------
-
-    def _autocommit(self, statement: Insert | Update | Delete | Merge) -> Outcome:
-        """One statement as a transaction; run again, on a newer snapshot, if it lost a race."""
-        for attempt in range(_RETRIES):
-            transaction = self.transaction()
-            try:
-                with transaction:
-                    rows = transaction.run(statement).rows
-                return Outcome(rows, transaction.csn)
-            except WriteConflict:
-                if attempt == _RETRIES - 1:
-                    raise
-        raise AssertionError("unreachable")
-
-    def _after_commit(self, transaction: Transaction) -> None:
-        """Files of a bulk load become part of main at once where that costs next to nothing."""
-        for relation in transaction.loaded:
-            try:
-                if choose(self._catalog.state(relation, self._catalog.snapshot())) == "adopt":
-                    self._checkpointer.run(relation)
-            except FreshviewError as error:  # the commit stands; the next checkpoint tries again
-                self.events.emit("checkpoint.failed", relation=relation.name, error=str(error))
-
-    # -- definitions -------------------------------------------------------------------------------
-
-    def _define(self, statement: Statement) -> Outcome:
-        match statement:
-            case CreateTable():
-                return self._create(statement)
-            case CreateView():
-                self._make_way(_names_in(statement.query))
-                try:
-                    rows, csn = self._keeper.create(statement)
-                    return Outcome(rows, csn)
-                except AlreadyExists:
-                    if statement.if_not_exists:
-                        return Outcome(0, self._catalog.snapshot())
-                    raise
-            case AlterView():
-                return Outcome(0, self._keeper.set_properties(self._view(statement.name), dict(statement.properties)))
-            case DropTable() | DropView():
-                return self._drop(statement)
-            case RenameTable():
-                return Outcome(0, self._catalog.rename(statement.name, statement.new_name))
-            case AddColumns():
-                self._require_own(statement.name)
-                return Outcome(0, self._catalog.alter(statement.name, lambda s: s.with_columns(statement.columns)))
-            case RenameColumn():
-                self._keeper.require_unused(self._require_own(statement.name))
-                return Outcome(
-                    0, self._catalog.alter(statement.name, lambda s: s.with_renamed(statement.old, statement.new))
-                )
-        raise InvalidStatement(f"statement {statement}", "cannot run here", "See the SQL reference.")
-
-    def _drop(self, statement: DropTable | DropView) -> Outcome:
-        if statement.if_exists and self._catalog.find(statement.name) is None:
-            return Outcome(0, self._catalog.snapshot())
-        if isinstance(statement, DropView):
-            return Outcome(0, self._keeper.drop(statement.name, cascade=statement.cascade))
-        relation = self._catalog.relation(statement.name)
-        if relation.kind == "view":
-            raise InvalidStatement(f"view {relation.name}", "is not a table", "Use DROP MATERIALIZED VIEW.")
-        self._keeper.require_unused(relation, cascade=statement.cascade)
-        return Outcome(0, self._catalog.drop(statement.name))
-
-    def _create(self, statement: CreateTable) -> Outcome:
-        try:
-            if statement.location is not None:
-                return self._create_external(statement)
-            if statement.query is not None:
-                return self._create_from_query(statement)
-            assert statement.schema is not None
-            _, csn = self._catalog.create(
-                statement.name, "table", statement.schema, properties=dict(statement.properties)
-            )
-            return Outcome(0, csn)
-        except AlreadyExists:
-            if statement.if_not_exists:
-                return Outcome(0, self._catalog.snapshot())
-            raise
-
-    def _create_external(self, statement: CreateTable) -> Outcome:
-        assert statement.location is not None
-        location = statement.location if "://" in statement.location else str(Path(statement.location).absolute())
-        table = open_external(location)
-        schema = external_schema(table, statement.key)
-        key = tuple(schema.column(k).name for k in statement.key)
-        _, csn = self._catalog.create(
-            statement.name,
-            "external",
-            Schema(schema.columns, key),
-            location=location,
-            properties=dict(statement.properties),
-            main=describe(table),
-        )
-        return Outcome(0, csn)
-
-    def _create_from_query(self, statement: CreateTable) -> Outcome:
-        """CREATE TABLE … AS SELECT: the table appears with its rows, or not at all."""
-        assert statement.query is not None
-        self._catalog.require_free(statement.name)
-        with self.transaction() as transaction:
-            frame = transaction.sql(statement.query)
-            schema = self.engine().schema_of(frame, ())
-            key = tuple(schema.column(k).name for k in statement.key)
-            transaction.create(statement.name, Schema(schema.columns, key), dict(statement.properties))
-            rows = transaction.insert(statement.name, frame).rows
-        return Outcome(rows, transaction.csn)
-
-    def _require_own(self, name: str) -> Relation:
-        relation = self._catalog.relation(name)
-        if relation.kind != "table":
-            raise InvalidStatement(
-                f"{relation.kind} {relation.name}", "its columns are not ours to change", "Change its source."
-            )
-        return relation
-
-    # -- upkeep ------------------------------------------------------------------------------------
-
-    def _background_step(self) -> None:
-        self._notice()
-        for relation_id, (segments, _, size) in self._catalog.backlog().items():
-            if segments >= DUE_SEGMENTS or size >= DUE_BYTES:
-                relation = self._catalog.relation_by_id(relation_id)
-                if relation is not None:
-                    self._checkpointer.run(relation)
-        self._note_uses()
-        self._keeper.advance()
-        self._keeper.deferred.keep_schedule()
-        self._follow_advice()
-
-    def _follow_advice(self) -> None:
-        """Change the modes of views that were left to the advice, once in a while."""
-        if time.monotonic() < self._advice_due:
-            return
-        self._advice_due = time.monotonic() + _ADVICE_SECONDS
-        if any(r.kind == "view" and is_auto(r) for r in self._catalog.relations()):
-            apply_advice(Reports(self._catalog).views(), self._keeper.set_eager, self.events)
-
-    def _note_uses(self) -> None:
-        if uses := self._activity.take_uses():
-            self._keeper.note_uses(uses)
-
-    def _is_busy(self) -> bool:
-        return self._activity.is_busy() or machine_load() > self._busy_load
-
-    def _maintain_one(self, chosen: Candidate, interruption: Interruption) -> bool:
-        """One bounded job of a view, at low priority; False if somebody else is at it."""
-        view = self._catalog.relation_by_id(chosen.view_id)
-        if view is None:
-            return True
-        with self.engine().background(interruption):
-            done = self._keeper.step(view, self._catalog.snapshot(), most_rows=BACKGROUND_ROWS) is not None
-        if is_deferred(view):
-            self._keeper.deferred.keep_schedule()
-        return done
-
-    def _make_way(self, names: Iterable[str] = ()) -> None:
-        """A statement that needs Spark begins; the manager's job gives way, unless it is for a view that is named."""
-        if self._manager is None or not self._manager.is_running:
-            return
-        views = {r.id: r for r in self._catalog.relations() if r.kind == "view"}
-        named = [r.id for r in map(self._catalog.find, names) if r is not None]
-        self._manager.give_way(with_lower(named, views))
-
     def _foreground_engine(self) -> SparkEngine:
         """Spark, for a statement of the user's."""
         self._make_way()
         return self.engine()
 
-
-def _names_in(query: str) -> Iterator[str]:
-    """The relations that a query names."""
-    for ref in bind(query, lambda _: True).tables.values():
-        yield ref.name
+    def _has_session(self) -> bool:
+        return self._session is not None or self._engine is not None
 
 
 def connect(

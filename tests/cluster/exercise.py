@@ -24,8 +24,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import freshview
-from freshview import Warehouse
-from freshview import warehouse as warehouse_module
+from freshview import Warehouse, upkeep
 from freshview.errors import Cancelled, FreshviewError, NotFound, StorageUnavailable
 from freshview.interruption import Interruption
 from freshview.spark.session import obtain_session
@@ -263,7 +262,7 @@ def interrupt(world: World) -> None:
 
 def manage(world: World) -> None:
     """The manager, in the background, brings views up to date that nobody asks for."""
-    warehouse_module.machine_load = lambda: 0.0  # type: ignore[attr-defined]  # other tests keep the machine busy
+    upkeep.machine_load = lambda: 0.0  # type: ignore[attr-defined]  # other tests keep the machine busy
     with world.wh.transaction() as tx:
         tx.upsert("customer", [{"id": k, "region": "r1"} for k in range(50)])
     world.customers |= {k: {"id": k, "region": "r1"} for k in range(50)}

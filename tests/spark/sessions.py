@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql import SparkSession
 
-from freshview import warehouse as warehouse_module
+from freshview import upkeep
 
 
 def jobs_run(spark: SparkSession, act: Callable[[], object]) -> int:
@@ -25,8 +25,8 @@ def jobs_run(spark: SparkSession, act: Callable[[], object]) -> int:
 
 def on_a_quiet_machine(patch: pytest.MonkeyPatch, every: float) -> None:
     """Managers that begin now look for work so often (seconds), and see no load."""
-    patch.setattr(warehouse_module, "_BACKGROUND_SECONDS", every)
-    patch.setattr(warehouse_module, "machine_load", lambda: 0.0)
+    patch.setattr(upkeep, "SECONDS", every)
+    patch.setattr(upkeep, "machine_load", lambda: 0.0)
 
 
 @contextmanager

@@ -214,7 +214,7 @@ def test_a_query_has_the_job_cancelled_and_the_view_is_right_afterwards(
     """Law: blind writes cancel nothing; a query does, and what it cancelled is taken up again and comes out right."""
     _write(managed, _MANY)
     _until(lambda: _is_running(spark))
-    manager = managed._manager
+    manager = managed._upkeep.manager
     assert manager is not None
     running = manager._running
     _shrink(managed)
@@ -284,7 +284,7 @@ def test_a_statement_lets_the_job_that_it_waits_for_finish(
     managed.events.listen(hold)
     _write(managed, 12)
     assert computed.wait(120)
-    manager = managed._manager
+    manager = managed._upkeep.manager
     assert manager is not None
     running = manager._running
     assert running is not None

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 
-from freshview import Warehouse
+from freshview import Warehouse, upkeep
+from freshview.catalog.records import RelationState
 from freshview.maintenance import checkpoint as checkpoint_module
 from freshview.spark import scan as scan_module
+from freshview.spark.background import POOL
+from freshview.spark.engine import SparkEngine
 
 pytestmark = pytest.mark.spark
 
@@ -65,3 +69,26 @@ def test_a_checkpoint_written_by_spark_opens_with_deltalake(
     assert answer(swh) == before
     table = DeltaTable(str(tmp_path / "warehouse" / "tables" / "00000001"))
     assert table.to_pyarrow_dataset().to_table().num_rows == 1
+
+
+def test_a_checkpoint_that_nobody_waits_for_has_low_priority(swh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: a due checkpoint runs in the pool of low weight, one that was asked for in the pool of statements."""
+    monkeypatch.setattr(checkpoint_module, "LOCAL_REWRITE_ROWS", 0)
+    monkeypatch.setattr(upkeep, "DUE_SEGMENTS", 1)
+    pools: list[str | None] = []
+    scan = SparkEngine.scan
+
+    def seen(engine: SparkEngine, state: RelationState) -> DataFrame:
+        pools.append(engine.session.sparkContext.getLocalProperty("spark.scheduler.pool"))
+        return scan(engine, state)
+
+    monkeypatch.setattr(SparkEngine, "scan", seen)
+    swh.sql("CREATE TABLE t (k INT, PRIMARY KEY (k))")
+    swh.sql("INSERT INTO t VALUES (1)")
+    for fold in (swh._upkeep._step, lambda: swh.sql("CHECKPOINT t")):
+        swh.sql("UPDATE t SET k = k + 1")
+        pools.clear()
+        fold()
+        assert swh.status().tables[0].pending_segments == 0
+        assert pools, "nothing was scanned"
+        assert set(pools) == ({POOL} if fold == swh._upkeep._step else {None})

@@ -15,8 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import freshview
-from freshview import Warehouse
-from freshview import warehouse as warehouse_module
+from freshview import Warehouse, upkeep
 from freshview.catalog.records import Commit, Relation
 from freshview.errors import FreshviewError, InvalidStatement, NotFound, SnapshotExpired
 from freshview.maintenance import notice as notice_module
@@ -33,7 +32,7 @@ def write(location: Path, *keys: int, mode: str = "append", **columns: list[Any]
 def look(wh: Warehouse) -> None:
     """What every query and transaction does first; what a reader of a lost table would be told is raised."""
     wh.transaction().rollback()
-    for error in wh._lost.values():
+    for error in wh._watch.lost.values():
         raise error
 
 
@@ -146,7 +145,7 @@ def test_a_version_is_noticed_by_the_background_loop(ext: Warehouse, location: P
     ext.events.listen(lambda e: failed.set() if e.name == "external.failed" else None)
     hidden = location.with_name("hidden")
     location.rename(hidden)
-    loop = Loop("test", 0.01, ext._background_step, ext.events)
+    loop = Loop("test", 0.01, ext._upkeep._step, ext.events)
     try:
         assert failed.wait(30)
         hidden.rename(location)
@@ -513,8 +512,8 @@ def test_a_warehouse_opened_with_background_notices_and_checkpoints_by_itself(
     tmp_path: Path, location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: connect(background=True) brings news of external tables and due checkpoints without a query."""
-    monkeypatch.setattr(warehouse_module, "_BACKGROUND_SECONDS", 0.05)
-    monkeypatch.setattr(warehouse_module, "DUE_SEGMENTS", 3)
+    monkeypatch.setattr(upkeep, "SECONDS", 0.05)
+    monkeypatch.setattr(upkeep, "DUE_SEGMENTS", 3)
     with freshview.connect(tmp_path / "own", background=True) as wh:
         noticed, folded = threading.Event(), threading.Event()
         wh.events.listen(lambda e: noticed.set() if e.name == "external.noticed" else None)

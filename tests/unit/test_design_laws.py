@@ -335,7 +335,7 @@ def test_law_16_partition_values_come_from_the_log(wh: Warehouse, tmp_path: Path
     wh.sql(f"CREATE TABLE e USING DELTA LOCATION '{tmp_path / 'e'}'")
     since = wh.status().csn
     DeltaTable(str(tmp_path / "e")).delete("k < 4")
-    wh._notice()
+    wh._watch.look()
     assert _signed(wh, "e", since) == [(1, "01", -1), (2, "1", -1), (3, None, -1)]
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import freshview
-from freshview import Warehouse
-from freshview import warehouse as warehouse_module
+from freshview import Warehouse, upkeep
 from freshview.bench.lazy_world import TWO, VIEWS, Customers, opened, upsert
-from freshview.bench.measure import Figure, Timing, seconds_of, shown
+from freshview.bench.measure import Figure, Timing, fewer, meanwhile, seconds_of, shown
 from freshview.bench.views import exact
 
 _LONGEST = 120.0  # seconds of small queries
@@ -20,19 +20,21 @@ _LONGEST = 120.0  # seconds of small queries
 
 def foreground(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """Small queries while the manager maintains V1 and V2 under a stream of changes, and while all is quiet."""
-    warehouse_module._BACKGROUND_SECONDS = 0.2  # it looks for work more often, so that more queries meet a job
-    # and other programs do not keep it from working.
-    warehouse_module.machine_load = lambda: 0.0  # type: ignore[attr-defined]
     small = {
         "point lookup": "SELECT n_name FROM nation WHERE n_nationkey = 7",
         "small aggregate": "SELECT n_regionkey, count(*) FROM nation GROUP BY n_regionkey",
     }
     customers = Customers(folder, scale, seed=10)
-    with opened(folder, TWO, background=True) as wh, freshview.connect(wh.path) as writer:
+    # The manager looks for work more often, so that more queries meet a job; no other program keeps it from working.
+    with (
+        patch.object(upkeep, "SECONDS", 0.2),
+        opened(folder, scale, TWO, background=True, busy_load=math.inf) as wh,
+        freshview.connect(wh.path) as other,
+    ):
         pause = customers.draw.uniform
-        quiet = _small_queries(wh, small, 30 * repeat, lambda: time.sleep(pause(0.05, 0.3)))
-        with _Writer(writer, customers):
-            busy = _small_queries(wh, small, 15 * repeat, lambda: _await_job(wh, pause(0.0, 0.5)))
+        quiet = _small_queries(wh, small, fewer(scale, 10, 30) * repeat, lambda: time.sleep(pause(0.05, 0.3)))
+        with meanwhile(lambda: upsert(other, customers.moved(customers.some(20))), 0.3):
+            busy = _small_queries(wh, small, fewer(scale, 5, 15) * repeat, lambda: _await_job(wh, pause(0.0, 0.5)))
         jobs = wh.history()
         wh.maintain()
         cancelled = sum(j.strategy == "cancelled" for j in jobs)
@@ -40,26 +42,6 @@ def foreground(folder: Path, scale: float, repeat: int) -> list[Figure]:
             *(_slowed(name, quiet[name], busy[name], len(jobs), cancelled) for name in small),
             exact(wh, list(VIEWS[TWO])),
         ]
-
-
-class _Writer:
-    """Another program that keeps changing customers, while the block runs."""
-
-    def __init__(self, wh: Warehouse, customers: Customers) -> None:
-        self._wh, self._customers = wh, customers
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.3):
-            upsert(self._wh, self._customers.moved(self._customers.some(20)))
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 @dataclass
@@ -78,7 +60,7 @@ def _small_queries(wh: Warehouse, texts: dict[str, str], count: int, wait: Calla
     """Small queries, in turn, each when the waiting is over; fewer if that takes minutes."""
     until = time.monotonic() + _LONGEST
     found = {name: _Small() for name in texts}
-    manager = wh._manager
+    manager = wh._upkeep.manager
     assert manager is not None
     for i in range(count + 3):
         for name, text in texts.items():
@@ -96,7 +78,7 @@ def _small_queries(wh: Warehouse, texts: dict[str, str], count: int, wait: Calla
 def _await_job(wh: Warehouse, later: float, patience: float = 5.0) -> None:
     """Wait until the manager runs a job, and a moment longer."""
     until = time.monotonic() + patience
-    manager = wh._manager
+    manager = wh._upkeep.manager
     assert manager is not None
     while not manager.is_running and time.monotonic() < until:
         time.sleep(0.005)

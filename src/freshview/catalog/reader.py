@@ -21,7 +21,7 @@ from freshview.catalog.records import (
     Segment,
     files_from_json,
 )
-from freshview.errors import CorruptWarehouse, NotFound, SnapshotExpired
+from freshview.errors import CorruptWarehouse, InvalidStatement, NotFound, SnapshotExpired
 from freshview.relation.schema import Schema, fold
 
 
@@ -72,6 +72,13 @@ class CatalogReader:
                 hint = f"Did you mean {', '.join(close)}?" if close else "SHOW TABLES lists what there is."
                 raise NotFound(f"table or view {name}", "not found" if csn is None else f"not found at CSN {csn}", hint)
             return found
+
+    def view(self, name: str) -> Relation:
+        """The view of that name; an error if it is none."""
+        found = self.relation(name)
+        if found.kind != "view":
+            raise InvalidStatement(f"{found.kind} {found.name}", "is not a materialized view", "Name a view.")
+        return found
 
     def find(self, name: str, csn: int | None = None) -> Relation | None:
         with self.database.read() as c:

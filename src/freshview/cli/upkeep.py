@@ -17,7 +17,8 @@ from freshview.errors import FreshviewError, InvalidStatement
 
 if TYPE_CHECKING:
     from freshview.catalog.views import Job
-    from freshview.warehouse import CheckReport, Warehouse
+    from freshview.checks import CheckReport
+    from freshview.warehouse import Warehouse
 
 ViewNames = Annotated[list[str] | None, typer.Argument(help="Views; all of them if left out.")]
 

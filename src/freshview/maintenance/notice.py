@@ -52,6 +52,22 @@ def look(catalog: Catalog, events: Events, relations: Iterable[Relation]) -> Not
     return found
 
 
+class Watch:
+    """Looks at all external tables of a warehouse, before a snapshot is chosen.
+
+    A table that cannot be looked at is an error for those who read it, not for all: `lost` has it, by relation id.
+    """
+
+    def __init__(self, catalog: Catalog, events: Events) -> None:
+        self._catalog = catalog
+        self._events = events
+        self.lost: dict[int, FreshviewError] = {}
+
+    def look(self) -> None:
+        external = self._catalog.externals()
+        self.lost = look(self._catalog, self._events, external).failed if external else {}
+
+
 def _notice_one(catalog: Catalog, events: Events, relation: Relation) -> int | None:
     assert relation.location is not None
     seen = catalog.latest_main(relation.id)
