@@ -77,6 +77,29 @@ class Shown(ABC):
         return self._told().html()
 
 
+def told(result: Shown) -> Told:
+    """What a result has to say, for whoever draws it in a way of his own."""
+    return result._told()
+
+
+def counted(number: int, what: str) -> str:
+    """So many of them: 1 row, 2 rows."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def table_of_jobs(jobs: Sequence[Job]) -> Table:
+    """A row for each maintenance job."""
+    columns = ("view", "from", "to", "strategy", "tasks", "delta rows", "view rows", "seconds", "error")
+    rows = [
+        (
+            j.view, j.from_csn, j.to_csn, j.strategy, j.tasks, j.delta_rows, j.view_rows, round(j.seconds, 2),
+            j.error or "",
+        )
+        for j in jobs
+    ]  # fmt: skip
+    return Table(columns, rows)
+
+
 class Jobs(Shown, list["Job"]):
     """A list of jobs that shows itself as a table, the newest last.
 
@@ -95,19 +118,12 @@ class Jobs(Shown, list["Job"]):
         return super().__getitem__(index)
 
     def _told(self) -> Told:
-        columns = ("view", "from", "to", "strategy", "tasks", "delta rows", "view rows", "seconds", "error")
-        rows = [
-            (
-                j.view, j.from_csn, j.to_csn, j.strategy, j.tasks, j.delta_rows, j.view_rows, round(j.seconds, 2),
-                j.error or "",
-            )
-            for j in self[-MOST_JOBS:]
-        ]  # fmt: skip
-        older = len(self) - len(rows)
-        told = "no maintenance jobs" if not self else f"{len(self)} maintenance job{'s' * (len(self) > 1)}"
-        return Told(
-            told, (Table(columns, rows),) if rows else (), (f"{older} older ones are not shown",) if older else ()
-        )
+        if not self:
+            return Told("no maintenance jobs")
+        newest = table_of_jobs(self[-MOST_JOBS:])
+        older = len(self) - len(newest.rows)
+        remarks = [f"{older} older ones are not shown"] if older else []
+        return Told(counted(len(self), "maintenance job"), [newest], remarks)
 
 
 class Explanation(str):

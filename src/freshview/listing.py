@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from freshview.catalog.records import Relation
-from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
-from freshview.maintenance.overview import overview, told_condition, told_mode
+from freshview.maintenance.overview import overview, pending_tasks, told_condition, told_mode
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
 
@@ -51,17 +50,13 @@ def _views(catalog: Catalog, statement: Show) -> Listing:
 
 def _tasks(catalog: Catalog, statement: Show) -> Listing:
     """One row per view and transaction that it has not seen; `stmtsn` is set where it has seen a part."""
-    views, now = ViewCatalog(catalog), catalog.now()
-    names = {r.id: r.name for r in catalog.relations()}
-    at_work = views.in_progress()
     rows = [
         (
-            names[task.view_id], str(task.txsn), str(task.csn), str(task.stmtsn),
-            ", ".join(names.get(i, "?") for i in task.tables), str(task.rows),
-            f"{max(now - task.committed_at, 0) / 1e6:.1f} s", "in progress" if task.view_id in at_work else "pending",
+            task.view, str(task.txsn), str(task.csn), str(task.stmtsn), ", ".join(task.tables), str(task.rows),
+            f"{task.age.total_seconds():.1f} s", task.status,
         )
-        for task in views.tasks()
-        if task.view_id in names and _matches(names[task.view_id], statement.pattern)
+        for task in pending_tasks(catalog)
+        if _matches(task.view, statement.pattern)
     ]  # fmt: skip
     return Listing(("view", "txsn", "csn", "stmtsn", "tables", "rows", "age", "status"), rows)
 

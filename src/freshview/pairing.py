@@ -7,12 +7,26 @@ import os
 import uuid
 from pathlib import Path
 
-from freshview.catalog.engine import Database
+from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import has_folder, is_empty, migrate, set_folder
-from freshview.errors import CorruptWarehouse
+from freshview.errors import CorruptWarehouse, StorageUnavailable
 from freshview.storage.files import fsync_path, storage_errors
 
 _MARKER = "freshview.json"
+
+
+def open_database(folder: Path, url: str | None) -> Database:
+    """The catalog's database of the warehouse in this folder; both are made where there are none yet.
+
+    Without a URL it is SQLite in the folder.
+    """
+    with storage_errors(f"warehouse {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageUnavailable(f"warehouse {folder}", "the folder is read-only", "Choose a writable folder.")
+    database = Database(url if url is not None else sqlite_url(folder / "catalog.db"))
+    pair(folder, database)
+    return database
 
 
 def pair(folder: Path, database: Database) -> None:

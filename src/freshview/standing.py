@@ -57,9 +57,9 @@ class Status(Shown):
             [(t.name, t.kind, t.rows_in_main, t.pending_segments, t.pending_rows) for t in stored], "tables",
         )  # fmt: skip
         views = Table(
-            ("view", "mode", "frontier", "tasks", "rows", "status"),
+            ("view", "mode", "frontier", "tasks", "rows", "status", "advice"),
             [
-                (v.name, told_mode(v), v.frontier, v.pending_tasks, v.pending_rows, told_condition(v))
+                (v.name, told_mode(v), v.frontier, v.pending_tasks, v.pending_rows, told_condition(v), v.advice)
                 for v in self.views
             ],
             "views",

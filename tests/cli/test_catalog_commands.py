@@ -63,7 +63,7 @@ def test_status_tells_tables_and_commits(folder: Path) -> None:
         {"name": "orders", "kind": "table", "rows_in_main": 0, "pending_segments": 1, "pending_rows": 2},
     ]
     text = call("status", "-w", folder).stdout
-    assert "Last commit: CSN 3" in text
+    assert "last commit CSN 3" in text
     assert [line.split() for line in text.splitlines() if "orders" in line] == [["orders", "table", "0", "1", "2"]]
 
 

@@ -87,10 +87,10 @@ def test_ctrl_c_stops_the_statement_not_the_shell(folder: Path, monkeypatch: pyt
         answers = iter([KeyboardInterrupt(), None])
         run = running.run
 
-        def interrupted(text: str) -> object:
+        def interrupted(text: str, *, stream: bool = False) -> object:
             if text == "SHOW TASKS":
                 raise KeyboardInterrupt
-            return run(text)
+            return run(text, stream=stream)
 
         monkeypatch.setattr(running, "run", interrupted)
         shell = Shell(running, Piped(iter(["SHOW TASKS;\n", "SHOW TABLES;\n"])))

@@ -84,8 +84,8 @@ def test_a_status_reads_as_a_report() -> None:
         "  table   kind   rows in main  segments  their rows",
         "  orders  table          1000         2          30",
         "views:",
-        "  view    mode  frontier  tasks  rows  status",
-        "  orders  lazy         3      2     9  pending",
+        "  view    mode  frontier  tasks  rows  status   advice",
+        "  orders  lazy         3      2     9  pending  lazy, since",
         "view orders has tasks",
     ]
     assert str(Status("w", "c", 0, 0, ())) == "warehouse w: last commit CSN 0, readable since CSN 0"

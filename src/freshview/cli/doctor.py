@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,11 +16,13 @@ import typer
 
 from freshview.cli.output import say, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
+from freshview.display import counted
 from freshview.errors import FreshviewError
 
 _PACKAGES = ("pyspark", "deltalake", "pyarrow", "sqlglot", "SQLAlchemy")
 _PYTHON = (3, 11)
 _MEMORY_GIB = 2.0
+_SIGNS = {"==": operator.eq, ">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt}
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def doctor(place: Place, json: JsonOption = False) -> None:
         typer.echo(line if finding.ok else f"{line}. {finding.remedy}")
     troubles = sum(not f.ok for f in findings)
     if not json:
-        say("All is well." if not troubles else f"{troubles} problem{'' if troubles == 1 else 's'}.")
+        say("All is well." if not troubles else f"{counted(troubles, 'problem')}.")
     if troubles:
         raise typer.Exit(1)
 
@@ -103,28 +107,15 @@ def _wanted(name: str) -> str:
 
 def _satisfies(found: str, wanted: str) -> bool:
     """Does a version meet `name>=1,<2`? What cannot be compared is let pass: it is the installer's to judge."""
-    bounds = wanted.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-")
-    tests: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
-        "==": lambda a, b: a == b,
-        ">=": lambda a, b: a >= b,
-        "<=": lambda a, b: a <= b,
-        "<": lambda a, b: a < b,
-        ">": lambda a, b: a > b,
-    }
-    for bound in filter(None, bounds.split(",")):
-        sign = next((s for s in tests if bound.startswith(s)), None)
-        have, limit = _numbers(found), _numbers(bound[len(sign or "") :])
-        if sign is None or not have or not limit:
-            continue
-        width = max(len(have), len(limit))
-        if not tests[sign](have + (0,) * (width - len(have)), limit + (0,) * (width - len(limit))):
-            return False
-    return True
+    have = _numbers(found)
+    bounds = re.findall(r"([=<>]=?)\s*([\d.]+)", wanted)
+    return not have or all(_SIGNS[sign](have, _numbers(limit)) for sign, limit in bounds)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    parts = text.strip().split(".")
-    return tuple(int(p) for p in parts) if all(p.isdecimal() for p in parts) else ()
+    """The version's numbers, filled up with zeros; nothing if there is more to it than numbers."""
+    parts = text.split(".")
+    return tuple(int(p) for p in (*parts, *"0000")[:4]) if all(p.isdecimal() for p in parts) else ()
 
 
 def _folder(place: Place) -> Finding:

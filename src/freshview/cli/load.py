@@ -12,6 +12,7 @@ import typer
 from freshview.cli.output import say, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
 from freshview.cli.progress import working
+from freshview.display import counted
 from freshview.errors import AlreadyExists, InvalidStatement, NotFound
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def load(
     if json:
         write_json({"table": table, "rows": rows, "csn": csn, "seconds": round(seconds, 3), "created": create})
     else:
-        say(f"{rows} row{'' if rows == 1 else 's'} into {table}, CSN {csn}, in {seconds:.1f} s.")
+        say(f"{counted(rows, 'row')} into {table}, CSN {csn}, in {seconds:.1f} s.")
 
 
 def _check_options(create: bool, key: str, upsert: bool) -> None:

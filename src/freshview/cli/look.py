@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshview.cli.output import say, table, write_json
+from freshview.cli.output import say, show, table, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
+from freshview.display import table_of_jobs
 
 if TYPE_CHECKING:
     from freshview.catalog.views import Job
-    from freshview.maintenance.overview import ViewStatus
+    from freshview.maintenance.overview import TaskStatus, ViewStatus
     from freshview.standing import Status
 
 
@@ -28,17 +29,19 @@ def views(place: Place, json: JsonOption = False) -> None:
         if json:
             write_json([_view(v) for v in found])
             return
-        _show(catalog, "views", "There are no materialized views. Make one with CREATE MATERIALIZED VIEW v AS SELECT …")
+        _list(catalog, "views", "There are no materialized views. Make one with CREATE MATERIALIZED VIEW v AS SELECT …")
 
 
 @command
 def tasks(place: Place, json: JsonOption = False) -> None:
     """List pending maintenance: one row per view and transaction that the view has not seen yet."""
+    from freshview.maintenance.overview import pending_tasks
+
     with place.open_catalog() as catalog:
         if json:
-            write_json(_tasks(catalog))
+            write_json([_task(t) for t in pending_tasks(catalog)])
             return
-        _show(catalog, "tasks", "Nothing is pending: every view has seen every commit.")
+        _list(catalog, "tasks", "Nothing is pending: every view has seen every commit.")
 
 
 @command
@@ -51,7 +54,8 @@ def status(place: Place, json: JsonOption = False) -> None:
     if json:
         write_json(_status(found))
     else:
-        _print_status(found)
+        show(found)
+        say(f"Catalog: {found.catalog}")
 
 
 @command
@@ -63,13 +67,9 @@ def history(
 ) -> None:
     """List past maintenance jobs, oldest first: what they read, what they changed, how long they took."""
     from freshview.catalog.views import ViewCatalog
-    from freshview.errors import InvalidStatement
 
     with place.open_catalog() as catalog:
-        relation = catalog.relation(view) if view is not None else None
-        if relation is not None and relation.kind != "view":
-            raise InvalidStatement(f"{relation.kind} {relation.name}", "is not a materialized view", "Name a view.")
-        jobs = ViewCatalog(catalog).history(relation)[-limit:]
+        jobs = ViewCatalog(catalog).history(catalog.view(view) if view is not None else None)[-limit:]
     if json:
         write_json([job_fields(j) for j in jobs])
     elif jobs:
@@ -84,17 +84,12 @@ def job_fields(done: Job) -> dict[str, Any]:
 
 
 def print_jobs(jobs: Sequence[Job]) -> None:
-    """Jobs as a table."""
-    columns = ("view", "from", "to", "strategy", "tasks", "delta rows", "view rows", "seconds", "error")
-    table(columns, [_job_row(j) for j in jobs])
+    """Jobs as a table, all of them."""
+    drawn = table_of_jobs(jobs)
+    table(drawn.columns, drawn.rows)
 
 
-def _job_row(j: Job) -> tuple[Any, ...]:
-    seconds, error = f"{j.seconds:.2f}", j.error or ""
-    return j.view, j.from_csn, j.to_csn, j.strategy, j.tasks, j.delta_rows, j.view_rows, seconds, error
-
-
-def _show(catalog: Any, what: str, nothing: str) -> None:
+def _list(catalog: Any, what: str, nothing: str) -> None:
     from freshview.listing import show
     from freshview.sql.statements import Show
 
@@ -105,25 +100,11 @@ def _show(catalog: Any, what: str, nothing: str) -> None:
         say(nothing)
 
 
-def _tasks(catalog: Any) -> list[dict[str, Any]]:
-    from freshview.catalog.views import ViewCatalog
-
-    known, now = ViewCatalog(catalog), catalog.now()
-    names, at_work = {r.id: r.name for r in catalog.relations()}, known.in_progress()
-    return [
-        {
-            "view": names[t.view_id],
-            "txsn": t.txsn,
-            "csn": t.csn,
-            "stmtsn": t.stmtsn,
-            "tables": [names.get(i, "?") for i in t.tables],
-            "rows": t.rows,
-            "age_seconds": max(now - t.committed_at, 0) / 1e6,
-            "status": "in progress" if t.view_id in at_work else "pending",
-        }
-        for t in known.tasks()
-        if t.view_id in names
-    ]
+def _task(found: TaskStatus) -> dict[str, Any]:
+    fields = asdict(found)
+    fields["age_seconds"] = fields.pop("age").total_seconds()
+    del fields["in_progress"]
+    return {**fields, "status": found.status}
 
 
 def _view(view: ViewStatus) -> dict[str, Any]:
@@ -143,22 +124,6 @@ def _status(found: Status) -> dict[str, Any]:
         "holders": [asdict(h) for h in found.holders],
         "held_by": found.held_by,
     }
-
-
-def _print_status(found: Status) -> None:
-    from freshview.maintenance.overview import told_mode
-
-    say(f"Warehouse {found.path}, catalog {found.catalog}")
-    say(f"Last commit: CSN {found.csn}; readable since CSN {found.horizon}")
-    tables = [t for t in found.tables if t.kind != "view"]
-    if tables:
-        rows = [(t.name, t.kind, t.rows_in_main, t.pending_segments, t.pending_rows) for t in tables]
-        table(("table", "kind", "rows in main", "segments", "their rows"), rows)
-    if found.views:
-        told = [(v.name, told_mode(v), v.frontier, v.pending_tasks, v.pending_rows, v.advice) for v in found.views]
-        table(("view", "mode", "frontier", "tasks", "rows", "advice"), told)
-    if found.held_by:
-        say(found.held_by)
 
 
 COMMANDS = (

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from freshview.cli.cells import aligned_right, json_text, shown
+from freshview.display import Shown, told
 
 # A file or a pipe has no width: nothing is wrapped or cut off there.
 _ENDLESS = 1_000_000
@@ -54,6 +55,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     for row in rows:
         drawn.add_row(*(Text(shown(cell)) for cell in row))
     _console().print(drawn)
+
+
+def show(result: Shown) -> None:
+    """A result as it tells itself anywhere, with nothing cut off."""
+    what = told(result)
+    say(what.headline)
+    for found in what.tables:
+        table(found.columns, found.rows)
+    for remark in what.remarks:
+        say(remark)
 
 
 def _console(*, stderr: bool = False) -> Console:

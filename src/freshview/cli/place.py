@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from freshview.cli.output import complain
-from freshview.errors import FreshviewError, NotFound, StorageUnavailable
+from freshview.errors import FreshviewError, NotFound
 
 if TYPE_CHECKING:
     from freshview.catalog.writer import Catalog
@@ -70,21 +70,12 @@ class Place:
     @contextmanager
     def open_catalog(self, *, new: bool = False) -> Iterator[Catalog]:
         """The catalog alone, for what needs neither Spark nor data; `new` makes a warehouse where there is none."""
-        from freshview.catalog.engine import Database, sqlite_url
         from freshview.catalog.writer import Catalog
-        from freshview.pairing import pair
-        from freshview.storage.files import storage_errors
+        from freshview.pairing import open_database
 
-        folder = self.folder.absolute()
-        if new:
-            with storage_errors(f"warehouse {folder}"):
-                folder.mkdir(parents=True, exist_ok=True)
-        else:
+        if not new:
             self.require()
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise StorageUnavailable(f"warehouse {folder}", "the folder is read-only", "Choose a writable folder.")
-        database = Database(self.catalog if self.catalog is not None else sqlite_url(folder / "catalog.db"))
-        pair(folder, database)
+        database = open_database(self.folder.absolute(), self.catalog)
         try:
             yield Catalog(database)
         finally:

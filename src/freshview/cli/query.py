@@ -15,6 +15,7 @@ from freshview.cli.output import complain, say, table, write
 from freshview.cli.place import Command, Place, command
 from freshview.cli.progress import working
 from freshview.cli.running import Done, Reading, Rows, Running, freshness_from, moment_from
+from freshview.display import counted
 from freshview.errors import InvalidStatement, NotFound
 
 
@@ -77,14 +78,15 @@ def read_script(file: Path) -> str:
         raise NotFound(f"file {file}", cause or str(error), "Check the path.") from error
 
 
-def _ask(running: Running, text: str, *, stream: bool = False) -> Rows | Done:
+def ask(running: Running, text: str, *, stream: bool = False) -> Rows | Done:
+    """Carry out a statement, with a bar."""
     with working(f"{' '.join(text.split()):.60}"):
         return running.run(text, stream=stream)
 
 
 def _print_tables(running: Running, found: Sequence[str]) -> None:
     for text in found:
-        print_answer(_ask(running, text))
+        print_answer(ask(running, text))
 
 
 def print_answer(answer: Rows | Done) -> None:
@@ -94,14 +96,14 @@ def print_answer(answer: Rows | Done) -> None:
         return
     rows = list(answer.rows)
     table(answer.columns, rows)
-    say(f"{len(rows)} row{'' if len(rows) == 1 else 's'}.")
+    say(f"{counted(len(rows), 'row')}.")
 
 
 def _print_csv(running: Running, found: Sequence[str]) -> None:
     """Rows on stdout, with an empty line between two answers; what other statements did is told on stderr."""
     first = True
     for text in found:
-        answer = _ask(running, text, stream=True)
+        answer = ask(running, text, stream=True)
         if isinstance(answer, Done):
             complain(f"{answer.told}.")
             continue
@@ -116,12 +118,12 @@ def _print_csv(running: Running, found: Sequence[str]) -> None:
 def _print_json(running: Running, found: Sequence[str]) -> None:
     """An answer, or a list of answers; each is printed when it is there, and the list is closed whatever happens."""
     if len(found) == 1:
-        write(_json(_ask(running, found[0])))
+        write(_json(ask(running, found[0])))
         return
     write("[")
     try:
         for place, text in enumerate(found):
-            answer = _json(_ask(running, text))
+            answer = _json(ask(running, text))
             write(f", {answer}" if place else answer)
     finally:
         write("]")

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from freshview.cli.place import Place
+from freshview.display import counted
 from freshview.errors import InvalidStatement
 
 if TYPE_CHECKING:
@@ -159,10 +160,9 @@ def _rows_of(frame: Any, text: str, stream: bool) -> Rows:
 
 
 def _told(rows: int, csn: int | None) -> str:
-    counted = f"{rows} row{'' if rows == 1 else 's'}"
     if csn is None:
-        return f"{counted}, not committed yet"
-    return f"{counted}, CSN {csn}" if rows else f"Done, CSN {csn}"
+        return f"{counted(rows, 'row')}, not committed yet"
+    return f"{counted(rows, 'row')}, CSN {csn}" if rows else f"Done, CSN {csn}"
 
 
 def freshness_from(text: str) -> str | timedelta:

@@ -15,8 +15,7 @@ import typer
 
 from freshview.cli.output import complain, say, table
 from freshview.cli.place import Command, Place, command
-from freshview.cli.progress import working
-from freshview.cli.query import print_answer
+from freshview.cli.query import ask, print_answer
 from freshview.cli.running import Running
 from freshview.errors import FreshviewError
 
@@ -102,9 +101,7 @@ class Shell:
 
     def _statement(self, text: str) -> None:
         begun = time.monotonic()
-        with working(f"{' '.join(text.split()):.60}"):
-            answer = self._running.run(text)
-        print_answer(answer)
+        print_answer(ask(self._running, text))
         if self._timing:
             say(f"({time.monotonic() - begun:.3f} s)")
 

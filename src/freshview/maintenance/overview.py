@@ -1,4 +1,4 @@
-"""Views as status(), SHOW MATERIALIZED VIEWS and EXPLAIN show them: from the catalog alone, a few questions for all."""
+"""Views and tasks as status(), SHOW and EXPLAIN tell of them: from the catalog alone, a few questions for all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from freshview.catalog.records import Relation
 from freshview.catalog.reports import Reports, ViewReport
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.maintenance.advice import Advice, advised, is_auto, mode_of
 from freshview.maintenance.policies import next_runs, policy_of
@@ -57,6 +58,38 @@ def _status(report: ViewReport, advice: Advice, now: int) -> ViewStatus:
         known, mode="deferred", advice="", scenario=policy.scenario, shown=report.deferral.shown,
         next_runs=next_runs(policy, report.deferral),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """A task as SHOW TASKS tells it: a transaction that a view has not seen, or, with a `stmtsn`, has seen in part."""
+
+    view: str
+    txsn: int
+    csn: int
+    stmtsn: int
+    tables: tuple[str, ...]
+    rows: int
+    age: timedelta
+    in_progress: bool
+
+    @property
+    def status(self) -> str:
+        return "in progress" if self.in_progress else "pending"
+
+
+def pending_tasks(catalog: Catalog) -> list[TaskStatus]:
+    """The tasks of all views, in commit order."""
+    views, now = ViewCatalog(catalog), catalog.now()
+    names, at_work = {r.id: r.name for r in catalog.relations()}, views.in_progress()
+    return [
+        TaskStatus(
+            names[t.view_id], t.txsn, t.csn, t.stmtsn, tuple(names.get(i, "?") for i in t.tables), t.rows,
+            timedelta(microseconds=max(now - t.committed_at, 0)), t.view_id in at_work,
+        )
+        for t in views.tasks()
+        if t.view_id in names  # one that was dropped meanwhile has no tasks
+    ]  # fmt: skip
 
 
 def told_mode(status: ViewStatus) -> str:
