@@ -1,15 +1,23 @@
-"""Sessions of tests: how they are set, what they run, and a machine that counts as quiet."""
+"""Sessions of tests: how they are set, what they run and answer, and a machine that counts as quiet."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from freshview import upkeep
+
+Rows = list[tuple[Any, ...]]
+
+
+def rows(of: Any, query: str, **options: Any) -> Rows:
+    """What a warehouse or a transaction answers, in an order that rows of any values have."""
+    return sorted((tuple(r) for r in of.sql(query, **options).collect()), key=repr)
 
 
 def jobs_run(spark: SparkSession, act: Callable[[], object]) -> int:

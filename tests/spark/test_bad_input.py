@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.sessions import rows
 
 import freshview
 from freshview import Warehouse
@@ -30,7 +31,7 @@ _TRACE = ("\tat ", "\n\tat", "java.lang", "org.apache", "py4j", "Traceback", "__
 
 
 def _contents(wh: Warehouse, *tables: str) -> Any:
-    return [sorted((tuple(r) for r in wh.sql(f"SELECT * FROM `{t}`").collect()), key=str) for t in tables]
+    return [rows(wh, f"SELECT * FROM `{t}`") for t in tables]
 
 
 @contextmanager

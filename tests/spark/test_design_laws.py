@@ -9,20 +9,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.spark.sessions import Rows, rows
 
 from freshview import Warehouse
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable
-
-Rows = list[tuple[Any, ...]]
-
-
-def rows(wh: Warehouse, query: str, **options: Any) -> Rows:
-    return sorted((tuple(r) for r in wh.sql(query, **options).collect()), key=repr)
 
 
 def run(wh: Warehouse, *statements: str) -> None:

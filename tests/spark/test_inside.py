@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
-from tests.spark.test_views import _DEFINITIONS, rows
+from tests.spark.sessions import Rows, rows
+from tests.spark.test_views import _DEFINITIONS
 
 import freshview
 from freshview import Warehouse
@@ -44,8 +45,8 @@ def change(tx: Any, draw: random.Random) -> None:
         tx.upsert("c", [{"id": draw.randint(1, 4), "city": draw.choice("ABC")}])
 
 
-def seen(tx: Any, view: str) -> list[tuple[Any, ...]]:
-    return sorted((tuple(r) for r in tx.sql(f"SELECT * FROM {view}").collect()), key=repr)
+def seen(tx: Any, view: str) -> Rows:
+    return rows(tx, f"SELECT * FROM {view}")
 
 
 @pytest.mark.parametrize("view", ["sums", "outer_join", "ranked", "scalar"])
@@ -59,8 +60,7 @@ def test_a_transaction_sees_its_writes_in_views_and_the_commit_keeps_them(tables
         with tables.transaction() as tx:
             for _ in range(2):
                 change(tx, draw)
-                plain = sorted((tuple(r) for r in tx.sql(definition).collect()), key=repr)
-                assert seen(tx, "v") == plain
+                assert seen(tx, "v") == rows(tx, definition)
         assert tables.maintain() == []
         assert len(tables.history("v")) <= jobs + 1  # one for the commit, unless its statements changed nothing
         assert tables.check("v").ok

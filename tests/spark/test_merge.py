@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.spark.sessions import rows
 
 from freshview import Warehouse
 from freshview.errors import DuplicateKey, InvalidStatement, NotFound, NotNullViolation, QueryFailed
@@ -160,7 +161,7 @@ def _tables(wh: Warehouse) -> None:
 
 
 def _all(wh: Warehouse) -> list[Row]:
-    return sorted((tuple(r) for r in wh.sql("SELECT * FROM t").collect()), key=str)
+    return rows(wh, "SELECT * FROM t")
 
 
 def test_rows_counts_every_row_acted_on(swh: Warehouse) -> None:

@@ -8,13 +8,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.sessions import rows
 
 from freshview import Warehouse
 from freshview.errors import FreshviewError, InvalidStatement, NotFound
-
-
-def _rows(frame: Any) -> list[tuple[Any, ...]]:
-    return sorted((tuple(r) for r in frame.collect()), key=str)
 
 
 @pytest.fixture
@@ -77,7 +74,7 @@ _SELECTS: list[tuple[str, list[tuple[Any, ...]]]] = [
 
 def test_everything_that_spark_can_select(tables: Warehouse) -> None:
     for text, expected in _SELECTS:
-        assert _rows(tables.sql(text)) == sorted(expected, key=str), text
+        assert rows(tables, text) == sorted(expected, key=str), text
 
 
 def test_explain_and_describe_of_a_query(tables: Warehouse) -> None:
@@ -103,7 +100,7 @@ def test_a_query_sees_one_csn_whatever_commits_meanwhile(swh: Warehouse) -> None
         if n == 2:
             swh.sql("CHECKPOINT l")
     frames.append(swh.sql("SELECT l.n, r.n FROM l JOIN r USING (k)"))
-    assert [_rows(f) for f in frames] == [[(n, n)] for n in range(4)]
+    assert [[tuple(r) for r in f.collect()] for f in frames] == [[(n, n)] for n in range(4)]
 
 
 def test_a_transaction_reads_its_snapshot_and_its_own_writes(tables: Warehouse) -> None:
@@ -111,15 +108,15 @@ def test_a_transaction_reads_its_snapshot_and_its_own_writes(tables: Warehouse) 
     tx = tables.transaction()
     tables.sql("INSERT INTO t VALUES (9, 'late', 0.0)")
     tables.sql("DELETE FROM b")
-    assert _rows(tx.sql("SELECT count(*) FROM t JOIN b ON k = a")) == [(3,)]
+    assert rows(tx, "SELECT count(*) FROM t JOIN b ON k = a") == [(3,)]
     tx.sql("INSERT INTO b SELECT k, 'own' FROM t")
     tx.sql("UPDATE t SET v = (SELECT max(c) FROM b WHERE a = k) WHERE k = 3")
-    assert _rows(tx.sql("SELECT v FROM t WHERE k >= 3")) == [("own",)]
-    assert _rows(tx.sql("SELECT count(*) FROM b")) == [(6,)]
-    assert _rows(tables.sql("SELECT count(*) FROM b")) == [(0,)]
+    assert rows(tx, "SELECT v FROM t WHERE k >= 3") == [("own",)]
+    assert rows(tx, "SELECT count(*) FROM b") == [(6,)]
+    assert rows(tables, "SELECT count(*) FROM b") == [(0,)]
     assert [r[0] for r in tx.sql("SHOW TABLES").collect()] == ["b", "t"]
     tx.rollback()
-    assert _rows(tables.sql("SELECT k, v FROM t WHERE k >= 3")) == [(3, "c"), (9, "late")]
+    assert rows(tables, "SELECT k, v FROM t WHERE k >= 3") == [(3, "c"), (9, "late")]
 
 
 def test_the_past_by_version(swh: Warehouse) -> None:
@@ -129,11 +126,11 @@ def test_the_past_by_version(swh: Warehouse) -> None:
     swh.sql("CHECKPOINT t")
     csns.append(swh.sql("DELETE FROM t WHERE k < 3").csn)
     for csn, count in zip(csns, (1, 2, 3, 4, 1), strict=True):
-        assert _rows(swh.sql(f"SELECT count(*) FROM t VERSION AS OF {csn}")) == [(count,)]
-        assert _rows(swh.sql(f"SELECT count(*) FROM t FOR VERSION AS OF {csn} AS x WHERE x.k >= 0")) == [(count,)]
-        assert _rows(swh.sql("SELECT count(*) FROM t", as_of=csn)) == [(count,)]
+        assert rows(swh, f"SELECT count(*) FROM t VERSION AS OF {csn}") == [(count,)]
+        assert rows(swh, f"SELECT count(*) FROM t FOR VERSION AS OF {csn} AS x WHERE x.k >= 0") == [(count,)]
+        assert rows(swh, "SELECT count(*) FROM t", as_of=csn) == [(count,)]
     mixed = f"SELECT old.k FROM t VERSION AS OF {csns[1]} AS old LEFT ANTI JOIN t ON t.k = old.k"
-    assert _rows(swh.sql(mixed)) == [(0,), (1,)]
+    assert rows(swh, mixed) == [(0,), (1,)]
     assert swh.sql(f"INSERT INTO t SELECT * FROM t VERSION AS OF {csns[2]}").rows == 3
     swh.sql("ALTER TABLE t RENAME COLUMN v TO w")
     swh.sql("ALTER TABLE t ADD COLUMN z INT")
@@ -161,14 +158,14 @@ def test_the_past_by_time(swh: Warehouse, spark: SparkSession, zone: str) -> Non
     try:
         local = swh.sql(f"SELECT CAST(timestamp_micros({_micros(moment)}) AS STRING)").collect()[0][0]
         for text in (times[first], local):
-            assert _rows(swh.sql(f"SELECT k FROM t TIMESTAMP AS OF '{text}'")) == [(1,)], text
-            assert _rows(swh.sql(f"SELECT k FROM t FOR TIMESTAMP AS OF TIMESTAMP '{text}' AS x")) == [(1,)], text
+            assert rows(swh, f"SELECT k FROM t TIMESTAMP AS OF '{text}'") == [(1,)], text
+            assert rows(swh, f"SELECT k FROM t FOR TIMESTAMP AS OF TIMESTAMP '{text}' AS x") == [(1,)], text
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     for region in ("UTC", "Europe/Berlin", "America/St_Johns"):
-        assert _rows(swh.sql("SELECT k FROM t", as_of=moment.astimezone(ZoneInfo(region)))) == [(1,)], region
-    assert _rows(swh.sql("SELECT k FROM t", as_of=moment.astimezone().replace(tzinfo=None))) == [(1,)]
-    assert _rows(swh.sql("SELECT count(*) FROM t TIMESTAMP AS OF '2999-07-01'")) == [(2,)]
+        assert rows(swh, "SELECT k FROM t", as_of=moment.astimezone(ZoneInfo(region))) == [(1,)], region
+    assert rows(swh, "SELECT k FROM t", as_of=moment.astimezone().replace(tzinfo=None)) == [(1,)]
+    assert rows(swh, "SELECT count(*) FROM t TIMESTAMP AS OF '2999-07-01'") == [(2,)]
     with pytest.raises(FreshviewError):
         swh.sql("SELECT * FROM t TIMESTAMP AS OF '1999-07-01'")
     with pytest.raises(InvalidStatement):
@@ -196,7 +193,7 @@ def test_names_that_are_not_ours_are_left_to_spark(tables: Warehouse, spark: Spa
     spark.createDataFrame([(1, "theirs")], "k INT, w STRING").createOrReplaceTempView("theirs")
     spark.createDataFrame([(1,)], "wrong INT").createOrReplaceTempView("t")
     try:
-        assert _rows(tables.sql("SELECT t.v, w FROM t JOIN theirs USING (k)")) == [("a", "theirs")]
+        assert rows(tables, "SELECT t.v, w FROM t JOIN theirs USING (k)") == [("a", "theirs")]
         assert tables.sql("INSERT INTO t SELECT k + 10, w, NULL FROM theirs").rows == 1
         assert tables.sql("DELETE FROM t WHERE v IN (SELECT w FROM theirs)").rows == 1
         spark.catalog.dropTempView("theirs")
@@ -213,7 +210,7 @@ def test_names_that_are_not_ours_are_left_to_spark(tables: Warehouse, spark: Spa
 def test_show_and_describe(tables: Warehouse) -> None:
     tables.sql("CREATE TABLE other (id DECIMAL(5,2) NOT NULL COMMENT 'the id', c CHAR(3), PRIMARY KEY (id, c))")
     tables.sql("CHECKPOINT t")
-    assert _rows(tables.sql("SHOW TABLES")) == [("b", "table", ""), ("other", "table", "id, c"), ("t", "table", "k")]
+    assert rows(tables, "SHOW TABLES") == [("b", "table", ""), ("other", "table", "id, c"), ("t", "table", "k")]
     assert [r.name for r in tables.sql("SHOW TABLES LIKE 'o*|T'").collect()] == ["other", "t"]
     assert [r.col_name for r in tables.sql("SHOW COLUMNS IN T").collect()] == ["k", "v", "x"]
     assert [r.col_name for r in tables.sql("SHOW COLUMNS FROM b").collect()] == ["a", "c"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.sessions import jobs_run, setting
+from tests.spark.sessions import jobs_run, rows, setting
 
 from freshview import Warehouse
 from freshview.errors import FreshviewError
@@ -29,14 +29,11 @@ class Watched:
         if event.name == "view.skipped":
             self.skipped.append(event.details)
 
-    def rows(self, query: str, **options: Any) -> list[tuple[Any, ...]]:
-        return sorted((tuple(r) for r in self.wh.sql(query, **options).collect()), key=repr)
-
     def skips(self, query: str, **options: Any) -> bool:
         """Was a query answered without maintenance? Then no job ran; else one did. Either way it is right."""
         jobs, before = len(self.wh.history()), len(self.skipped)
-        found = self.rows(query, **options)
-        assert found == self.rows(_from_definitions(self.wh, query), **options), query
+        found = rows(self.wh, query, **options)
+        assert found == rows(self.wh, _from_definitions(self.wh, query), **options), query
         skipped = len(self.skipped) > before
         assert not (skipped and len(self.wh.history()) > jobs), query
         return skipped
@@ -55,8 +52,8 @@ def watched(swh: Warehouse) -> Watched:
     swh.sql("CREATE TABLE c (id INT, city STRING, PRIMARY KEY (id))")
     swh.sql("CREATE TABLE s (id INT, customer INT, amount DECIMAL(10,2), weight DOUBLE, note STRING, PRIMARY KEY (id))")
     swh.sql("INSERT INTO c VALUES (1, 'A'), (2, 'B'), (3, NULL), (4, 'A')")
-    rows = "(1, 1, 10, 0.1, '1'), (2, 1, 5.5, 0.2, '2'), (3, 2, NULL, 0.3, '3'), (4, 3, 1, 0.7, 'x')"
-    swh.sql(f"INSERT INTO s VALUES {rows}")
+    given = "(1, 1, 10, 0.1, '1'), (2, 1, 5.5, 0.2, '2'), (3, 2, NULL, 0.3, '3'), (4, 3, 1, 0.7, 'x')"
+    swh.sql(f"INSERT INTO s VALUES {given}")
     return Watched(swh)
 
 
@@ -161,13 +158,13 @@ def test_a_view_over_views_looks_down_to_the_tables(watched: Watched) -> None:
         " WHERE amount > 2 GROUP BY city HAVING city = 'A'"
     )
     wh.sql("UPDATE c SET city = 'C' WHERE id = 2")
-    assert watched.rows("SELECT * FROM high WHERE city = 'A'") == watched.rows(recomputed)
+    assert rows(watched.wh, "SELECT * FROM high WHERE city = 'A'") == rows(watched.wh, recomputed)
     wh.sql("INSERT INTO s VALUES (9, 1, 1, 0, NULL)")  # of A, but too small an amount
-    assert watched.rows("SELECT * FROM high WHERE city = 'A'") == watched.rows(recomputed)
+    assert rows(watched.wh, "SELECT * FROM high WHERE city = 'A'") == rows(watched.wh, recomputed)
     assert [e["view"] for e in watched.skipped] == ["high", "high"]
     assert wh.history() == []
     wh.sql("INSERT INTO s VALUES (10, 4, 50, 0, NULL)")
-    assert watched.rows("SELECT * FROM high WHERE city = 'A'") == watched.rows(recomputed)
+    assert rows(watched.wh, "SELECT * FROM high WHERE city = 'A'") == rows(watched.wh, recomputed)
     assert {j.view for j in wh.history()} == {"low", "high"}
 
 
@@ -193,7 +190,7 @@ def test_a_snapshot_of_the_past_and_a_transaction_skip_by_their_own_deltas(watch
         assert watched.skips("SELECT * FROM v WHERE city = 'A'", as_of=harmless)
         before = [tuple(r) for r in tx.sql("SELECT * FROM v WHERE city = 'A'").collect()]
         assert len(watched.skipped) == 2
-        assert before == watched.rows("SELECT * FROM v WHERE city = 'A'", as_of=harmless)
+        assert before == rows(watched.wh, "SELECT * FROM v WHERE city = 'A'", as_of=harmless)
         tx.sql("INSERT INTO s VALUES (20, 4, 4, 4, NULL)")
         inside = [tuple(r) for r in tx.sql("SELECT * FROM v WHERE city = 'A'").collect()]
         assert inside[0][1] == before[0][1] + 1
@@ -221,7 +218,7 @@ def test_zeros_of_either_sign_are_one_group(watched: Watched) -> None:
     with wh.transaction() as tx:
         tx.upsert("s", [{"id": 6, "customer": 1, "weight": -0.0}])
     # (Over the definition itself Spark asks this of the rows below the groups, and loses one of them.)
-    assert watched.rows("SELECT * FROM v WHERE CAST(weight AS STRING) = '0.0'") == [(0.0, 2)]
+    assert rows(watched.wh, "SELECT * FROM v WHERE CAST(weight AS STRING) = '0.0'") == [(0.0, 2)]
     assert watched.skipped == []
 
 

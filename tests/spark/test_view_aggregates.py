@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from tests.spark.sessions import rows
 
 from freshview import Warehouse
 from freshview.errors import NotMaintainable
@@ -88,10 +89,6 @@ def _change(wh: Warehouse, draw: random.Random) -> None:
                 tx.delete("f", [key])
             else:
                 tx.upsert("f", [_row(draw, key)])
-
-
-def rows(wh: Warehouse, query: str, **options: Any) -> list[tuple[Any, ...]]:
-    return sorted((tuple(r) for r in wh.sql(query, **options).collect()), key=repr)
 
 
 def _stored_as(wh: Warehouse, view: str) -> str:

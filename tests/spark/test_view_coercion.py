@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.spark.sessions import rows
 
 from freshview import Warehouse
 from freshview.errors import NotMaintainable
@@ -17,10 +16,6 @@ def tables(swh: Warehouse) -> Warehouse:
     swh.sql("INSERT INTO t VALUES (1, 1, 1, '1'), (2, 2, 9007199254740993, '01'), (3, NULL, NULL, NULL)")
     swh.sql("INSERT INTO u VALUES (1, 1.0, '1', 1.5), (2, 2.5, '01', 2), (3, NULL, NULL, NULL)")
     return swh
-
-
-def rows(wh: Warehouse, query: str) -> list[tuple[Any, ...]]:
-    return sorted((tuple(r) for r in wh.sql(query).collect()), key=repr)
 
 
 @pytest.mark.parametrize(

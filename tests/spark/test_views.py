@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
+from tests.spark.sessions import rows
 
 import freshview
 from freshview import Warehouse
@@ -62,10 +63,6 @@ def tables(swh: Warehouse) -> Warehouse:
         "INSERT INTO s VALUES (1, 1, 10, 0.1), (2, 1, 5.5, 0.2), (3, 2, NULL, 0.3), (4, 9, 1, 0.7), (5, NULL, 2, 1e10)"
     )
     return swh
-
-
-def rows(wh: Warehouse, query: str, **options: Any) -> list[tuple[Any, ...]]:
-    return sorted((tuple(r) for r in wh.sql(query, **options).collect()), key=repr)
 
 
 def random_changes(wh: Warehouse, draw: random.Random) -> None:
