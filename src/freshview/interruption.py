@@ -66,6 +66,13 @@ def _insist(stop: Callable[[], None], done: threading.Event) -> None:
         stop()
 
 
+def ask_to_stop() -> None:
+    """Ask for what this thread does to stop: for a handler of signals, which runs in the thread that it interrupts."""
+    interruption: Interruption | None = getattr(_here, "interruption", None)
+    if interruption is not None:
+        interruption.request()
+
+
 def is_asked_to_stop() -> bool:
     """Has somebody asked for what this thread does to stop?"""
     interruption: Interruption | None = getattr(_here, "interruption", None)

@@ -302,6 +302,20 @@ def test_a_deferred_view_is_refreshed_in_parts() -> None:
     assert "totals" in call("refresh", "totals", "--propagate", code=1).stderr
 
 
+@pytest.mark.parametrize("unnamed", [["maintain"], ["serve", "--once"]])
+def test_a_deferred_view_that_nobody_named_shows_what_it_showed(unnamed: list[str]) -> None:
+    """Law: whoever wants all views up to date gets a deferred one's changes computed, not shown."""
+    deferred = "TBLPROPERTIES ('maintenance'='deferred')"
+    call("sql", f"CREATE MATERIALIZED VIEW daily {deferred} AS SELECT count(*) AS n FROM orders")
+    call("sql", "INSERT INTO orders VALUES (70, 1, 1)")
+    query = "SELECT n FROM daily"
+    call(*unnamed, "--json")
+    assert [(v["name"], v["pending_tasks"]) for v in told("views")] == [("daily", 0), ("totals", 0)]
+    assert told("sql", query) == [{"n": 4}]
+    call("maintain", "daily")
+    assert told("sql", query) == [{"n": 5}]
+
+
 def test_the_shell_sees_its_own_transaction() -> None:
     typed = (
         "BEGIN;\nINSERT INTO orders\nVALUES (9, 9, 9);\nSELECT total + 1000 AS t FROM totals\nWHERE customer = 9;\n"

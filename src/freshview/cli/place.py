@@ -21,6 +21,7 @@ import typer
 
 from freshview.cli.output import complain
 from freshview.errors import FreshviewError, NotFound
+from freshview.interruption import Interruption, ask_to_stop
 
 if TYPE_CHECKING:
     from freshview.catalog.writer import Catalog
@@ -142,52 +143,64 @@ def told_errors(verbose: bool) -> Iterator[None]:
         logging.basicConfig(force=True)
         if not sys.warnoptions:
             warnings.simplefilter("default")
-    interrupts = Interrupts()
+    interruption = Interruption()
     try:
-        with interrupts:
+        with interruption.here(), remembered_interrupts():
             yield
     except KeyboardInterrupt:
-        raise _interrupted() from None
-    except BrokenPipeError:
-        _leave_pipe()
-        raise typer.Exit(1) from None
-    except FreshviewError as error:
-        if interrupts.seen:  # a query that was cancelled for it
-            raise _interrupted() from None
-        _tell(str(error), verbose)
-        raise typer.Exit(1) from None
-    except (typer.Exit, typer.Abort, typer.BadParameter):
-        raise
+        raise _interrupted(verbose) from None
     except Exception as error:
-        cause = " ".join(str(error).split())[:300] or "no message"
-        _tell(f"{type(error).__name__}: {cause}. Run it again with --verbose to see where.", verbose)
-        raise typer.Exit(1) from None
+        if interruption.requested:  # whatever it is, it comes of that: a query that was cancelled, a closed connection
+            raise _interrupted(verbose) from None
+        raise _told(error, verbose) from None
 
 
-class Interrupts:
-    """Ctrl-C raises KeyboardInterrupt, as ever, and is remembered: where it hits a finaliser, Python drops it."""
+@contextmanager
+def remembered_interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, as ever, and asks this thread to stop, since an exception alone may get lost.
 
-    def __init__(self) -> None:
-        self.seen = False
-        self._before: Any = None
+    py4j closes its connections when it is interrupted, and raises an OSError instead where one is closed already. And
+    where KeyboardInterrupt hits a finaliser, Python drops it, with a trace on the screen.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._answer)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _answer(self, *_: object) -> None:
-        self.seen = True
+    def answer(*_: object) -> None:
+        ask_to_stop()
         raise KeyboardInterrupt
 
+    def dropped(what: Any) -> None:
+        if not issubclass(what.exc_type, KeyboardInterrupt):
+            others(what)
 
-def _interrupted() -> typer.Exit:
-    complain("Interrupted: what was committed stays, the rest was rolled back.")
+    before, others = signal.signal(signal.SIGINT, answer), sys.unraisablehook
+    sys.unraisablehook = dropped
+    try:
+        yield
+    finally:
+        sys.unraisablehook = others
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupted(verbose: bool) -> typer.Exit:
+    _tell("Interrupted: what was committed stays, the rest was rolled back.", verbose)
     return typer.Exit(INTERRUPTED)
+
+
+def _told(error: Exception, verbose: bool) -> Exception:
+    """An error in a sentence, and what ends the command then."""
+    match error:
+        case typer.Exit() | typer.Abort() | typer.BadParameter():
+            return error
+        case BrokenPipeError():
+            _leave_pipe()
+        case FreshviewError():
+            _tell(str(error), verbose)
+        case _:
+            cause = " ".join(str(error).split())[:300] or "no message"
+            _tell(f"{type(error).__name__}: {cause}. Run it again with --verbose to see where.", verbose)
+    return typer.Exit(1)
 
 
 def _tell(sentence: str, verbose: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +19,7 @@ from freshview.cli.output import say, write
 from freshview.cli.place import Command, Place, command
 from freshview.errors import FreshviewError
 from freshview.events import Event
+from freshview.interruption import Interruption, ask_to_stop, is_asked_to_stop
 
 if TYPE_CHECKING:
     from freshview.warehouse import Warehouse
@@ -46,18 +47,24 @@ def serve(
             failed = _maintain_all(warehouse, report)
         else:
             report.begun(place.folder)
-            threading.Event().wait()
+            while not is_asked_to_stop():  # the exception ends it at once, unless it got lost
+                time.sleep(1)
     if failed:
         raise typer.Exit(1)
 
 
 def _maintain_all(warehouse: Warehouse, report: Report) -> list[str]:
-    """Bring each view up to date, whatever happens to the others; the names of those that could not be."""
+    """Bring each view up to date, whatever happens to the others; the names of those that could not be.
+
+    Nobody has named them, so what deferred views show is left to their policies.
+    """
     failed = []
     for view in warehouse.status().views:
         try:
-            warehouse.maintain([view.name])
+            warehouse.maintain([view.name], show=False)
         except FreshviewError as error:
+            if is_asked_to_stop():
+                raise
             report.failed(view.name, str(error))
             failed.append(view.name)
     return failed
@@ -70,12 +77,17 @@ def until_told(*, silent: bool = False) -> Iterator[None]:
     def stop(*_: Any) -> None:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+        ask_to_stop()
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    asked = Interruption()
     try:
-        yield
-    except KeyboardInterrupt:
+        with asked.here():
+            yield
+    except (Exception, KeyboardInterrupt):
+        if not asked.requested:
+            raise
         if not silent:
             say("Stopped.")
     finally:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Protocol
 
 import typer
@@ -18,6 +19,7 @@ from freshview.cli.place import Command, Place, command
 from freshview.cli.query import ask, print_answer
 from freshview.cli.running import Running
 from freshview.errors import FreshviewError
+from freshview.interruption import Interruption, is_asked_to_stop
 
 _HELP = (
     ("\\d", "tables and views"),
@@ -70,15 +72,18 @@ class Shell:
 
     def run(self) -> None:
         while not self._over:
-            try:
-                text = self._source.read(self._running.transaction is not None)
-            except KeyboardInterrupt:  # what was typed is forgotten
-                continue
-            if text is None:
-                break
-            self._guarded(lambda text=text: self._take(text.strip()))  # type: ignore[misc]
+            with Interruption().here():  # Ctrl-C stops what is being done, not the shell
+                self._turn()
         if self._running.transaction is not None:
             complain("The open transaction is rolled back.")
+
+    def _turn(self) -> None:
+        with suppress(KeyboardInterrupt):  # what was typed is forgotten
+            text = self._source.read(self._running.transaction is not None)
+            if text is None:
+                self._over = True
+            else:
+                self._guarded(text.strip())
 
     def _take(self, text: str) -> None:
         from freshview.sql.script import statements
@@ -89,15 +94,15 @@ class Shell:
         for statement in statements(text):
             self._statement(statement)
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, text: str) -> None:
         try:
-            act()
-        except FreshviewError as error:
+            self._take(text)
+        except (Exception, KeyboardInterrupt) as error:
+            stopped = isinstance(error, KeyboardInterrupt) or is_asked_to_stop()
+            if not stopped and not isinstance(error, FreshviewError):
+                raise
             self.failures += 1
-            complain(str(error))
-        except KeyboardInterrupt:
-            self.failures += 1
-            complain("Interrupted: the statement did nothing.")
+            complain("Interrupted: what was committed stays." if stopped else str(error))
 
     def _statement(self, text: str) -> None:
         begun = time.monotonic()

@@ -14,6 +14,7 @@ from freshview.cli.output import complain, say, table, write, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
 from freshview.cli.progress import steps, working
 from freshview.errors import FreshviewError, InvalidStatement
+from freshview.interruption import is_asked_to_stop
 
 if TYPE_CHECKING:
     from freshview.catalog.views import Job
@@ -25,13 +26,17 @@ ViewNames = Annotated[list[str] | None, typer.Argument(help="Views; all of them 
 
 @command
 def maintain(place: Place, views: ViewNames = None, json: JsonOption = False) -> None:
-    """Bring views up to date now. A view that cannot be does not stop the others; the exit code is then 1."""
+    """Bring views up to date now. A view that cannot be does not stop the others; the exit code is then 1.
+
+    A deferred view is refreshed if it is named. If not, its changes are computed and kept aside (propagated), and it
+    shows what it showed.
+    """
     jobs: list[Job] = []
     with place.connect() as warehouse:
         names = _views(warehouse, views)
 
         def one(name: str) -> None:
-            jobs.extend(warehouse.maintain([name]))
+            jobs.extend(warehouse.maintain([name], show=bool(views)))
 
         failed = _each("Maintaining", names, one)
     if json:
@@ -193,6 +198,8 @@ def _each(what: str, names: list[str], act: Callable[[str], None]) -> list[str]:
             try:
                 act(name)
             except FreshviewError as error:
+                if is_asked_to_stop():
+                    raise
                 failed[name] = str(error)
             bar.done()
     for name, told in failed.items():

@@ -40,9 +40,14 @@ def _hang_up(session: Any) -> None:
         session.client.close()
 
 
+def clones() -> list[SparkSession]:
+    """Over Spark Connect: the sessions that we made beside the first."""
+    return list(_clones)
+
+
 @atexit.register
 def _hang_up_all() -> None:
-    for session in list(_clones):
+    for session in clones():
         _hang_up(session)
 
 

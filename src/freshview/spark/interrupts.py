@@ -2,6 +2,7 @@
 
 PySpark installs an answer of its own to Ctrl-C when a context starts. It calls Spark over the very connection that is
 waiting for the interrupted call; that fails, the jobs run on, and whoever had installed an answer before is not asked.
+Over Spark Connect it installs none, and interrupts the one operation that the interrupted call waits for.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from freshview.spark.background import clones, context_of
+
 _SECONDS = 5.0  # that cancelling may take
 
 
 @contextmanager
 def own_interrupts() -> Iterator[None]:
-    """A context that starts meanwhile leaves the answer to Ctrl-C as it was, with the cancelling before it."""
+    """A session that starts meanwhile leaves the answer to Ctrl-C as it was, with the cancelling before it."""
     if threading.current_thread() is not threading.main_thread():
         yield  # PySpark leaves it alone there too
         return
@@ -52,5 +55,13 @@ def _after_cancelling(before: Answer) -> Answer:
 
 
 def _cancel() -> None:
-    with suppress(Exception):  # a Spark that does not answer any more has no jobs to cancel
-        SparkSession.active().sparkContext.cancelAllJobs()
+    """Cancel all that runs: on a Spark of ours any job is ours; of a Connect server only what our sessions run."""
+    with suppress(Exception):  # a Spark that does not answer any more has nothing to cancel
+        first = SparkSession.active()
+        context = context_of(first)
+        if context is not None:
+            context.cancelAllJobs()
+            return
+        for session in (first, *clones()):
+            with suppress(Exception):
+                session.interruptAll()

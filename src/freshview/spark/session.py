@@ -111,7 +111,7 @@ def _connect_to(remote: str) -> SparkSession:
             raise SparkUnavailable(
                 f"Spark Connect at {host}:{port}", f"does not answer ({error})", "Start the server or set SPARK_REMOTE."
             ) from error
-    with _connect_errors():
+    with _connect_errors(), own_interrupts():
         return SparkSession.builder.getOrCreate()
 
 
