@@ -91,6 +91,12 @@ CALLS = [
     "CAST('now' AS TIMESTAMP)", "DATE 'today'", "DATE 'today UTC'", "DATE 'today+01:00'", "DATE 'TodayUTC'",
     "d = 'today'", "d BETWEEN 'yesterday' AND '2030-01-01'",
     "d IN ('2020-01-01', 'Now')", "TIMESTAMP ' Now '", "date('yesterday')", "to_date('tomorrow')",
+    "CAST(concat('no', 'w') AS TIMESTAMP)", "CAST(r'now' AS TIMESTAMP)", "CAST('n' || 'ow' AS DATE)", "d = 'to' 'day'",
+    "d < lower('TODAY')", "d IN (reverse('yadot'))", "CAST(chr(110) || 'ow' AS TIMESTAMP)",
+    "CAST(CAST(x'6e6f77' AS STRING) AS DATE)", "to_timestamp(concat_ws('', 'n', 'o', 'w'))",
+    "date_add('now', 1)", "coalesce(d, 'today')", "CASE WHEN a > 1 THEN d ELSE 'today' END", "array(d, 'yesterday')",
+    "date_add(concat('no', 'w'), 1)", "months_between('now', d)", "date_trunc('day', 'now')", "greatest(d, 'tomorrow')",
+    "d - 'today'", "unix_micros('now')", "map(d, 'today')",
 ]  # fmt: skip
 PLACES = [
     "SELECT CASE WHEN a > 1 THEN coalesce(c, {}) END AS x FROM t",

@@ -11,11 +11,11 @@ from dataclasses import replace
 import sqlglot
 from sqlglot import exp
 
-from freshview.algebra.nodes import Aggregate, Lowered, Node, Project, Window, column, same
+from freshview.algebra.nodes import Aggregate, Lowered, Node, Project, TopK, Window, column, same
 from freshview.algebra.traversal import rewrite
 from freshview.delta.aggregates import TypesOf, case
 from freshview.errors import NotMaintainable
-from freshview.sql.literals import may_be_moment
+from freshview.sql.literals import is_moment, may_become_moment
 
 _RANDOM = {
     "RAND", "RANDN", "RANDOM", "UUID", "NOW", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP",
@@ -27,6 +27,11 @@ _RANDOM = {
 _CONVERTING = (
     exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT,
     exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In,
+)  # fmt: skip
+_OF_TIME = re.compile("DATE|TIME|TS_|DAY|MONTH|YEAR|WEEK|QUARTER|HOUR|MINUTE|SECOND|TRUNC|EXTRACT|INTERVAL|UNIX")
+_OF_TEXT = (
+    exp.Alias, exp.Select, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Like, exp.ILike, exp.RegexpLike, exp.Lower,
+    exp.Upper, exp.Trim, exp.Length, exp.StrPosition, exp.Contains, exp.StartsWith, exp.EndsWith, exp.Reverse,
 )  # fmt: skip
 _RANDOM_NODES = (exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser)
 _UNORDERED = (
@@ -70,12 +75,15 @@ def refuse_indeterminate(text: str) -> None:
 def _is_random(node: exp.Expr) -> bool:
     """A call whose value the tables do not determine, or a date that is written 'today'.
 
-    Spark also converts such a string where a date is compared with it; whether it is, only types could tell.
+    Spark converts such a string wherever a date is wanted; whether one is, only types could tell. So the word is
+    refused unless it stands where text does.
     """
-    if isinstance(node, _CONVERTING):
-        return any(isinstance(n, exp.Literal) and may_be_moment(n.name) for n in node.iter_expressions())
     names = [node.name.upper()] if isinstance(node, exp.Anonymous) else _names_of(node)
-    return not _RANDOM.isdisjoint(names)
+    if not _RANDOM.isdisjoint(names):
+        return True
+    if isinstance(node, _CONVERTING) or any(map(_OF_TIME.search, names)):
+        return any(map(may_become_moment, node.iter_expressions()))
+    return not isinstance(node, _OF_TEXT) and any(map(is_moment, node.iter_expressions()))
 
 
 def _names_of(node: exp.Expr) -> list[str]:
@@ -109,22 +117,28 @@ def refuse_open_windows(text: str, obstacle: str) -> None:
 
 
 def with_tie_breaks(lowered: Lowered, types_of: TypesOf) -> Lowered:
-    """Positional window functions order ties by all columns of the row, the same on every path."""
+    """Positional window functions and LIMIT order ties by all columns of the row, the same on every path."""
 
     def rule(node: Node) -> Node:
+        if isinstance(node, TopK):  # lowering has added the columns
+            return replace(node, order=(*node.order, *_signs_of_zeros(node.input, types_of)))
         if not isinstance(node, Window) or not any(_is_positional(call) for _, call in node.items):
             return node
-        types = types_of(node.input)
         ties = [exp.Ordered(this=column(c), desc=False) for c in node.input.columns]
-        # 0.0 and -0.0 are equal, but not the same row
-        ties += [
-            exp.Ordered(this=exp.cast(column(c), "string"), desc=False)
-            for c in node.input.columns
-            if types[c] in ("double", "float")
-        ]
+        ties += _signs_of_zeros(node.input, types_of)
         return replace(node, items=tuple((n, _ordered(e, ties) if _is_positional(e) else e) for n, e in node.items))
 
     return Lowered(rewrite(lowered.node, rule), lowered.outputs)
+
+
+def _signs_of_zeros(node: Node, types_of: TypesOf) -> list[exp.Ordered]:
+    """Terms that tell 0.0 from -0.0, which are equal but not the same row."""
+    types = types_of(node)
+    return [
+        exp.Ordered(this=exp.cast(column(c), "string"), desc=False)
+        for c in node.columns
+        if re.search(r"\b(double|float)\b", types[c])
+    ]
 
 
 def _is_positional(call: exp.Expr) -> bool:

@@ -190,8 +190,30 @@ def _pin(node: exp.Expr, schema: Schema, qualifiers: set[str]) -> tuple[str, lis
 
 # A day or a moment in words, with or without a zone, which may follow at once; more than Spark takes, never less.
 _MOMENT = re.compile(r"(?is)\s*((now|today|tomorrow|yesterday)\b.*|(today|tomorrow|yesterday)\S*\s*)")
+_WORDS = tuple(map(frozenset, ("now", "today", "tomorrow", "yesterday")))
+_TEXTS = (exp.Literal, exp.RawString)
+_SPELLED = (exp.Chr, exp.Unhex, exp.FromBase64, exp.HexString)  # letters by their codes
+_HOLDERS = (exp.Array, exp.VarMap, exp.Map, exp.Struct, exp.Tuple)  # of several constants, each for itself
 
 
 def may_be_moment(text: str) -> bool:
     """May Spark take this string for a date or a time that passes, where it stands beside one?"""
     return _MOMENT.fullmatch(text) is not None
+
+
+def is_moment(node: exp.Expr) -> bool:
+    """Is an expression such a string?"""
+    return isinstance(node, _TEXTS) and may_be_moment(node.name)
+
+
+def may_become_moment(node: exp.Expr) -> bool:
+    """May an expression have such a value? Spark converts any constant string, computed ones too.
+
+    Of one that is computed, its letters tell whether it can be such a word: more than there are, never fewer.
+    """
+    if isinstance(node, _TEXTS):
+        return is_moment(node)
+    if isinstance(node, (*_HOLDERS, exp.HexString)) or node.find(exp.Column, exp.Star, exp.Query) is not None:
+        return False
+    letters = {letter for text in node.find_all(*_TEXTS) for letter in text.name.lower()}
+    return node.find(*_SPELLED) is not None or any(word <= letters for word in _WORDS)
