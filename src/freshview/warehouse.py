@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from datetime import datetime, timedelta
 from functools import partial
@@ -10,14 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.records import Relation
 from freshview.catalog.views import Job
 from freshview.catalog.writer import Catalog
 from freshview.checks import CheckReport, check_table, check_view
 from freshview.ddl import Definitions
 from freshview.display import Explanation, Jobs
-from freshview.errors import InvalidStatement, StorageUnavailable, WriteConflict
+from freshview.errors import InvalidStatement, WriteConflict
 from freshview.events import Events
 from freshview.maintenance.checkpoint import Checkpointer
 from freshview.maintenance.manager import BUSY_LOAD
@@ -25,7 +23,7 @@ from freshview.maintenance.notice import Watch
 from freshview.maintenance.policies import is_deferred
 from freshview.maintenance.vacuum import RETENTION, vacuum
 from freshview.maintenance.views import Freshness, ViewKeeper
-from freshview.pairing import pair
+from freshview.pairing import open_database
 from freshview.queries import Queries
 from freshview.session import UserTransaction
 from freshview.sql.parser import parse
@@ -44,7 +42,6 @@ from freshview.sql.statements import (
     Vacuum,
 )
 from freshview.standing import Status, standing
-from freshview.storage.files import storage_errors
 from freshview.storage.store import Storage
 from freshview.transactions.dml import Statements
 from freshview.transactions.reading import ReadContext
@@ -86,16 +83,8 @@ class Warehouse:
         wishes = Wishes(background, policy, busy_load)
         self.path = Path(path).absolute()
         self.events = Events()
-        with storage_errors(f"warehouse {self.path}"):
-            self.path.mkdir(parents=True, exist_ok=True)
-            if not os.access(self.path, os.W_OK | os.X_OK):
-                raise StorageUnavailable(
-                    f"warehouse {self.path}", "the folder is read-only", "Choose a writable folder."
-                )
-        database = Database(catalog if catalog is not None else sqlite_url(self.path / "catalog.db"))
+        self._catalog = Catalog(open_database(self.path, catalog))
         self._storage = Storage(self.path, self.events)
-        pair(self.path, database)
-        self._catalog = Catalog(database)
         self._session = spark
         self._engine: SparkEngine | None = None
         self._engine_lock = threading.Lock()
