@@ -53,9 +53,8 @@ class Definitions:
             case CreateTable() | CreateView():
                 return self._create(statement)
             case AlterView():
-                return Outcome(
-                    0, self._keeper.set_properties(self._catalog.view(statement.name), dict(statement.properties))
-                )
+                view = self._catalog.view(statement.name)
+                return Outcome(0, self._keeper.modes.set_properties(view, dict(statement.properties)))
             case DropTable() | DropView():
                 return self._drop(statement)
             case RenameTable():

@@ -140,7 +140,7 @@ class Upkeep:
             return
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
         if any(r.kind == "view" and is_auto(r) for r in self._catalog.relations()):
-            apply_advice(Reports(self._catalog).views(), self._keeper.set_eager, self._events)
+            apply_advice(Reports(self._catalog).views(), self._keeper.modes.set_eager, self._events)
 
     def _note_uses(self) -> None:
         if uses := self.activity.take_uses():

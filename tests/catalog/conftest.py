@@ -19,3 +19,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def process(world: World) -> Process:
     return world.process()
+
+
+@pytest.fixture
+def p(process: Process) -> Process:
+    """The same, for tests that name it often."""
+    return process

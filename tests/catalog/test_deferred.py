@@ -17,21 +17,17 @@ from tests.catalog.view_world import Process, World
 from tests.effort import examples
 
 from freshview.catalog.records import Pin, Relation
-from freshview.catalog.views import READERS
+from freshview.catalog.views import READERS, Job
+from freshview.catalog.writer import checkpoint_lease
 from freshview.errors import InvalidStatement
 from freshview.maintenance.checkpoint import Checkpointer
 from freshview.maintenance.invariants import Differentials
+from freshview.maintenance.modes import Modes
 from freshview.maintenance.policies import BASE_LOG, COMBINED, DIFFERENTIAL, policy_of
 from freshview.maintenance.vacuum import vacuum
-from freshview.relation.schema import Schema
 
 Rows = Counter[tuple[int, int]]
 HOUR = 3600 * 1_000_000
-
-
-@pytest.fixture
-def p(process: Process) -> Process:
-    return process
 
 
 def deferred(p: Process, name: str, *sources: Relation, scenario: str = COMBINED, **properties: str) -> Relation:
@@ -57,16 +53,8 @@ def _bag(rows: list[dict[str, int]]) -> Rows:
 
 def changed(p: Process, view: Relation, **properties: str) -> Relation:
     """A view with other properties, as ALTER gives it them."""
-    merged = {**view.properties, **properties}
-    eager = merged.get("maintenance") == "eager" or (
-        merged.get("maintenance") == "deferred" and merged.get("scenario") == DIFFERENTIAL
-    )
-    if eager or (merged["maintenance"] == "deferred" and view.properties["maintenance"] != "deferred"):
-        p.jobs.bring(view, p.catalog.snapshot())
-    p.views.set_properties(view, properties, eager=eager, deferred=merged["maintenance"] == "deferred")
-    if merged["maintenance"] == "deferred" and merged.get("scenario") == BASE_LOG:
-        p.deferred.catalog.show(view)
-    return replace(view, properties=merged)
+    Modes(p.views, p.deferred, lambda _: "").set_properties(view, properties)
+    return p.catalog.relation(view.name)
 
 
 # -- the transactions of Figure 3 --------------------------------------------------------------------
@@ -98,8 +86,23 @@ def test_writers_and_propagation_write_nothing_that_readers_wait_for(p: Process)
     after = p.deferred.catalog.deferral(v)
     assert before.shown < after.shown
     assert before.propagated == after.propagated
-    assert len(p.views.history(v)) == 2
-    assert p.views.history(v)[-1].strategy == "shown"
+    _, shown = p.views.history(v)
+    assert (shown.strategy, shown.from_csn, shown.to_csn) == ("shown", before.shown, after.shown)
+    assert (shown.view_rows, shown.seconds > 0) == (1000, True)
+
+
+def test_who_names_a_view_has_it_brought_once_and_shown(p: Process) -> None:
+    v = deferred(p, "v", p.table("a"))
+    newest = p.put({"a": {1: 1}})
+    asked = []
+
+    def bring(view: Relation, csn: int) -> list[Job]:
+        asked.append(csn)
+        return p.jobs.bring(view, csn)
+
+    jobs = replace(p.deferred, bring=bring).maintain(v, named=True)
+    assert ([job.to_csn for job in jobs], asked) == ([newest], [newest])
+    assert mv(p, v) == Counter({(1, 1): 1})
 
 
 def test_the_log_is_released_when_it_was_propagated_and_what_is_shown_stays(p: Process) -> None:
@@ -232,6 +235,15 @@ def test_in_the_background_many_differentials_are_composed(p: Process) -> None:
     assert differentials(p, v) == (Counter(), Counter({(1, 8): 1}))
 
 
+def test_the_background_reads_no_rows_of_few_differentials(p: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks every few seconds, and segments carry their rows."""
+    deferred(p, "v", p.table("a"), scenario=DIFFERENTIAL)
+    for value in range(3):
+        p.put({"a": {1: value}})
+    monkeypatch.setattr(p.catalog, "_segments", lambda *_: pytest.fail("segments were read"))
+    p.deferred.keep_schedule()
+
+
 def test_versions_in_between_are_no_longer_claimed(p: Process) -> None:
     v = deferred(p, "v", p.table("a"))
     middle = p.put({"a": {1: 1}})
@@ -267,7 +279,7 @@ def test_nothing_is_composed_that_another_view_reads_or_a_checkpoint_folds(p: Pr
         p.jobs.bring(above, p.catalog.snapshot())
     assert len(p.deferred.catalog.differential(v)[1]) == 2
     p.views.drop(above)
-    lease = p.catalog.lease(v.id, "", f"checkpoint-{v.id}")
+    lease = p.catalog.lease(v.id, "", checkpoint_lease(v.id))
     assert lease is not None
     assert not p.deferred.compose(v)
     p.catalog.drop_leases([lease.id])
@@ -456,10 +468,3 @@ class _Machine:
             assert not inserted
         if scenario == DIFFERENTIAL and at != 3:
             assert all(t.view_id != view.id for t in p.views.tasks())
-
-
-def test_the_schema_of_a_view_has_no_key(p: Process) -> None:
-    """Composition cancels whole rows: that a stored view is a bag is what it relies on."""
-    v = deferred(p, "v", p.table("a"))
-    assert isinstance(v.schema, Schema)
-    assert v.schema.key == ()

@@ -25,11 +25,6 @@ from freshview.transactions.transaction import Transaction
 Rows = Counter[tuple[int, int]]
 
 
-@pytest.fixture
-def p(process: Process) -> Process:
-    return process
-
-
 def shown(p: Process, tx: Transaction, view: Relation) -> Rows | None:
     """What a query inside a transaction reads from the store."""
     assert isinstance(tx.company, Inside)

@@ -266,6 +266,32 @@ def test_a_lower_view_refreshed_alone_leaves_upper_views_consistent(world: World
     assert all(p.stored(v, csn) == p.defined(v, csn) for v in (low, high))
 
 
+def test_the_views_above_one_are_all_that_read_it_lower_ones_first(world: World) -> None:
+    p = world.process()
+    a, b = p.table("a"), p.table("b")
+    low, other = p.view("z", a), p.view("other", b)
+    mid = p.view("y", low)
+    high = p.view("x", b, mid, other)
+    assert [v.name for v in p.views.above(low)] == [mid.name, high.name]
+    assert [v.name for v in p.views.above(other)] == [high.name]
+    assert p.views.above(high) == []
+
+
+def test_that_a_view_was_computed_anew_is_known_between_two_versions(world: World) -> None:
+    """Views above it may not take what changed then for a delta."""
+    p = world.process()
+    a = p.table("a")
+    low, other = p.view("low", a), p.view("other", a)
+    before = p.put({"a": {1: 1}})
+    at = p.jobs.refresh(low).to_csn
+    after = p.put({"a": {2: 2}})
+    p.jobs.bring(low, after)
+    assert p.views.computed_anew([low.id, other.id], before, at)
+    assert not p.views.computed_anew([other.id], before, after)
+    assert not p.views.computed_anew([low.id], at, after)
+    assert not p.views.computed_anew([low.id], 0, before)
+
+
 @pytest.mark.parametrize(
     ("error", "transient"),
     [

@@ -21,9 +21,10 @@ from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.events import Events
 from freshview.maintenance.changes import changes
-from freshview.maintenance.deferred import Deferred, commits_maintain
+from freshview.maintenance.deferred import Deferred
 from freshview.maintenance.inside import Inside
 from freshview.maintenance.jobs import Jobs
+from freshview.maintenance.policies import DEFERRED, commits_maintain, mode_in
 from freshview.maintenance.span import Point, Span
 from freshview.maintenance.work import Work, net
 from freshview.relation.schema import Column, Schema
@@ -82,7 +83,7 @@ class Process:
         known = {"sources": named, "columns": '["k", "v"]', **properties}
         made, _ = self.views.create(
             self.catalog.reserve_id(), name, BAG, known, list(sources), sorted(bases), [], [], self.catalog.snapshot(),
-            eager=commits_maintain(properties), deferred=properties.get("maintenance") == "deferred",
+            eager=commits_maintain(properties), deferred=mode_in(properties) == DEFERRED,
         )  # fmt: skip
         return made
 

@@ -6,7 +6,7 @@ import pytest
 
 from freshview.catalog.records import Deferral
 from freshview.errors import InvalidStatement
-from freshview.maintenance.policies import Policy, Trigger, next_runs, parse_policy
+from freshview.maintenance.policies import Policy, Trigger, commits_maintain, next_runs, parse_policy
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -28,6 +28,22 @@ HOUR = 3600 * SECOND
 )  # fmt: skip
 def test_what_properties_mean(properties: dict[str, str], expected: Policy) -> None:
     assert parse_policy(properties) == expected
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({}, False),
+        ({"maintenance": "auto"}, False),
+        ({"maintenance": "Eager"}, True),
+        ({"maintenance": "deferred"}, False),
+        ({"maintenance": "deferred", "scenario": "base-log"}, False),
+        ({"maintenance": "DEFERRED", "scenario": "Differential"}, True),
+        ({"maintenance": "lazy", "scenario": "differential"}, False),
+    ],
+)
+def test_which_views_commits_maintain(properties: dict[str, str], expected: bool) -> None:
+    assert commits_maintain(properties) == expected
 
 
 @pytest.mark.parametrize("text", ["", "often", "every hour", "every -1 hours", "every 1 hour or so", "partial"])

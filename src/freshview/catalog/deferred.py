@@ -9,16 +9,18 @@ which a reader can be kept waiting.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
-from freshview.catalog.reader import _segment, readable_csn
+from freshview.catalog.reader import readable_csn
 from freshview.catalog.records import Deferral, Relation, RelationState, Segment
-from freshview.catalog.views import CHANGES, MAINTAIN, READERS, Job, ViewCatalog, source_ids
-from freshview.catalog.writer import _segment_values
+from freshview.catalog.views import MAINTAIN, READERS, Job, ViewCatalog, changes_after
+from freshview.catalog.writer import _segment_values, checkpoint_lease
 from freshview.errors import InvalidStatement
 
 APPLIED = "refresh"  # jobs that moved what is shown
@@ -57,34 +59,31 @@ class DeferredCatalog:
             )
         return found
 
-    def unseen_since(self, view: Relation) -> int | None:
-        """When the oldest commit was made that is not in what the view shows; None if there is none."""
-        r, i = t.commits.c, t.inputs.c
+    def age(self, view: Relation) -> timedelta:
+        """How long ago the oldest commit was made that is not in what the view shows."""
         with self.views.catalog.database.read() as c:
-            query = (
-                sa.select(sa.func.min(r.committed_at))
-                .join_from(t.inputs, t.commits, r.relation_id == i.relation_id)
-                .where(i.view_id == view.id, r.kind.in_(CHANGES), r.csn > self._deferral(c, view).shown)
-            )
-            return c.execute(query).scalar()
+            shown = self._deferral(c, view).shown
+            oldest = c.execute(changes_after(view, shown, sa.func.min(t.commits.c.committed_at))).scalar()
+            now = self.views.catalog.database.now(c)
+            return timedelta(microseconds=max(now - oldest, 0)) if oldest is not None else timedelta(0)
 
     # -- moving --------------------------------------------------------------------------------------
 
-    def show(self, view: Relation, at: int | None = None) -> tuple[Deferral, int]:
-        """Apply the differentials: the view shows all that was propagated. Where it stood, and where it stands now.
+    def show(self, view: Relation, at: int | None = None) -> Job:
+        """Apply the differentials: the view shows all that was propagated. What the history tells of that.
 
         `at` is the time that counts as its refresh, now if left out.
         """
-        catalog = self.views.catalog
-        f = t.frontiers.c
+        catalog, begun = self.views.catalog, time.monotonic()
         with catalog.database.write() as c:
-            before, now = self._deferral(c, view), catalog.database.now(c)
-            moved = t.frontiers.update().where(f.view_id == view.id)
+            before, now = self._deferral(c, view).shown, catalog.database.now(c)
+            moved = t.frontiers.update().where(t.frontiers.c.view_id == view.id)
             c.execute(moved.values(shown=readable_csn(), refreshed_at=now if at is None else at))
             after = self._deferral(c, view).shown
-            job = Job(view.id, before.shown, after, "shown", 0, 0, 0, 0.0, None, view.name)
+            _, rows = _counted(c, view, before, after)
+            job = Job(view.id, before, after, "shown", 0, 0, rows, time.monotonic() - begun, None, view.name)
             self.views._record(c, job, APPLIED)
-            return before, after
+            return job
 
     def propagated(self, view_id: int, at: int) -> None:
         """The log was propagated, all that was in it at a time."""
@@ -97,29 +96,20 @@ class DeferredCatalog:
         """Where a view stands, and the segments of its differential tables, in order."""
         with self.views.catalog.database.read() as c:
             stand = self._deferral(c, view)
-            return stand, self._between(c, view, stand.shown, stand.propagated)
+            return stand, self.views.catalog._segments(c, [view.id], stand.shown, stand.propagated)
 
-    def waiting_rows(self, view: Relation) -> int:
-        """How many rows of the differential tables wait to be shown."""
-        s, f = t.segments.c, t.frontiers.c
-        with self.views.catalog.database.read() as c:
-            query = (
-                sa.select(sa.func.sum(s.rows))
-                .join_from(t.frontiers, t.segments, s.relation_id == f.view_id)
-                .where(f.view_id == view.id, s.csn > f.shown, s.csn <= readable_csn())
-            )
-            return int(c.execute(query).scalar() or 0)
+    def composable(self, view: Relation, at_least: int, most_rows: int) -> tuple[Deferral, list[Segment]] | None:
+        """Those of them that no checkpoint has folded into main yet; None if they are fewer or hold more rows.
 
-    def composable(self, view: Relation) -> tuple[Deferral, list[Segment]]:
-        """Those of them that no checkpoint has folded into main yet."""
+        They are counted first: the background asks every few seconds, and their rows may be in them.
+        """
         with self.views.catalog.database.read() as c:
             stand = self._deferral(c, view)
-            return stand, self._between(c, view, self._floor(c, view, stand), stand.propagated)
-
-    def _between(self, c: sa.Connection, view: Relation, after: int, upto: int) -> list[Segment]:
-        s = t.segments.c
-        query = sa.select(t.segments).where(s.relation_id == view.id, s.csn > after, s.csn <= upto)
-        return [_segment(row) for row in c.execute(query.order_by(s.csn, s.seq))]
+            floor = self._floor(c, view, stand)
+            count, rows = _counted(c, view, floor, stand.propagated)
+            if count < at_least or rows > most_rows:
+                return None
+            return stand, self.views.catalog._segments(c, [view.id], floor, stand.propagated)
 
     def _floor(self, c: sa.Connection, view: Relation, stand: Deferral) -> int:
         main = self.views.catalog._main(c, view.id, None)
@@ -141,7 +131,7 @@ class DeferredCatalog:
             if self._deferral(c, view) != stand or self._is_read(c, view):
                 return False
             floor = self._floor(c, view, stand)
-            if self._between(c, view, floor, stand.propagated) != list(old):
+            if catalog._segments(c, [view.id], floor, stand.propagated) != list(old):
                 return False
             end = old[-1].csn
             s, j = t.segments.c, t.jobs.c
@@ -158,11 +148,10 @@ class DeferredCatalog:
     def _is_read(self, c: sa.Connection, view: Relation) -> bool:
         s, l, now = t.snapshots.c, t.leases.c, self.views.catalog.database.now(c)  # noqa: E741
         readers = sa.select(s.id).where(s.purpose.in_((*READERS, "view")), s.expires_at >= now)
-        at_work = sa.select(l.id).where(l.id == f"checkpoint-{view.id}")
+        at_work = sa.select(l.id).where(l.id == checkpoint_lease(view.id))
         if c.execute(readers).first() is not None or c.execute(at_work).first() is not None:
             return True
-        rows = c.execute(self.views.catalog._visible(None).where(t.relations.c.kind == "view")).all()
-        return any(view.id in source_ids(self.views.catalog._relation(c, row)).values() for row in rows)
+        return bool(self.views._dependents(c, view))
 
     def _keep_files(self, c: sa.Connection, view: Relation, old: Sequence[Segment]) -> None:
         """A lease of nobody's keeps files for queries that have begun and are not evaluated yet."""
@@ -170,6 +159,14 @@ class DeferredCatalog:
         for folder in {f.path.split("/")[0] for segment in old for f in segment.files}:
             values = {"id": f"{COMPOSED}-{view.id}-{folder}", "owner": COMPOSED, "relation_id": view.id}
             c.execute(t.leases.insert().values(**values, path=folder, expires_at=until))
+
+
+def _counted(c: sa.Connection, view: Relation, after: int, upto: int) -> tuple[int, int]:
+    """How many segments a view has with after < csn ≤ upto, and how many rows they hold."""
+    s = t.segments.c
+    count = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(s.rows), 0))
+    segments, rows = c.execute(count.where(s.relation_id == view.id, s.csn > after, s.csn <= upto)).one()
+    return int(segments), int(rows)
 
 
 def deferrals(c: sa.Connection, view_id: int | None = None) -> dict[int, Deferral]:

@@ -23,6 +23,7 @@ from freshview.relation.schema import Schema, check_relation_name
 CHANGES = ("data", "reset")  # commits that a view has to follow; others change no rows
 READERS = ("transaction", "query")  # snapshots that may still ask for a view
 MAINTAIN = "maintain"  # jobs that took a view from one version to the next
+_REFRESH = "refresh"  # commits that stand for a view being computed anew
 _RECENT = 0.3  # how much the newest gap between uses counts
 
 
@@ -133,7 +134,16 @@ class ViewCatalog:
         """A commit of its own for a refresh that has no other to stand at."""
         with self.catalog.database.write() as c:
             self.catalog.database.lock_clock(c)
-            return self.catalog._ddl_commit(c, view.id, "refresh")
+            return self.catalog._ddl_commit(c, view.id, _REFRESH)
+
+    def computed_anew(self, view_ids: Collection[int], after: int, upto: int) -> bool:
+        """Was one of these views refreshed in full with after < csn ≤ upto?"""
+        if not view_ids or after == upto:
+            return False
+        r = t.commits.c
+        asked = sa.and_(r.relation_id.in_(view_ids), r.kind == _REFRESH, r.csn > after, r.csn <= upto)
+        with self.catalog.database.read() as c:
+            return c.execute(sa.select(r.csn).where(asked).limit(1)).first() is not None
 
     def frontier(self, view: Relation) -> int:
         """The CSN up to which a view is maintained and can be read."""
@@ -263,13 +273,8 @@ class ViewCatalog:
 
     def _changed(self, c: sa.Connection, view: Relation, after: int, upto: int) -> bool:
         """Did a commit with after < csn ≤ upto change a table that the view reads?"""
-        r, i = t.commits.c, t.inputs.c
-        query = (
-            sa.select(r.csn)
-            .join_from(t.inputs, t.commits, r.relation_id == i.relation_id)
-            .where(i.view_id == view.id, r.csn > after, r.csn <= upto, r.kind.in_(CHANGES))
-        )
-        return c.execute(query.limit(1)).first() is not None
+        csn = t.commits.c.csn
+        return c.execute(changes_after(view, after, csn).where(csn <= upto).limit(1)).first() is not None
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -404,8 +409,23 @@ class ViewCatalog:
         ]
 
     def dependents(self, relation: Relation) -> list[Relation]:
-        """Views whose definition names this relation."""
-        return [r for r in self.catalog.relations() if r.kind == "view" and relation.id in source_ids(r).values()]
+        """Views whose definition names this relation, by name."""
+        with self.catalog.database.read() as c:
+            return self._dependents(c, relation)
+
+    def _dependents(self, c: sa.Connection, relation: Relation) -> list[Relation]:
+        r = t.relations.c
+        rows = c.execute(self.catalog._visible(None).where(r.kind == "view").order_by(r.folded)).all()
+        views = (self.catalog._relation(c, row) for row in rows)
+        return [view for view in views if relation.id in source_ids(view).values()]
+
+    def above(self, view: Relation) -> list[Relation]:
+        """All views that read this one, directly or through others, lower ones first."""
+        found = [view]
+        for other in sorted(self.catalog.relations(), key=lambda r: r.id):  # a view is younger than what it reads
+            if {r.id for r in found}.intersection(source_ids(other).values()):
+                found.append(other)
+        return found[1:]
 
     def sources(self, view: Relation) -> dict[str, Relation]:
         """The relations that a view's definition names."""
@@ -478,6 +498,16 @@ JOB_PATH = "job"  # of a lease on a view's next job: it claims no files
 def source_ids(view: Relation) -> dict[str, int]:
     """Names in a view's definition, and the ids of the relations that they mean."""
     return {name: entry["id"] for name, entry in json.loads(view.properties.get("sources", "{}")).items()}
+
+
+def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
+    """Commits after a CSN that changed a table which the view reads."""
+    r, i = t.commits.c, t.inputs.c
+    return (
+        sa.select(*columns)
+        .join_from(t.inputs, t.commits, r.relation_id == i.relation_id)
+        .where(i.view_id == view.id, r.csn > csn, r.kind.in_(CHANGES))
+    )
 
 
 def _beyond_frontiers(*columns: Any) -> sa.Select[Any]:

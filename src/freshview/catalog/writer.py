@@ -445,6 +445,11 @@ class Catalog(CatalogReader):
             return list(c.execute(query).scalars())
 
 
+def checkpoint_lease(relation_id: int) -> str:
+    """The name of the lease under which a relation's segments are folded into main."""
+    return f"checkpoint-{relation_id}"
+
+
 def _segment_values(segment: Segment, csn: int, seq: int) -> dict[str, object]:
     first, last = segment.versions or (None, None)
     return {

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from freshview.catalog.records import DataFile, Lease, Main, Relation, RelationState, Segment
-from freshview.catalog.writer import Catalog
+from freshview.catalog.writer import Catalog, checkpoint_lease
 from freshview.errors import CorruptWarehouse, InvalidStatement, WriteConflict
 from freshview.events import Events
 from freshview.relation.delta import INSERT, is_live, untag
@@ -54,7 +54,7 @@ class Checkpointer:
     def run(self, relation: Relation) -> CheckpointReport:
         if relation.kind == "external":
             raise InvalidStatement(f"table {relation.name}", "it is external", "Its own writers keep its files.")
-        lease = self.catalog.lease(relation.id, "", f"checkpoint-{relation.id}")
+        lease = self.catalog.lease(relation.id, "", checkpoint_lease(relation.id))
         if lease is None:
             return CheckpointReport(relation.name, "busy", -1)
         try:

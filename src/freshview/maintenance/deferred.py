@@ -21,7 +21,7 @@ from freshview.catalog.views import Job, ViewCatalog
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.maintenance.jobs import give_up, store
-from freshview.maintenance.policies import BASE_LOG, DIFFERENTIAL, is_deferred, policy_of
+from freshview.maintenance.policies import BASE_LOG, is_deferred, policy_of
 from freshview.relation.delta import overlay
 from freshview.storage.reader import OVERLAY_ROWS
 from freshview.storage.store import Storage
@@ -47,41 +47,40 @@ class Deferred:
     def propagate(self, view: Relation) -> list[Job]:
         """propagate_C: the log goes into the differential tables; readers notice nothing."""
         self._require(view, "propagated")
-        now = self.views.catalog.now()
-        jobs = self.bring(view, self.views.catalog.snapshot())
-        self.catalog.propagated(view.id, now)
+        jobs = self._empty_log(view)
         self.compose(view)
         return jobs
 
-    def partial_refresh(self, view: Relation, at: int | None = None) -> tuple[int, int]:
-        """partial_refresh_C, refresh_DT: what was propagated is shown; how many delta rows, and as of which CSN.
-
-        `at` is the time that counts as its refresh.
-        """
+    def partial_refresh(self, view: Relation) -> tuple[int, int]:
+        """partial_refresh_C, refresh_DT: what was propagated is shown; how many delta rows, and as of which CSN."""
         self._require(view, "partially refreshed")
-        rows = self.catalog.waiting_rows(view)
-        before, csn = self.catalog.show(view, at)
-        self.events.emit("view.shown", view=view.name, from_csn=before.shown, to_csn=csn)
-        return rows, csn
+        return self._show(view)
 
-    def refresh(self, view: Relation, at: int | None = None) -> tuple[int, int]:
+    def refresh(self, view: Relation) -> tuple[int, int]:
         """refresh_C: propagate, then show. Until the last step readers see the old state; a crash leaves that."""
-        now = self.views.catalog.now()
-        self.bring(view, self.views.catalog.snapshot())
-        self.catalog.propagated(view.id, now)
-        rows = self.catalog.waiting_rows(view)
-        before, csn = self.catalog.show(view, at)
-        self.events.emit("view.shown", view=view.name, from_csn=before.shown, to_csn=csn)
-        return rows, csn
+        self._empty_log(view)
+        return self._show(view)
 
     def maintain(self, view: Relation, *, named: bool) -> list[Job]:
         """What somebody who wants views up to date has done for a deferred one: all if it was named; else what readers
         do not notice, which in 'base-log' is nothing."""
         if not named:
             return [] if policy_of(view).scenario == BASE_LOG else self.propagate(view)
-        jobs = self.bring(view, self.views.catalog.snapshot())
-        self.refresh(view)
+        jobs = self._empty_log(view)
+        self._show(view)
         return jobs
+
+    def _empty_log(self, view: Relation) -> list[Job]:
+        now = self.views.catalog.now()
+        jobs = self.bring(view, self.views.catalog.snapshot())
+        self.catalog.propagated(view.id, now)
+        return jobs
+
+    def _show(self, view: Relation, at: int | None = None) -> tuple[int, int]:
+        """Delta rows that are shown now, and as of which CSN; `at` is the time that counts as the refresh."""
+        job = self.catalog.show(view, at)
+        self.events.emit("view.shown", view=view.name, from_csn=job.from_csn, to_csn=job.to_csn)
+        return job.view_rows, job.to_csn
 
     def _require(self, view: Relation, what: str) -> None:
         if not is_deferred(view):
@@ -103,9 +102,10 @@ class Deferred:
 
         Only where nobody can tell the difference, and as far as they fit the driver; else they stay as they are.
         """
-        stand, old = self.catalog.composable(view)
-        if len(old) < at_least or sum(s.rows for s in old) > OVERLAY_ROWS:
+        found = self.catalog.composable(view, at_least, OVERLAY_ROWS)
+        if found is None:
             return False
+        stand, old = found
         new, leases = self._stored(view, old)
         done = False
         try:
@@ -134,29 +134,20 @@ class Deferred:
 
     def _keep(self, view: Relation, stand: Deferral, oldest_at: int | None) -> None:
         policy, now = policy_of(view), self.views.catalog.now()
+        propagate = policy.propagate.due(stand.propagated_at, now)
+        refresh = policy.refresh.due(stand.refreshed_at, now)
 
-        def done(moment: int | None) -> bool:
-            """Is all in that had been committed by then?"""
-            return moment is not None and (oldest_at is None or oldest_at > moment)
+        def is_in(moment: int) -> bool:
+            """Has all been propagated that had been committed by then?"""
+            return oldest_at is None or oldest_at > moment
 
-        propagate, refresh = (
-            policy.propagate.due(stand.propagated_at, now), policy.refresh.due(stand.refreshed_at, now)
-        )  # fmt: skip
         try:
-            if done(propagate):
-                assert propagate is not None
+            if propagate is not None and is_in(propagate):
                 self.catalog.propagated(view.id, propagate)
                 self.compose(view)
-            if refresh is not None and (policy.partial or done(refresh)):
-                self.catalog.show(view, refresh)
-                self.events.emit("view.shown", view=view.name, from_csn=stand.shown, to_csn=stand.propagated)
+            if refresh is not None and (policy.partial or is_in(refresh)):
+                self._show(view, refresh)
             elif oldest_at is None:
                 self.compose(view, _WORTH_WHILE)
         except FreshviewError as error:  # the others go on; this one is tried again at the next turn
             self.events.emit("schedule.failed", relation=view.name, error=str(error))
-
-
-def commits_maintain(properties: dict[str, str]) -> bool:
-    """Do commits maintain a view with these properties? (makesafe of INV_IM and INV_DT)"""
-    mode = properties.get("maintenance", "").lower()
-    return mode == "eager" or (mode == "deferred" and properties.get("scenario", "").lower() == DIFFERENTIAL)

@@ -19,6 +19,7 @@ from freshview.delta.report import operator_of
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.maintenance.coercion import coerced
 from freshview.maintenance.determinism import PAIRS, best_by_pairs, refuse_open_windows, with_tie_breaks
+from freshview.relation.schema import Schema
 from freshview.sql.lowering import Unsupported, lower
 
 _DOUBLES = re.compile("double|float")
@@ -141,6 +142,11 @@ def visible_columns(relation: Relation) -> tuple[str, ...]:
     if relation.kind != "view":
         return relation.schema.names
     return tuple(json.loads(relation.properties["columns"]))
+
+
+def visible_schema(relation: Relation) -> Schema:
+    """Those columns with their types."""
+    return Schema(tuple(relation.schema.column(name) for name in visible_columns(relation)))
 
 
 def shown_column(relation: Relation) -> str | None:

@@ -22,6 +22,7 @@ from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.records import Deferral, Relation, RelationState, Segment
 from freshview.maintenance.changes import TooLarge, changes, part
 from freshview.maintenance.checking import compared
+from freshview.maintenance.policies import BASE_LOG, COMBINED, DIFFERENTIAL, EAGER, LAZY
 from freshview.maintenance.runner import Frame, Runner
 from freshview.maintenance.span import Span
 from freshview.relation.delta import is_live, overlay, untag
@@ -46,12 +47,12 @@ class Invariant:
         return f"{self.name} {'holds' if self.ok else 'is broken'} ({self.says}){found}"
 
 
-SCENARIOS = {
-    "eager": ("INV_IM", "Q ≡ MV"),
-    "lazy": ("INV_BL", "PAST(L, Q) ≡ MV"),
-    "base-log": ("INV_BL", "PAST(L, Q) ≡ MV"),
-    "differential": ("INV_DT", "Q ≡ (MV ∸ ∇MV) ⊎ ΔMV"),
-    "combined": ("INV_C", "PAST(L, Q) ≡ (MV ∸ ∇MV) ⊎ ΔMV"),
+_STATES = {
+    EAGER: ("INV_IM", "Q ≡ MV"),
+    LAZY: ("INV_BL", "PAST(L, Q) ≡ MV"),
+    BASE_LOG: ("INV_BL", "PAST(L, Q) ≡ MV"),
+    DIFFERENTIAL: ("INV_DT", "Q ≡ (MV ∸ ∇MV) ⊎ ΔMV"),
+    COMBINED: ("INV_C", "PAST(L, Q) ≡ (MV ∸ ∇MV) ⊎ ΔMV"),
 }
 
 
@@ -86,21 +87,20 @@ class Invariants:
         parts = [self.runner.storage.reader.segment_rows(s, self.view.schema) for s in segments]
         net = Differentials.of(parts, self.view.schema)
         found = [self._state(scenario, stand, net), self._weak(stand, net)]
-        if scenario in ("base-log", "lazy", "eager"):
+        if scenario in (BASE_LOG, LAZY, EAGER):
             alone = not net.deleted.num_rows and not net.inserted.num_rows
             found.append(Invariant("no differentials", "∇MV = ΔMV = ∅", alone, "" if alone else _sizes(net)))
         else:
             found.append(self._strong(parts))
-        if scenario in ("differential", "eager"):
+        if scenario in (DIFFERENTIAL, EAGER):
             found.append(Invariant("no log", "L = ∅", not log, "commits are pending" if log else ""))
         return found + [self._log(base, stand.propagated) for base in self.bases if log and not base.is_external]
 
     def _state(self, scenario: str, stand: Deferral, net: Differentials) -> Invariant:
         """Both sides with the deleted rows added: given ∇MV ⊆ MV, that is the same, and no monus is needed."""
-        name, says = SCENARIOS[scenario]
+        name, says = _STATES[scenario]
         left = self.defined(stand.propagated).unionAll(self._visible(net.deleted))
-        mv = self.runner.visible(self.view, self.runner.engine.scan(self.stored(stand.shown)))
-        right = mv.unionAll(self._visible(net.inserted))
+        right = self.runner.shown(self.stored(stand.shown)).unionAll(self._visible(net.inserted))
         difference = compared(self.runner.engine, left, right, self.shown)
         ok = not difference.missing_rows and not difference.extra_rows
         told = f"{difference.missing_rows} rows are missing, {difference.extra_rows} too many"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -83,7 +83,8 @@ class Jobs:
         """Compute all rows of a view anew, with all commits of now."""
         for _ in range(_ATTEMPTS):
             before = self._views.position(view)
-            end = self.reached(self._source_views(view), self._views.reserve_csn(view))  # later commits are not in it
+            csn = self._views.reserve_csn(view)  # later commits are not in it
+            end = self.reached(self._views.sources(view).values(), csn)
             job = self._in_turn(view, before, partial(self._run, view, before, end, full=True))
             if job is not None:
                 return job
@@ -111,7 +112,7 @@ class Jobs:
         """A job from the frontier to an end; None if somebody else moved the frontier."""
         begun = self._clock()
         try:
-            end = self.reached(self._source_views(view), end)
+            end = self.reached(self._views.sources(view).values(), end)
         except FreshviewError as error:
             self._failed(view, left.frontier.readable, end, left, begun, error)
             raise
@@ -120,19 +121,17 @@ class Jobs:
 
     # -- the order of views ------------------------------------------------------------------------
 
-    def reached(self, sources: Sequence[Relation], end: int) -> int:
-        """Bring views to a CSN, or all of them to the first one after it at which all have a version."""
+    def reached(self, sources: Iterable[Relation], end: int) -> int:
+        """Bring the views among these to a CSN, or to the first one after it at which all of them have a version."""
+        views = [source for source in sources if source.kind == "view"]
         for _ in range(_ATTEMPTS):
-            for source in sources:
-                self.bring(source, end)
-            ahead = [self._views.next_version(s, end) for s in sources if self._views.stored_at(s, end) != end]
+            for view in views:
+                self.bring(view, end)
+            ahead = [self._views.next_version(v, end) for v in views if self._views.stored_at(v, end) != end]
             if not ahead:
                 return end
             end = max(version or end for version in ahead)
-        raise _crowded(sources[0])
-
-    def _source_views(self, view: Relation) -> list[Relation]:
-        return [r for r in self._views.sources(view).values() if r.kind == "view"]
+        raise _crowded(views[0])
 
     # -- one at a time -----------------------------------------------------------------------------
 
@@ -210,7 +209,8 @@ class Jobs:
             finally:
                 if not done:
                     give_up(self._catalog, self._storage, view.id, segments, leases)
-            self._events.emit("job.done" if done else "job.lost", view=view.name, from_csn=c0, to_csn=c1)
+            what = "job.done" if done else "job.lost"
+            self._events.emit(what, view=view.name, from_csn=c0, to_csn=c1, rows=left.rows)
             if not done:
                 return None
             self._done(view, c1)

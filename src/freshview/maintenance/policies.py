@@ -15,7 +15,8 @@ from freshview.errors import InvalidStatement
 
 BASE_LOG, DIFFERENTIAL, COMBINED = "base-log", "differential", "combined"
 SCENARIOS = (COMBINED, BASE_LOG, DIFFERENTIAL)
-MODES = ("lazy", "eager", "deferred", "auto")
+LAZY, EAGER, DEFERRED, AUTO = "lazy", "eager", "deferred", "auto"
+MODES = (LAZY, EAGER, DEFERRED, AUTO)
 PROPERTIES = ("scenario", "propagate", "refresh.policy")  # that only deferred views have
 
 _SECOND = 1_000_000
@@ -64,11 +65,22 @@ class Policy:
 
 def mode_in(properties: Mapping[str, str]) -> str:
     """The mode that a view's properties ask for."""
-    return properties.get("maintenance", "lazy").lower()
+    return properties.get("maintenance", LAZY).lower()
+
+
+def scenario_in(properties: Mapping[str, str]) -> str:
+    """The scenario that the properties of a deferred view ask for."""
+    return properties.get("scenario", COMBINED).lower()
+
+
+def commits_maintain(properties: Mapping[str, str]) -> bool:
+    """Do commits maintain a view with these properties? (makesafe of INV_IM and INV_DT)"""
+    mode = mode_in(properties)
+    return mode == EAGER or (mode == DEFERRED and scenario_in(properties) == DIFFERENTIAL)
 
 
 def is_deferred(view: Relation) -> bool:
-    return mode_in(view.properties) == "deferred"
+    return mode_in(view.properties) == DEFERRED
 
 
 def policy_of(view: Relation) -> Policy:
@@ -78,7 +90,7 @@ def policy_of(view: Relation) -> Policy:
 
 def parse_policy(properties: Mapping[str, str]) -> Policy:
     """The policy that properties describe; InvalidStatement if they make no sense, each alone or together."""
-    scenario = properties.get("scenario", COMBINED).lower()
+    scenario = scenario_in(properties)
     if scenario not in SCENARIOS:
         raise _bad("scenario", scenario, f"is not among {', '.join(SCENARIOS)}", "Choose one of them.")
     has_differentials = scenario == COMBINED

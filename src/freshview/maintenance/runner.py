@@ -12,7 +12,7 @@ import pyarrow as pa
 from freshview.algebra.nodes import Node, Scan
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import scans
-from freshview.catalog.records import DataFile, Relation
+from freshview.catalog.records import DataFile, Relation, RelationState
 from freshview.catalog.writer import Catalog
 from freshview.maintenance.definition import Definition, shown_column, visible_columns
 from freshview.relation.schema import Schema, fold
@@ -90,8 +90,11 @@ class Runner:
         return self.engine.query(bound.text, {p: by_name[fold(r.name)] for p, r in bound.tables.items()}, text)
 
     def frame(self, relation: Relation, csn: int) -> Frame:
-        frame = self.engine.scan(self.catalog.state(relation, csn))
-        return self.visible(relation, frame)
+        return self.shown(self.catalog.state(relation, csn))
+
+    def shown(self, state: RelationState) -> Frame:
+        """A relation's rows in a state, as queries see them."""
+        return self.visible(state.relation, self.engine.scan(state))
 
     def empty(self, relation: Relation) -> Frame:
         frame = self.engine.frame(relation.schema.arrow.empty_table(), relation.schema)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -21,33 +21,33 @@ from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable, ViewUnusable
 from freshview.events import Events
-from freshview.maintenance.advice import keeps_lazy, mode_of
+from freshview.maintenance.advice import mode_of
 from freshview.maintenance.checking import Difference, compared
 from freshview.maintenance.cost import Pace
-from freshview.maintenance.deferred import Deferred, commits_maintain
+from freshview.maintenance.deferred import Deferred
 from freshview.maintenance.definition import (
     Definition,
     analyse,
     check_output_names,
     sources_to_json,
     visible_columns,
+    visible_schema,
 )
 from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.maintenance.explain import explained
 from freshview.maintenance.inside import Inside
 from freshview.maintenance.invariants import Invariant, Invariants
-from freshview.maintenance.jobs import Jobs, give_up, store
-from freshview.maintenance.manager import Candidate, candidate, parse_deadline
+from freshview.maintenance.jobs import Jobs, give_up, is_transient, store
+from freshview.maintenance.manager import Candidate, candidate
+from freshview.maintenance.modes import Modes, checked_refresh
 from freshview.maintenance.overview import mode_line
 from freshview.maintenance.policies import (
     BASE_LOG,
     COMBINED,
-    MODES,
-    PROPERTIES,
-    Policy,
+    DEFERRED,
+    commits_maintain,
     is_deferred,
     mode_in,
-    parse_policy,
     policy_of,
 )
 from freshview.maintenance.relevance import Matching, Relevance
@@ -86,6 +86,7 @@ class ViewKeeper:
         self._eager_turn = threading.RLock()
         self._jobs = Jobs(catalog, storage, events, self._work, self._make_ready)
         self.deferred = Deferred(self._views, storage, events, self.bring)
+        self.modes = Modes(self._views, self.deferred, lambda view: self.definition(view).hindrance)
         self._relevance = Relevance(
             catalog, storage, events, self.definition, lambda view: self._runner_of(view, small=True)
         )
@@ -99,13 +100,13 @@ class ViewKeeper:
             self._catalog.require_free(statement.name)
         refuse_indeterminate(statement.query)
         given = dict(statement.properties)
-        refresh = _checked_properties(given, given)
+        refresh = checked_refresh(given, given)
         pin = self._catalog.begin("view")
         try:
             sources = self._sources(statement.query, pin.csn)
             if existing is not None and any(existing.id == r.id for r in self._closure(sources)):
                 raise InvalidStatement(f"view {statement.name}", "its definition would use itself", "Use other tables.")
-            csn = self._jobs.reached([r for r in sources.values() if r.kind == "view"], pin.csn)
+            csn = self._jobs.reached(sources.values(), pin.csn)
             settings = self._user_engine().settings()
             runner = self._runner(settings)
             frames = {n: runner.frame(r, csn) for n, r in sources.items()}
@@ -114,7 +115,7 @@ class ViewKeeper:
             columns = {n: visible_columns(r) for n, r in sources.items()}
             eager = commits_maintain(given)
             if eager:
-                self._require_eager_sources(statement.name, list(sources.values()))
+                self.modes.require_eager_sources(statement.name, sources.values())
             definition = analyse(statement.query, sources, columns, names, refresh, runner.types_of(frames))
             rows = runner.recomputed(definition, frames)
             schema = runner.engine.schema_of(rows, ())
@@ -133,7 +134,7 @@ class ViewKeeper:
             try:
                 view, created = self._views.create(
                     view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments,
-                    leases, csn, existing, eager=eager, deferred=mode_in(given) == "deferred",
+                    leases, csn, existing, eager=eager, deferred=mode_in(given) == DEFERRED,
                 )  # fmt: skip
             except BaseException:
                 give_up(self._catalog, self._storage, view_id, segments, leases)
@@ -247,8 +248,23 @@ class ViewKeeper:
         return self._jobs.step(view, csn, most_rows=most_rows, wait=False)
 
     def refresh(self, view: Relation) -> Job:
-        """Compute a view anew, whatever it has seen."""
-        return self._jobs.refresh(view)
+        """Compute a view anew, whatever it has seen, and then all views above it, which took its rows for right.
+
+        One that fails on its data does not hold up the others; its error is told when they are done.
+        """
+        job, failed = self._jobs.refresh(view), []
+        for above in self._views.above(view):
+            try:
+                self._jobs.refresh(above)
+                if is_deferred(above):
+                    self.deferred.refresh(above)  # what it shows may be wrong, so that it shows this instead
+            except FreshviewError as error:
+                if is_transient(error):
+                    raise
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return job
 
     def candidates(self) -> list[Candidate]:
         """The views that have something to do, as the manager's policies see them; deferred ones when they are due."""
@@ -279,13 +295,18 @@ class ViewKeeper:
         return self.change(view, span, self._views.stored(view, start.csn), full=full)
 
     def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Work:
-        """The change of a view's stored rows over a span."""
+        """The change of a view's stored rows over a span.
+
+        A view below that was computed anew in between may have been corrected. That is no delta for a view above it,
+        which may never have seen the error: it is computed anew too.
+        """
         with self._guard:
             pace = self._paces.setdefault(view.id, Pace())
-        working = Working(
-            view, self.definition(view), span, stored, lambda small: self._runner_of(view, small=small), pace
-        )
-        return working.work(full=full)
+        definition = self.definition(view)
+        below = [r.id for r in definition.sources.values() if r.kind == "view"]
+        anew = full or self._views.computed_anew(below, span.start.csn, span.end.csn)
+        working = Working(view, definition, span, stored, lambda small: self._runner_of(view, small=small), pace)
+        return working.work(full=anew)
 
     def _make_ready(self, view: Relation, csn: int) -> None:
         """Have a small view's rows at hand, so that the next query finds it as one that was never touched."""
@@ -303,33 +324,6 @@ class ViewKeeper:
     def sources(self, view: Relation) -> list[Relation]:
         return list(self.definition(view).sources.values())
 
-    def set_eager(self, view: Relation, eager: bool) -> None:
-        """Have commits maintain a view from now on, or no more."""
-        self._require_may_be(view, eager)
-        if eager:
-            self.bring(view, self._catalog.snapshot())
-        self._views.set_eager(view, eager)
-
-    def _require_may_be(self, view: Relation, eager: bool) -> None:
-        """Can commits maintain a view; can they do without?"""
-        if eager:
-            self._require_eager_sources(view.name, self.sources(view))
-        elif above := [d.name for d in self._views.dependents(view) if self._views.is_eager(d)]:
-            raise NotMaintainable(
-                f"view {view.name}", f"the eager view {above[0]} reads it", "Make that one lazy first."
-            )
-
-    def _require_eager_sources(self, name: str, sources: Sequence[Relation]) -> None:
-        source = keeps_lazy(sources, self._views.is_eager)
-        if source is not None and source.is_external:
-            raise NotMaintainable(
-                f"view {name}", f"others write {source.name}, so no commit can maintain the view", "Leave it lazy."
-            )
-        if source is not None:
-            raise NotMaintainable(
-                f"view {name}", f"it reads {source.name}, which is not eager", f"Make {source.name} eager first."
-            )
-
     # -- reading -----------------------------------------------------------------------------------
 
     def read_inside(self, view: Relation, transaction: Transaction) -> Frame | None:
@@ -344,8 +338,7 @@ class ViewKeeper:
         state = inside.state(view) if self.definition(view).incremental else None
         if state is None:
             return self.from_definition(view, transaction.snapshot, transaction.state)
-        reader = self._reader()
-        return reader.visible(view, reader.engine.scan(state))
+        return self._reader().shown(state)
 
     def read(self, view: Relation, csn: int, *, freshness: Freshness = None, matching: Matching | None = None) -> Frame:
         """The view's rows at a CSN, or older ones where the reader or a deferred view's own mode allows that.
@@ -360,17 +353,14 @@ class ViewKeeper:
 
     def _read_deferred(self, view: Relation, csn: int, freshness: Freshness, matching: Matching | None) -> Frame:
         """What it shows, unless more is asked for; then the differentials, and the log, as far as that takes."""
-        policy, now = policy_of(view), self._catalog.now()
+        policy = policy_of(view)
         if freshness is None and policy.refresh.kind == "query":
             self.deferred.partial_refresh(view) if policy.partial else self.deferred.refresh(view)
-        enough = freshness in (None, "any")
-        if isinstance(freshness, timedelta):
-            since = self.deferred.catalog.unseen_since(view)
-            enough = since is None or timedelta(microseconds=now - since) <= freshness
-        if enough:
+        limit = freshness if isinstance(freshness, timedelta) else None
+        if freshness in (None, "any") or (limit is not None and self.deferred.catalog.age(view) <= limit):
             return self.read_shown(view)
         left = pending(self._views, view, csn)
-        if isinstance(freshness, timedelta) and left.age(now) <= freshness:
+        if limit is not None and left.age(self._catalog.now()) <= limit:
             return self._at(view, left.frontier.readable, self._reader())
         if policy.scenario == BASE_LOG and left.tasks and csn >= left.frontier.readable:
             return self._with_log(view, left, csn)
@@ -381,13 +371,12 @@ class ViewKeeper:
         seen = {} if seen is None else seen
         state = self.deferred.catalog.shown(view, seen.get(view.id))
         seen[view.id] = state.csn
-        reader = self._reader()
-        return reader.visible(view, reader.engine.scan(state))
+        return self._reader().shown(state)
 
     def _with_log(self, view: Relation, left: Pending, csn: int) -> Frame:
         """MV with the log on top, for one reader: a view without differential tables keeps nothing of it."""
         try:
-            if not self.definition(view).incremental or self._jobs.reached(self._view_sources(view), csn) != csn:
+            if not self.definition(view).incremental or self._jobs.reached(self.sources(view), csn) != csn:
                 return self.from_definition(view, csn)
             start = left.frontier
             stored = self._views.stored(view, start.csn)
@@ -397,11 +386,7 @@ class ViewKeeper:
             return self.from_definition(view, csn)
         own = in_memory(Segment(view.id, PENDING, 0, 0, 0, 1), work.rows)
         state = replace(stored, segments=(*stored.segments, own)) if own is not None else stored
-        reader = self._reader()
-        return reader.visible(view, reader.engine.scan(state))
-
-    def _view_sources(self, view: Relation) -> list[Relation]:
-        return [r for r in self.sources(view) if r.kind == "view"]
+        return self._reader().shown(state)
 
     def _read_fresh(self, view: Relation, csn: int, matching: Matching | None) -> Frame:
         """The view's rows at a CSN: from its store where that is exact, else from its definition."""
@@ -413,7 +398,7 @@ class ViewKeeper:
         if matching is not None:
             stored = self._relevance.unaffected(view, left, csn, matching, reader.engine)
         if stored is not None:
-            return reader.visible(view, reader.engine.scan(stored))
+            return reader.shown(stored)
         if csn >= left.frontier.readable:
             try:
                 self.bring(view, csn)
@@ -424,7 +409,7 @@ class ViewKeeper:
 
     def _at(self, view: Relation, csn: int, runner: Runner) -> Frame:
         """What is stored at a CSN, as queries see it."""
-        return runner.visible(view, runner.engine.scan(self._views.stored(view, csn)))
+        return runner.shown(self._views.stored(view, csn))
 
     def from_definition(self, view: Relation, csn: int, state: States | None = None) -> Frame:
         """What the definition gives at a CSN, or over states of the caller's (a transaction's)."""
@@ -433,7 +418,7 @@ class ViewKeeper:
         if settings == reader.engine.settings():
             return self._defined(view, csn, state, reader)
         runner = self._runner(settings)  # another session means other things: hand over rows, not a plan
-        shown = Schema(tuple(view.schema.column(c) for c in self.definition(view).names))
+        shown = visible_schema(view)
         return reader.engine.frame(runner.fetch(self._defined(view, csn, state, runner), shown), shown)
 
     def _defined(self, view: Relation, csn: int, state: States | None, runner: Runner) -> Frame:
@@ -480,36 +465,13 @@ class ViewKeeper:
     def history(self, view: Relation | None = None) -> list[Job]:
         return self._views.history(view)
 
-    def set_properties(self, view: Relation, properties: Mapping[str, str]) -> int:
-        """Change properties. Another mode or scenario keeps the view's rows, and begins with what they are."""
-        given = dict(properties)
-        merged = {**view.properties, **given}
-        refresh = _checked_properties(given, merged)
-        if "refresh" in given:
-            given["refresh"] = refresh
-        if given.get("refresh") == "incremental" and self.definition(view).reason:
-            raise NotMaintainable(f"view {view.name}", self.definition(view).hindrance, "Leave 'refresh' at 'auto'.")
-        if not {"maintenance", "scenario"}.intersection(given):
-            return self._views.set_properties(view, given)
-        mode = mode_in(merged)
-        eager = None if mode == "auto" else commits_maintain(merged)  # 'auto' goes on from what it is
-        if eager is not None:
-            self._require_may_be(view, eager)
-        if eager or (mode == "deferred" and not is_deferred(view)):
-            self.bring(view, self._catalog.snapshot())  # what it begins to show is not older than what was seen of it
-        csn = self._views.set_properties(view, given, eager=eager, deferred=mode == "deferred")
-        if mode == "deferred" and merged.get("scenario", "").lower() == BASE_LOG:
-            self.deferred.catalog.show(view)  # there are no differential tables any more
-        return csn
-
     def difference(self, view: Relation) -> Difference:
         """Rows that the store lacks, and rows it has too many, against the definition at its frontier."""
         pin = self._catalog.begin("query", at=self._views.frontier(view))
         try:
             runner = self._runner_of(view)
-            shown = Schema(tuple(view.schema.column(c) for c in self.definition(view).names))
             stored = self._at(view, pin.csn, runner)
-            return compared(runner.engine, self._defined(view, pin.csn, None, runner), stored, shown)
+            return compared(runner.engine, self._defined(view, pin.csn, None, runner), stored, visible_schema(view))
         finally:
             self._catalog.release(pin)
 
@@ -528,8 +490,8 @@ class ViewKeeper:
                 stand = Deferral(pin.csn, pin.csn, 0, 0)
             bases = [r for i in self._views.bases(view) if (r := self._catalog.relation_by_id(i)) is not None]
             checks = Invariants(
-                view, Schema(tuple(view.schema.column(c) for c in self.definition(view).names)), runner,
-                lambda csn: self._views.stored(view, csn), lambda csn: self._defined(view, csn, None, runner), bases,
+                view, visible_schema(view), runner, lambda csn: self._views.stored(view, csn),
+                lambda csn: self._defined(view, csn, None, runner), bases,
             )  # fmt: skip
             log = bool(pending(self._views, view, self._catalog.snapshot()).tasks)
             return checks.check(scenario, stand, segments, log)
@@ -542,28 +504,3 @@ class ViewKeeper:
         done = [job for job in self._views.history(view) if job.error is None]
         last = done[-1].condense if done else None
         return explained(view.name, self.definition(view), self._views.frontier(view), mode, last)
-
-
-def _checked_properties(given: Mapping[str, str], merged: Mapping[str, str]) -> str:
-    """The checked value of 'refresh'; `merged` are the given properties with those that a view has already."""
-    known = {"refresh": ("auto", "incremental", "full"), "maintenance": MODES}
-    for name, value in given.items():
-        if name in known and value.lower() not in known[name]:
-            raise InvalidStatement(
-                f"property '{name}'='{value}'", f"is not among {', '.join(known[name])}", "Choose one of them."
-            )
-    if "deadline" in given:
-        parse_deadline(given["deadline"])
-    _checked_policy(given, merged)
-    return given.get("refresh", "auto").lower()
-
-
-def _checked_policy(given: Mapping[str, str], merged: Mapping[str, str]) -> Policy | None:
-    """The policy of a view that is deferred; others have none."""
-    if mode_in(merged) == "deferred":
-        return parse_policy(merged)
-    if alone := [name for name in PROPERTIES if name in given]:
-        raise InvalidStatement(
-            f"property '{alone[0]}'", "only deferred views have it", "Set 'maintenance'='deferred' as well."
-        )
-    return None

@@ -218,9 +218,7 @@ class Working:
 
     def _full(self) -> Work:
         runner = self.runner(False)
-        frames = {
-            n: runner.visible(r, runner.engine.scan(self.span.after(r))) for n, r in self.definition.sources.items()
-        }
+        frames = {n: runner.shown(self.span.after(r)) for n, r in self.definition.sources.items()}
         schema = self.view.schema
         with runner.settled(runner.recomputed(self.definition, frames)) as files:
             if sum(f.rows for f in files) + self.stored.rows_at_most <= OVERLAY_ROWS:
