@@ -180,6 +180,7 @@ def test_a_change_of_scenario_or_mode_keeps_the_rows(p: Process) -> None:
     v = changed(p, v, scenario=BASE_LOG)  # differentials have no place there: they are applied
     assert (mv(p, v), len(p.ran)) == (Counter({(1, 1): 1, (2, 2): 1}), jobs)
     v = changed(p, v, scenario=DIFFERENTIAL)  # commits go on from the newest
+    assert p.views.tasks() == []
     csn = p.put({"a": {4: 4}})
     assert p.views.tasks() == []
     assert mv(p, v) == Counter({(1, 1): 1, (2, 2): 1})
