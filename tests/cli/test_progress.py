@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import select
@@ -12,17 +13,26 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
+from deltalake import write_deltalake
 from pyspark.errors import PySparkNotImplementedError
+from rich.console import Console
+from rich.progress import Progress
 from tests.cli.calls import call
 
 import freshview
+from freshview.cli.load import size_of
 from freshview.cli.place import remembered_interrupts
-from freshview.cli.progress import steps, working
+from freshview.cli.progress import Bar, Size, Stages, steps, working
 from freshview.cli.serve import Report, _maintain_all, until_told
+from freshview.cli.upkeep import _each
 from freshview.errors import FreshviewError
+from freshview.events import Events
 from freshview.spark.interrupts import _after_cancelling, own_interrupts
+from freshview.spark.loading import Source
 
 
 @dataclass
@@ -58,16 +68,90 @@ def on_a_screen() -> Iterator[Screen]:
     made.close()
 
 
-def test_steps_are_drawn_on_a_screen() -> None:
+def test_rows_are_drawn_on_a_screen() -> None:
     with on_a_screen() as screen:
-        with steps("Maintaining", 2) as bar:
-            for name in ("first", "second"):
+        with steps("Maintaining", Size(12_000_000)) as bar:
+            for name in ("first", f"second_{'x' * 100}"):
                 bar.now(f"Maintaining {name}")
-                bar.done()
+                bar.add(6_000_000)
         drawn = screen.text()
     assert "Maintaining second" in drawn
-    assert "2/2" in drawn
+    assert "12,000,000/12,000,000 rows" in drawn, "what is too long is cut, not the figures"
     assert "0:00:0" in drawn
+
+
+def test_the_time_left_follows_from_the_pace_since_the_beginning() -> None:
+    """Also after a first piece of work that took long, and if what is done turns out to be less."""
+    now = [0.0]
+    progress = Progress(console=Console(file=io.StringIO()), get_time=lambda: now[0], speed_estimate_period=1e9)
+    bar = Bar(progress, "Maintaining", Size(100))
+    (task,) = progress.tasks
+    now[0] = 1000.0
+    bar.add(50)
+    assert (task.speed, task.time_remaining) == (0.05, 1000)
+    now[0] = 2000.0
+    bar.reached(0.25, Size(100))
+    assert (task.completed, task.speed, task.time_remaining) == (25, 0.0125, 6000)
+
+
+def test_the_share_of_tasks_tells_how_many_rows_are_done() -> None:
+    """Tasks alone are counted as such; a size that is found later takes their place."""
+    progress = Progress(console=Console(file=io.StringIO()))
+    bar = Bar(progress, "Loading", None)
+    (task,) = progress.tasks
+    assert (task.total, task.fields["amount"]) == (None, "")
+    bar.reached(0.5, Size(8, "tasks"))
+    assert (task.completed, task.total, task.fields["amount"]) == (4, 8, "4/8 tasks")
+    bar.reached(0.75, Size(6_000_000, is_estimate=True))
+    assert (task.completed, task.fields["amount"]) == (4_500_000, "~4,500,000/6,000,000 rows")
+    bar.reached(0.5, Size(3_000_000, "bytes", is_estimate=True))
+    assert (task.completed, task.fields["amount"]) == (1_500_000, "~1.5/3.0 MB")
+
+
+@dataclass
+class Stage:
+    numCompletedTasks: int  # noqa: N815
+    numTasks: int  # noqa: N815
+
+
+class Tracker:
+    """What Spark tells of the stages that run now."""
+
+    def __init__(self, **stages: Stage) -> None:
+        self._stages = {int(name[1:]): stage for name, stage in stages.items()}
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+        return [*self._stages, 99]
+
+    def getStageInfo(self, number: int) -> Stage | None:  # noqa: N802
+        return self._stages.get(number)
+
+
+def test_stages_that_have_ended_have_done_their_tasks() -> None:
+    stages = Stages()
+    assert stages.look(Tracker()) == (0, 0)
+    assert stages.look(Tracker(s1=Stage(3, 8))) == (3, 8)
+    assert stages.look(Tracker(s2=Stage(0, 2))) == (8, 10)
+    assert stages.look(Tracker()) == (10, 10)
+
+
+def test_files_tell_their_rows_or_bytes(tmp_path: Path) -> None:
+    many = tmp_path / "many"
+    (many / "day=1").mkdir(parents=True)
+    for place in (tmp_path / "one.parquet", many / "day=1" / "a.parquet"):
+        pq.write_table(pa.table({"id": range(10)}), place)
+    (many / "_SUCCESS").write_text("no data")
+    write_deltalake(tmp_path / "delta", pa.table({"id": range(7)}))
+    (tmp_path / "a.csv").write_text("id\n1\n")
+
+    def size(kind: str, *names: str) -> tuple[int, str]:
+        found = size_of(Source(tuple(tmp_path / name for name in names), kind))
+        assert found.is_estimate, "of what is done of it Spark's tasks tell the share only"
+        return found.total, found.unit
+
+    assert size("parquet", "one.parquet", "many") == (20, "rows")
+    assert size("delta", "delta") == (7, "rows")
+    assert size("csv", "a.csv", "a.csv") == (10, "bytes")
 
 
 def test_work_of_unknown_length_is_drawn_too() -> None:
@@ -78,10 +162,39 @@ def test_work_of_unknown_length_is_drawn_too() -> None:
 
 
 def test_nothing_is_drawn_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
-    with steps("Maintaining", 1) as bar, working("Loading"):
+    def never() -> Size:
+        raise AssertionError("nobody sees it")
+
+    with steps("Maintaining", Size(1)) as bar, working("Loading", never):
         bar.now("x")
-        bar.done()
+        bar.add(1)
     assert capfd.readouterr() == ("", "")
+
+
+def test_jobs_take_the_rows_of_their_views_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: what is counted never exceeds what was pending, in whatever order jobs come, and ends with all of it."""
+    counted: list[int] = []
+    events = Events()
+
+    class Counting(Bar):
+        def add(self, amount: int) -> None:
+            counted.append(amount)
+
+    @contextmanager
+    def drawn(_: str, size: Size) -> Iterator[Bar]:
+        assert size == Size(130)
+        yield Counting(None, "", size)
+
+    def maintain(name: str) -> None:
+        if name == "upper":
+            events.emit("job.done", view="lower", from_csn=1, to_csn=2, rows=90)
+            events.emit("job.done", view="elsewhere", from_csn=1, to_csn=2, rows=5)
+            raise FreshviewError("view upper", "failed")
+        events.emit("job.done", view="lower", from_csn=2, to_csn=3, rows=90)
+
+    monkeypatch.setattr("freshview.cli.upkeep.steps", drawn)
+    assert _each("Maintaining", {"upper": 30, "lower": 100}, maintain, events) == ["upper"]
+    assert [n for n in counted if n] == [90, 30, 10]
 
 
 def _press() -> None:

@@ -11,7 +11,7 @@ import typer
 
 from freshview.cli.output import say, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
-from freshview.cli.progress import working
+from freshview.cli.progress import Size, working
 from freshview.display import counted
 from freshview.errors import AlreadyExists, InvalidStatement, NotFound
 
@@ -55,7 +55,7 @@ def load(
     begun = time.monotonic()
     with place.connect() as warehouse:
         schema = _schema_of(warehouse, place, table, create)
-        with working(f"Loading {source} into {table}"):
+        with working(f"Loading {table}", lambda: size_of(source)):
             rows, csn = _load(warehouse, source, table, schema, _names(key), upsert)
     seconds = time.monotonic() - begun
     if json:
@@ -91,6 +91,21 @@ def _source(files: list[Path], format: Kind | None, delimiter: str, header: bool
     if found is None:
         raise InvalidStatement(f"file {paths[0]}", "its name tells no format", f"Give --format: {', '.join(FORMATS)}.")
     return Source(paths, found, delimiter, header, null)
+
+
+def size_of(source: Source) -> Size:
+    """How much there is to read: rows where the files tell of them, else bytes."""
+    import pyarrow.parquet as pq
+
+    from freshview.spark.loading import data_files
+    from freshview.storage.external import describe, open_external
+
+    if source.format == "delta":
+        return Size(sum(describe(open_external(str(p))).rows for p in source.paths), "rows", is_estimate=True)
+    files = [f for path in source.paths for f in data_files(path)]
+    if source.format == "parquet":
+        return Size(sum(pq.read_metadata(f).num_rows for f in files), "rows", is_estimate=True)
+    return Size(sum(f.stat().st_size for f in files), "bytes", is_estimate=True)
 
 
 def _schema_of(warehouse: Warehouse, place: Place, table: str, create: bool) -> Schema | None:

@@ -1,6 +1,7 @@
-"""Progress of long work, on a screen only: what is done, for how long, and how long it may take yet.
+"""Progress of long work, on a screen only: how much is done, for how long, and how long it may take yet.
 
-It is drawn on stderr, so that answers on stdout stay clean; where stderr is no screen, nothing is drawn.
+It is drawn on stderr, so that answers on stdout stay clean; where stderr is no screen, nothing is drawn. The time left
+follows from the pace since the work began.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -18,41 +20,76 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _EVERY = 0.2  # seconds between two looks at Spark
+_WHOLE_WORK = 1e9  # seconds of the past that the pace is taken from: all of them
 
 
-class Steps:
-    """Steps of known number, and the one that is being done."""
+@dataclass(frozen=True)
+class Size:
+    """How much there is to do."""
 
-    def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
+    total: int
+    unit: str = "rows"
+    is_estimate: bool = False  # not its total, but what of it is done
+
+    def told(self, done: int) -> str:
+        about = "~" if self.is_estimate else ""
+        if self.unit == "bytes":
+            return f"{about}{done / 1e6:,.1f}/{self.total / 1e6:,.1f} MB"
+        return f"{about}{done:,}/{self.total:,} {self.unit}"
+
+
+class Bar:
+    """How much is done, and what is being done."""
+
+    def __init__(self, progress: Progress | None, what: str, size: Size | None) -> None:
         self._progress = progress
-        self._task = task
+        self._task: TaskID | None = None
+        self._size = size
+        self._done = 0
+        if progress is not None:
+            self._task = progress.add_task(what, total=size.total if size else None, amount="")
+            self.add(0)  # the pace is measured from here
 
     def now(self, what: str) -> None:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, description=what)
 
-    def done(self, steps: int = 1) -> None:
+    def add(self, amount: int) -> None:
         if self._progress is not None and self._task is not None:
-            self._progress.advance(self._task, steps)
+            self._done += amount
+            self._progress.advance(self._task, amount)
+            self._progress.update(self._task, amount=self._size.told(self._done) if self._size else "")
+
+    def reached(self, share: float, size: Size) -> None:
+        """So much of it is done, as far as one can tell; of what it is may turn out on the way."""
+        if self._progress is not None and self._task is not None and self._size != size:
+            self._size = size
+            self._progress.update(self._task, total=size.total)
+            self.add(0)
+        self.add(round(share * size.total) - self._done)
 
 
 @contextmanager
-def steps(what: str, total: int) -> Iterator[Steps]:
-    """A bar over steps of known number, with the time left by the pace so far."""
+def steps(what: str, size: Size) -> Iterator[Bar]:
+    """A bar over work of known size."""
     with _drawn() as progress:
-        yield Steps(progress, progress.add_task(what, total=total) if progress is not None else None)
+        yield Bar(progress, what, size)
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """A bar over whatever Spark is doing: the tasks of its stages. Until there are any, a pulse."""
+def working(what: str, size: Callable[[], Size] | None = None) -> Iterator[None]:
+    """A bar over what Spark is doing: the share of its tasks that are done, of a size if that can be told.
+
+    Until Spark has tasks, a pulse. `size` is asked for in another thread, and only if something is drawn.
+    """
     with _drawn() as progress:
         if progress is None:
             yield
             return
-        task = progress.add_task(what, total=None)
         ended = threading.Event()
-        watcher = threading.Thread(target=_watch, args=(progress, task, ended), name="freshview-progress", daemon=True)
+        watcher = threading.Thread(
+            target=_watch, args=(Bar(progress, what, None), size, ended), name="freshview-progress", daemon=True
+        )
         watcher.start()
         try:
             yield
@@ -66,41 +103,54 @@ def _drawn() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.table import Column
 
+    # What is too long for a narrow screen is what is being done; figures are never cut off.
+    what = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+    amount = TextColumn("{task.fields[amount]}", markup=False)
+    columns = (
+        SpinnerColumn(), what, BarColumn(10), amount, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    settings: dict[str, Any] = {"expand": True, "transient": True, "speed_estimate_period": _WHOLE_WORK}
     # A stream of its own: while Spark starts, stderr leads elsewhere.
-    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as screen:
-        columns = (
-            SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-            TimeElapsedColumn(), TimeRemainingColumn(),
-        )  # fmt: skip
-        with Progress(*columns, console=Console(file=screen), transient=True) as progress:
-            yield progress
+    with (
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as screen,
+        Progress(*columns, console=Console(file=screen), **settings) as progress,
+    ):
+        yield progress
 
 
-def _watch(progress: Progress, task: TaskID, ended: threading.Event) -> None:
+def _watch(bar: Bar, ask_size: Callable[[], Size] | None, ended: threading.Event) -> None:
+    size: Size | None = None
+    with suppress(Exception):  # a bar that cannot be drawn stops no work
+        size = ask_size() if ask_size is not None else None
+    stages = Stages()
     while not ended.wait(_EVERY):
-        with suppress(Exception):  # a bar that cannot be drawn stops no work
-            found = _tasks_of_spark()
-            if found is not None:
-                progress.update(task, completed=found[0], total=found[1])
+        with suppress(Exception):
+            done, tasks = stages.look(_tracker())
+            if tasks:
+                bar.reached(done / tasks, size or Size(tasks, "tasks"))
 
 
-def _tasks_of_spark() -> tuple[int, int] | None:
-    """Tasks done and tasks in all, of the stages that run now; None if nothing runs, or Spark cannot tell."""
+def _tracker() -> Any:
+    """What Spark tells of its work; over Spark Connect there is no such thing."""
     if "pyspark" not in sys.modules:
-        return None
+        raise LookupError("no Spark yet")
     from pyspark.sql import SparkSession
 
-    tracker = SparkSession.active().sparkContext.statusTracker()
-    stages = [s for s in map(tracker.getStageInfo, tracker.getActiveStageIds()) if s is not None]
-    total = sum(s.numTasks for s in stages)
-    return (sum(s.numCompletedTasks for s in stages), total) if total else None
+    return SparkSession.active().sparkContext.statusTracker()
+
+
+class Stages:
+    """The tasks of all stages that were seen to run. One that runs no more has done all of its tasks."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, tuple[int, int]] = {}
+
+    def look(self, tracker: Any) -> tuple[int, int]:
+        """Tasks done, and tasks in all, up to now."""
+        running = {i: tracker.getStageInfo(i) for i in tracker.getActiveStageIds()}
+        self._tasks = {i: (tasks, tasks) for i, (_, tasks) in self._tasks.items()}
+        self._tasks |= {i: (s.numCompletedTasks, s.numTasks) for i, s in running.items() if s is not None}
+        return sum(done for done, _ in self._tasks.values()), sum(tasks for _, tasks in self._tasks.values())

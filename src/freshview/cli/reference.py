@@ -26,8 +26,13 @@ every example.
 Exit codes: 0 all went well; 1 an error, told in one sentence on stderr, or a check that is not ok; 2 the command was
 not understood; 130 interrupted by Ctrl-C (what was committed stays, the rest was rolled back).
 
-`--json` prints JSON on stdout and nothing else. Progress is drawn on stderr, if that is a screen. `freshview
---install-completion` teaches your shell to complete commands and options.
+`--json` prints JSON on stdout and nothing else. `freshview --install-completion` teaches your shell to complete
+commands and options.
+
+Long work draws a bar on stderr, if that is a screen: how much is done, for how long, and the time left at the pace so
+far. Views and tables are counted in rows: those that are pending, stored or in the files to be loaded (of CSV and JSON
+bytes are counted). A `~` marks what follows from the share of Spark's tasks that are done; of queries the tasks
+themselves are shown.
 """
 _SHARED = {"warehouse", "catalog", "verbose", "help"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +12,14 @@ import typer
 from freshview.cli.look import job_fields, print_jobs
 from freshview.cli.output import complain, say, table, write, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
-from freshview.cli.progress import steps, working
+from freshview.cli.progress import Size, steps, working
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.interruption import is_asked_to_stop
 
 if TYPE_CHECKING:
     from freshview.catalog.views import Job
     from freshview.checks import CheckReport
+    from freshview.events import Events
     from freshview.warehouse import Warehouse
 
 ViewNames = Annotated[list[str] | None, typer.Argument(help="Views; all of them if left out.")]
@@ -33,12 +34,11 @@ def maintain(place: Place, views: ViewNames = None, json: JsonOption = False) ->
     """
     jobs: list[Job] = []
     with place.connect() as warehouse:
-        names = _views(warehouse, views)
 
         def one(name: str) -> None:
             jobs.extend(warehouse.maintain([name], show=bool(views)))
 
-        failed = _each("Maintaining", names, one)
+        failed = _each("Maintaining", _pending(warehouse, views), one, warehouse.events)
     if json:
         write_json({"jobs": [job_fields(j) for j in jobs], "failed": failed})
     elif jobs:
@@ -67,13 +67,14 @@ def refresh(
     how = " FULL" if full else " PROPAGATE" if propagate else " PARTIAL" if partial else ""
     done: list[dict[str, Any]] = []
     with place.connect() as warehouse:
-        names = _views(warehouse, views)
+        pending = _pending(warehouse, views)
+        rows = dict.fromkeys(pending, 0) if full else pending  # all rows are computed then, and nobody has counted them
 
         def one(name: str) -> None:
             outcome = warehouse.sql(f"REFRESH MATERIALIZED VIEW {_quoted(name)}{how}")
             done.append({"view": name, "rows": outcome.rows, "csn": outcome.csn})
 
-        failed = _each("Refreshing", names, one)
+        failed = _each("Refreshing", rows, one, warehouse.events)
     if json:
         write_json({"views": done, "failed": failed})
     elif done:
@@ -104,12 +105,14 @@ def check(
     """Verify what is stored: a view equals its definition, a table keeps its key. The exit code is 1 if not."""
     reports: list[CheckReport] = []
     with place.connect() as warehouse:
-        chosen = names or [t.name for t in warehouse.status().tables if t.kind == "view" or not invariant]
+        stored = {t.name: t for t in warehouse.status().tables}
+        chosen = names or [t.name for t in stored.values() if t.kind == "view" or not invariant]
+        rows = {n: stored[n].rows_in_main + stored[n].pending_rows if n in stored else 0 for n in chosen}
 
         def one(name: str) -> None:
             reports.append(warehouse.check(name, invariant=invariant))
 
-        failed = _each("Checking", chosen, one)
+        failed = _each("Checking", rows, one)
     if json:
         write_json([asdict(r) for r in reports])
     else:
@@ -140,13 +143,14 @@ def checkpoint(
     """Fold the small changes of tables and views into their Delta tables, so that any Delta reader sees them."""
     done: list[dict[str, Any]] = []
     with place.connect() as warehouse:
-        due = [t.name for t in warehouse.status().tables if t.kind != "external" and t.pending_segments]
+        due = {t.name: t.pending_rows for t in warehouse.status().tables if t.kind != "external" and t.pending_segments}
+        rows = {name: due.get(name, 0) for name in tables} if tables else due
 
         def one(name: str) -> None:
             outcome = warehouse.sql(f"CHECKPOINT {_quoted(name)}")
             done.append({"name": name, "rows": outcome.rows, "csn": outcome.csn})
 
-        failed = _each("Checkpointing", tables or due, one)
+        failed = _each("Checkpointing", rows, one)
     if json:
         write_json({"checkpoints": done, "failed": failed})
     elif done:
@@ -180,20 +184,35 @@ def vacuum(
         say(report.held_by)
 
 
-def _views(warehouse: Warehouse, asked: Iterable[str] | None) -> list[str]:
-    """The views that were asked for, each of which must exist; else all."""
-    if not asked:
-        return [t.name for t in warehouse.status().tables if t.kind == "view"]
-    for name in asked:
+def _pending(warehouse: Warehouse, asked: Iterable[str] | None) -> dict[str, int]:
+    """Views with the rows that they have not seen: those that were asked for, each of which must exist; else all."""
+    from freshview.relation.schema import fold
+
+    for name in asked or ():
         warehouse.history(name)  # says what is wrong with the name
-    return list(asked)
+    found = {fold(v.name): v for v in warehouse.status().views}
+    return {found[n].name: found[n].pending_rows for n in (map(fold, asked) if asked else found) if n in found}
 
 
-def _each(what: str, names: list[str], act: Callable[[str], None]) -> list[str]:
-    """Do it for each name, with a bar; those that failed, each told in a sentence when all are through."""
+def _each(what: str, rows: Mapping[str, int], act: Callable[[str], None], events: Events | None = None) -> list[str]:
+    """Do it for each name, with a bar over their rows, or over the names where none has rows.
+
+    Jobs that are done on the way, as events tell, take their rows away. Those that failed are each told in a sentence
+    when all are through.
+    """
     failed: dict[str, str] = {}
-    with steps(what, len(names)) as bar:
-        for name in names:
+    left = dict(rows) if any(rows.values()) else dict.fromkeys(rows, 1)
+    size = Size(sum(left.values()), "rows" if any(rows.values()) else "done")
+    with steps(what, size) as bar:
+
+        def gone(name: str, most: int) -> None:
+            taken = min(left.get(name, 0), most)
+            left[name] = left.get(name, 0) - taken
+            bar.add(taken)
+
+        if events is not None:
+            events.listen(lambda e: gone(e.details["view"], e.details["rows"]) if e.name == "job.done" else None)
+        for name in rows:
             bar.now(f"{what} {name}")
             try:
                 act(name)
@@ -201,7 +220,7 @@ def _each(what: str, names: list[str], act: Callable[[str], None]) -> list[str]:
                 if is_asked_to_stop():
                     raise
                 failed[name] = str(error)
-            bar.done()
+            gone(name, left[name])
     for name, told in failed.items():
         complain(told if name in told else f"{name}: {told}")
     return list(failed)

@@ -51,12 +51,18 @@ def format_of(path: Path) -> str | None:
     if (path / "_delta_log").is_dir():
         return "delta"
     if path.is_dir():
-        inside = (p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.startswith((".", "_")))
-        return next((f for f in map(format_of, inside) if f is not None), None)
+        return next((f for f in map(format_of, data_files(path)) if f is not None), None)
     name = path.name.lower()
     for ending in _COMPRESSED:
         name = name.removesuffix(ending)
     return _ENDINGS.get(name.rpartition(".")[2])
+
+
+def data_files(path: Path) -> list[Path]:
+    """The file, or those in a folder that hold data: a dot or underscore in front of a name says it does not."""
+    if path.is_file():
+        return [path]
+    return [p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.startswith((".", "_"))]
 
 
 def read_source(engine: SparkEngine, source: Source, table: str, schema: Schema | None) -> DataFrame:
