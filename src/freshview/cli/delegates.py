@@ -11,18 +11,24 @@ import typer
 from freshview.cli.place import Command, Place, command
 from freshview.errors import FreshviewError
 
-Arguments = Annotated[list[str] | None, typer.Argument(help="Handed on as they are.", metavar="[ARGUMENTS]...")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="Handed on as they are.", metavar="ARGUMENTS")]
 
 
 @command
 def demo(place: Place, arguments: Arguments = None) -> None:  # noqa: ARG001
-    """Show in a few minutes, on generated data, what lazy maintenance does. Your warehouse is not touched."""
+    """Show in a few minutes, on generated data, what lazy maintenance does. Your warehouse is not touched.
+
+    `freshview demo -- --help` lists its options.
+    """
     _delegate("demo", "freshview.demo", arguments or [])
 
 
 @command
 def bench(place: Place, arguments: Arguments = None) -> None:  # noqa: ARG001
-    """Measure: run benchmark suites and write their figures. `freshview bench -- --help` lists suites and options."""
+    """Measure: run benchmark suites and write their figures.
+
+    `freshview bench -- --help` lists suites and options.
+    """
     _delegate("bench", "freshview.bench.__main__", arguments or [])
 
 
@@ -44,7 +50,7 @@ def _delegate(name: str, module: str, arguments: list[str]) -> None:
 
 
 COMMANDS = (
-    Command(demo, "Begin", ("freshview demo",), takes_any=True),
+    Command(demo, "Begin", ("freshview demo", "freshview demo --scale 0.1 --keep shop"), takes_any=True),
     Command(
         bench, "Measure", ("freshview bench lazy --scale 0.1 --repeat 3", "freshview bench -- --help"), takes_any=True
     ),

@@ -37,7 +37,7 @@ class Finding:
 
 @command
 def doctor(place: Place, json: JsonOption = False) -> None:
-    """Look at Python, Java, memory, packages, folder and catalog. The exit code is 1 if something will not do."""
+    """See whether Python, Java, memory, packages, folder and catalog will do. The exit code is 1 if one will not."""
     findings = examine(place)
     if json:
         write_json([asdict(f) for f in findings])

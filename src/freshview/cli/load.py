@@ -31,24 +31,26 @@ class Kind(StrEnum):
 @command
 def load(
     place: Place,
-    table: Annotated[str, typer.Argument(help="The table.")],
+    table: Annotated[str, typer.Argument(help="The table to load into.")],
     files: Annotated[list[Path], typer.Argument(help="Files or folders: CSV, JSON, Parquet, Delta.")],
-    format: Annotated[Kind | None, typer.Option("--format", help="If the names of the files do not tell.")] = None,
+    format: Annotated[
+        Kind | None, typer.Option("--format", help="The format, if the names of the files do not tell.")
+    ] = None,
     create: Annotated[bool, typer.Option("--create", help="Make the table, with the columns of the files.")] = False,
-    key: Annotated[str, typer.Option("--key", help="Primary key of the new table: a, or a,b.")] = "",
+    key: Annotated[str, typer.Option("--key", help="With --create: the primary key, as in id, or a,b.")] = "",
     upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows whose primary key exists.")] = False,
-    delimiter: Annotated[str, typer.Option("--delimiter", help="Between the fields of CSV.")] = ",",
+    delimiter: Annotated[str, typer.Option("--delimiter", help="What stands between the fields of CSV.")] = ",",
     header: Annotated[
         bool,
         typer.Option("--header/--no-header", help="The first line of CSV names the columns; else they go by place."),
     ] = True,
-    null: Annotated[str, typer.Option("--null", help="What stands for NULL in CSV.")] = "",
+    null: Annotated[str, typer.Option("--null", help="What stands for NULL in CSV; else an empty field.")] = "",
     json: JsonOption = False,
 ) -> None:
     """Load files into a table: all rows in one transaction, or none.
 
-    Columns go by name; those that a file lacks become NULL, those that the table lacks are an error. Texts of CSV
-    become values as by Spark's CAST.
+    Columns go by name. One that the files lack becomes NULL; one that the table lacks is an error, and so is a value
+    that is not of its column's type. The texts of CSV become values as by Spark's CAST.
     """
     _check_options(create, key, upsert)
     source = _source(files, format, delimiter, header, null)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @command
 def views(place: Place, json: JsonOption = False) -> None:
-    """List the materialized views: mode, frontier, pending tasks, age of the oldest, condition."""
+    """List the materialized views: how each is maintained, how far it is, what is pending, and since when."""
     from freshview.maintenance.overview import overview
 
     with place.open_catalog() as catalog:
@@ -46,7 +46,10 @@ def tasks(place: Place, json: JsonOption = False) -> None:
 
 @command
 def status(place: Place, json: JsonOption = False) -> None:
-    """Tell where the warehouse stands: commits, tables, views, and who holds back old versions."""
+    """Tell where the warehouse stands: last commit, tables, views, the mode that would suit each view.
+
+    And who has kept old versions from being removed for long, if anybody has.
+    """
     from freshview.standing import standing
 
     with place.open_catalog() as catalog:
@@ -62,7 +65,7 @@ def status(place: Place, json: JsonOption = False) -> None:
 def history(
     place: Place,
     view: Annotated[str | None, typer.Argument(help="A view; all of them if left out.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many jobs.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many jobs at most, the newest.")] = 50,
     json: JsonOption = False,
 ) -> None:
     """List past maintenance jobs, oldest first: what they read, what they changed, how long they took."""

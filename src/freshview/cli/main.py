@@ -36,7 +36,20 @@ VersionOption = Annotated[
 ]
 
 
-@app.callback()
+_ABOUT = """\
+Lazily maintained, always fresh materialized views on Apache Spark.
+
+A warehouse is a folder with tables and materialized views; its catalog is a small database that knows what is in it. \
+Each commit has a number, its CSN. What a view has not seen yet are its tasks; its frontier is the CSN up to which it \
+has seen all. A query first brings the views that it reads up to date, unless they are deferred; maintaining them before saves it \
+that time.
+
+See it work: freshview demo. Begin: freshview init, then freshview sql "CREATE TABLE …", freshview load, or freshview \
+shell. Each command tells more with --help, and has examples there.\
+"""
+
+
+@app.callback(help=_ABOUT)
 def freshview(
     ctx: typer.Context,
     warehouse: WarehouseOption = None,
@@ -44,14 +57,16 @@ def freshview(
     verbose: VerboseOption = False,
     version: VersionOption = False,  # noqa: ARG001
 ) -> None:
-    """Lazily maintained, always fresh materialized views on Apache Spark."""
+    """The options that stand before a command's name."""
     ctx.obj = place_from(warehouse, catalog, verbose)
 
 
 def _register(command: Command) -> None:
     examples = "\n\n".join(["Examples:", *(escape(example) for example in command.examples)])
     settings = {"allow_extra_args": True, "ignore_unknown_options": True} if command.takes_any else None
-    app.command(command.name, epilog=examples, rich_help_panel=command.panel, context_settings=settings)(command.run)
+    app.command(
+        command.name, help=command.help, epilog=examples, rich_help_panel=command.panel, context_settings=settings
+    )(command.run)
 
 
 for _command in COMMANDS:

@@ -32,11 +32,11 @@ INTERRUPTED = 130
 
 WarehouseOption = Annotated[
     Path | None,
-    typer.Option("--warehouse", "-w", help="Folder of the warehouse, or FRESHVIEW_WAREHOUSE; else 'warehouse'."),
+    typer.Option("--warehouse", "-w", help="The warehouse's folder; else FRESHVIEW_WAREHOUSE, else ./warehouse."),
 ]
 CatalogOption = Annotated[
     str | None,
-    typer.Option("--catalog", help="Database URL of the catalog, or FRESHVIEW_CATALOG; else SQLite in the folder."),
+    typer.Option("--catalog", help="The catalog's database URL; else FRESHVIEW_CATALOG, else SQLite in the folder."),
 ]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Spark's log, warnings and tracebacks.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
@@ -95,6 +95,12 @@ class Command:
     @property
     def name(self) -> str:
         return self.run.__name__.rstrip("_")
+
+    @property
+    def help(self) -> str:
+        """What the command says of itself: a line per paragraph, for whoever prints it to break."""
+        told = inspect.getdoc(self.run) or ""
+        return "\n\n".join(" ".join(paragraph.split()) for paragraph in told.split("\n\n"))
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

@@ -28,15 +28,18 @@ class Format(StrEnum):
 @command
 def sql(
     place: Place,
-    statement: Annotated[str | None, typer.Argument(help="Statements, with semicolons between them.")] = None,
+    statement: Annotated[
+        str | None, typer.Argument(help="SQL, with semicolons between statements; else from --file or a pipe.")
+    ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the statements from a file.")] = None,
     format: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.table,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     freshness: Annotated[
-        str | None, typer.Option("--freshness", help="fresh, any, or how old a view may be: 30s, 10m, 2h, 1d.")
+        str | None,
+        typer.Option("--freshness", help="Of views: fresh, any (as stored), or how old at most: 30s, 10m, 2h, 1d."),
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", help="Read everything as it was: a CSN, or a time in ISO 8601.")
+        str | None, typer.Option("--as-of", help="Read all as it was then: a CSN, or a time: 2030-01-31T08:00.")
     ] = None,
 ) -> None:
     """Run SQL: a statement, a file, or what comes through a pipe.

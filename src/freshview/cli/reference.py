@@ -53,7 +53,7 @@ def _section(command: Command, parsed: Any) -> str:
     arguments = [p for p in parsed.params if p.param_type_name == "argument"]
     options = [p for p in parsed.params if p.param_type_name == "option" and p.name not in _SHARED]
     usage = " ".join([f"freshview {command.name}", *(["[OPTIONS]"] * bool(options)), *map(_argument, arguments)])
-    lines = [f"## freshview {command.name}", "", " ".join(usage.split()).join(("`", "`")), "", _paragraphs(parsed.help)]
+    lines = [f"## freshview {command.name}", "", " ".join(usage.split()).join(("`", "`")), "", command.help]
     rows = [f"| `{_argument(p)}` | {p.help} |" for p in arguments]
     rows += [f"| {_option(p)} | {_cell(p)} |" for p in options]
     if rows:
@@ -77,10 +77,6 @@ def _cell(parameter: Any) -> str:
     if parameter.is_flag or told in (None, ""):
         return str(parameter.help)
     return f"{parameter.help} Default: `{told}`."
-
-
-def _paragraphs(help_text: str) -> str:
-    return "\n\n".join(" ".join(p.split()) for p in help_text.replace("\\\\", "\\").split("\n\n"))
 
 
 if __name__ == "__main__":

@@ -31,12 +31,20 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def serve(
     place: Place,
     path: Annotated[Path | None, typer.Argument(help="Folder of the warehouse; the same as -w.")] = None,
-    policy: Annotated[str, typer.Option(help="Which view first: oldest, use or size.")] = "oldest",
-    busy_load: Annotated[float, typer.Option(help="Sleep while more processes per core want to run.")] = 2.0,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Which view first: oldest (waits longest), use (queried next, as expected), size (most pending)."
+        ),
+    ] = "oldest",
+    busy_load: Annotated[float, typer.Option(help="Wait while the machine's load per core is above this.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Maintain what is pending now, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each job.")] = False,
 ) -> None:
-    """Maintain the views of a warehouse in the background, until told to stop (SIGINT, SIGTERM)."""
+    """Keep the views of a warehouse fresh, in the background, until told to stop (Ctrl-C, SIGTERM).
+
+    It works while the machine is not busy. Deferred views follow their own policies.
+    """
     place = replace(place, folder=path) if path is not None else place
     place.require()
     failed: list[str] = []

@@ -140,7 +140,7 @@ class Shell:
 
 @command
 def shell(place: Place) -> None:
-    r"""Type SQL: history, completion, statements over several lines, BEGIN, COMMIT and ROLLBACK. \\? tells more."""
+    r"""Type SQL: history, completion, statements over several lines, BEGIN, COMMIT and ROLLBACK. \? tells more."""
     with Running(place) as running:
         typed = sys.stdin.isatty()
         if typed:

@@ -27,10 +27,10 @@ ViewNames = Annotated[list[str] | None, typer.Argument(help="Views; all of them 
 
 @command
 def maintain(place: Place, views: ViewNames = None, json: JsonOption = False) -> None:
-    """Bring views up to date now. A view that cannot be does not stop the others; the exit code is then 1.
+    """Bring views up to date now, so that the next query need not.
 
-    A deferred view is refreshed if it is named. If not, its changes are computed and kept aside (propagated), and it
-    shows what it showed.
+    A view that cannot be does not stop the others; the exit code is then 1. A deferred view is refreshed if it is
+    named; if not, its changes are computed and kept aside (propagated), and it shows what it showed.
     """
     jobs: list[Job] = []
     with place.connect() as warehouse:
@@ -51,7 +51,7 @@ def maintain(place: Place, views: ViewNames = None, json: JsonOption = False) ->
 @command
 def refresh(
     place: Place,
-    views: Annotated[list[str], typer.Argument(help="Views.")],
+    views: Annotated[list[str], typer.Argument(help="The views.")],
     full: Annotated[bool, typer.Option("--full", help="Compute all of it anew, from the definition.")] = False,
     propagate: Annotated[
         bool, typer.Option("--propagate", help="Deferred views: compute the change, and keep it aside.")
@@ -61,7 +61,11 @@ def refresh(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Refresh views: bring each up to date by its own rules, compute it anew, or do a deferred view's work in parts."""
+    """Refresh views, as REFRESH MATERIALIZED VIEW does: bring each up to date, or compute it anew with --full.
+
+    The work on a deferred view can be done in parts: --propagate at any time, since readers notice nothing; then
+    --partial, which takes no time.
+    """
     if full + propagate + partial > 1:
         raise InvalidStatement("--full, --propagate and --partial", "are different things", "Give one of them.")
     how = " FULL" if full else " PROPAGATE" if propagate else " PARTIAL" if partial else ""
@@ -83,7 +87,7 @@ def refresh(
 
 
 @command
-def explain(place: Place, view: Annotated[str, typer.Argument(help="A view.")], json: JsonOption = False) -> None:
+def explain(place: Place, view: Annotated[str, typer.Argument(help="The view.")], json: JsonOption = False) -> None:
     """Tell how a view is stored and maintained, operator by operator, and the query that a refresh runs."""
     with place.connect() as warehouse, working(f"Explaining {view}"):
         text = warehouse.explain(view)
@@ -98,7 +102,8 @@ def check(
     place: Place,
     names: Annotated[list[str] | None, typer.Argument(help="Views and tables; all of them if left out.")] = None,
     invariant: Annotated[
-        bool, typer.Option("--invariant", help="Views only: also what their mode promises, in the terms of DEFER.")
+        bool,
+        typer.Option("--invariant", help="Views only: check too what lazy, eager or deferred maintenance promises."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -137,10 +142,12 @@ def _print_checks(reports: list[CheckReport]) -> None:
 @command
 def checkpoint(
     place: Place,
-    tables: Annotated[list[str] | None, typer.Argument(help="Tables; all with something to fold if left out.")] = None,
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Tables and views; all that have changes if left out.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Fold the small changes of tables and views into their Delta tables, so that any Delta reader sees them."""
+    """Fold the changes that were stored since the last time into the Delta tables, where any Delta reader sees them."""
     done: list[dict[str, Any]] = []
     with place.connect() as warehouse:
         due = {t.name: t.pending_rows for t in warehouse.status().tables if t.kind != "external" and t.pending_segments}
@@ -164,7 +171,7 @@ def checkpoint(
 def vacuum(
     place: Place,
     retain_hours: Annotated[
-        float, typer.Option("--retain-hours", min=0, help="Keep what was current within so many hours.")
+        float, typer.Option("--retain-hours", min=0, help="The last so many hours stay readable (sql --as-of).")
     ] = 24,
     json: JsonOption = False,
 ) -> None:
