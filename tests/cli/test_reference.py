@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.cli.calls import call
 
 from freshview.cli import reference
@@ -34,6 +35,16 @@ def test_every_command_is_listed() -> None:
     }  # fmt: skip
     assert wanted <= {c.name for c in COMMANDS}
     assert all(name in shown for name in wanted)
+
+
+def test_help_breaks_lines_where_the_screen_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where they end in the source; and a backslash is one."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    lines = [line.strip() for name in ("sql", "shell") for line in call(name, "--help").stdout.splitlines()]
+    for command in COMMANDS:
+        if command.name in ("sql", "shell"):
+            assert set(filter(None, command.help.split("\n"))) <= set(lines)
+    assert any(line.endswith(" \\? tells more.") for line in lines)
 
 
 def test_version() -> None:

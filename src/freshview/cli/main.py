@@ -41,8 +41,8 @@ Lazily maintained, always fresh materialized views on Apache Spark.
 
 A warehouse is a folder with tables and materialized views; its catalog is a small database that knows what is in it. \
 Each commit has a number, its CSN. What a view has not seen yet are its tasks; its frontier is the CSN up to which it \
-has seen all. A query first brings the views that it reads up to date, unless they are deferred; maintaining them before saves it \
-that time.
+has seen all. A query first brings the views that it reads up to date, unless they are deferred; maintaining them \
+before saves it that time.
 
 See it work: freshview demo. Begin: freshview init, then freshview sql "CREATE TABLE …", freshview load, or freshview \
 shell. Each command tells more with --help, and has examples there.\
