@@ -115,6 +115,13 @@ def test_a_lazy_view_over_a_deferred_one_is_fresh(shop: Warehouse) -> None:
     assert shop.check("v", invariant=True).ok
 
 
+def test_a_stored_view_is_a_bag(shop: Warehouse) -> None:
+    """Composition and invariants cancel whole rows: they rely on it, whatever key the view's table has."""
+    make(shop, "v", "SELECT * FROM customer")
+    assert shop._catalog.relation("customer").schema.key == ("custId",)
+    assert shop._catalog.relation("v").schema.key == ()
+
+
 # -- statements ----------------------------------------------------------------------------------------
 
 
