@@ -22,14 +22,15 @@ from rich.table import Table
 
 import freshview
 from freshview import Warehouse
-from freshview.bench.data import KEYS, V1, V2, tpch
+from freshview.bench.data import V1, V2, tpch
+from freshview.bench.lazy_world import set_mode, upsert
 from freshview.bench.measure import seconds_of
+from freshview.bench.tables import OF_VIEWS, load
 from freshview.errors import AlreadyExists, FreshviewError, NotFound
 from freshview.storage.main import plain
 
 SCALE = 0.05
 _SMALLEST = 0.01
-_TABLES = ("customer", "orders", "lineitem", "nation", "supplier", "partsupp")
 _VIEWS = {"v1": V1, "v2": V2}
 _MODES = ("eager", "lazy")
 _INTERRUPTED = 130
@@ -154,12 +155,12 @@ def _demo(console: Console, folder: Path, scale: float) -> bool:
     """The whole story; True if both views equal their definitions at its end."""
     teller = _Teller(console)
     with teller.doing(f"TPC-H, scale {scale:g}, generated"):
-        data = tpch(folder, scale, _TABLES)
+        data = tpch(folder, scale, OF_VIEWS)
     with freshview.connect(folder / "warehouse") as wh:
         with teller.doing("Spark started"):
             wh.engine()
-        with teller.doing("Tables loaded", len(_TABLES)) as step:
-            step.told = f"{load(wh, data, step):,} rows"
+        with teller.doing("Tables loaded", len(OF_VIEWS)) as step:
+            step.told = f"{load(wh, data, OF_VIEWS, done=step.done):,} rows"
         with teller.doing("Views V1 (4 tables joined, grouped) and V2 (5 tables joined) created", len(_VIEWS)) as step:
             rows = []
             for name, text in _VIEWS.items():
@@ -180,18 +181,6 @@ def _demo(console: Console, folder: Path, scale: float) -> bool:
             "idle time. The total is all that writer and reader waited for.\n"
         )
         return _proved(wh, customers, teller)
-
-
-def load(wh: Warehouse, data: Path, step: _Step) -> int:
-    """The tables of TPC-H, from Parquet files; the rows of all."""
-    session, rows = wh.engine().session, 0
-    for table in _TABLES:
-        source = f"freshview_demo_{table}"
-        session.read.parquet(str(data / f"{table}.parquet")).createOrReplaceTempView(source)
-        rows += wh.sql(f"CREATE TABLE {table} PRIMARY KEY ({KEYS[table]}) AS SELECT * FROM {source}").rows
-        session.catalog.dropTempView(source)
-        step.done()
-    return rows
 
 
 class Movers:
@@ -232,8 +221,7 @@ def _raced(wh: Warehouse, customers: Movers, rounds: int, step: _Step) -> dict[s
     spent = {mode: Spent() for mode in _MODES}
     for round_ in range(rounds):
         for mode in _MODES if round_ % 2 else reversed(_MODES):
-            for view in _VIEWS:
-                wh.sql(f"ALTER MATERIALIZED VIEW {view} SET TBLPROPERTIES ('maintenance'='{mode}')")
+            set_mode(wh, tuple(_VIEWS), mode)
             _round(wh, customers, round_, spent[mode], step)
     return spent
 
@@ -242,7 +230,7 @@ def _round(wh: Warehouse, customers: Movers, round_: int, spent: Spent, step: _S
     before = len(wh.history())
     for number in range(_UPDATES):
         rows = customers.moved(round_ * _UPDATES + number)
-        spent.updates.append(seconds_of(lambda rows=rows: _update(wh, rows)))  # type: ignore[misc]
+        spent.updates.append(seconds_of(lambda rows=rows: upsert(wh, rows)))  # type: ignore[misc]
         step.done()
     for times in (spent.first, spent.again):
         times.append(seconds_of(lambda: _ask(wh)))
@@ -250,11 +238,6 @@ def _round(wh: Warehouse, customers: Movers, round_: int, spent: Spent, step: _S
     jobs = wh.history()[before:]
     spent.jobs += len(jobs)
     spent.refresh += sum(job.seconds for job in jobs)
-
-
-def _update(wh: Warehouse, rows: pa.Table) -> None:
-    with wh.transaction() as tx:
-        tx.upsert("customer", rows)
 
 
 def _ask(wh: Warehouse) -> None:
@@ -297,9 +280,8 @@ def _brief(seconds: float) -> str:
 
 def _proved(wh: Warehouse, customers: Movers, teller: _Teller) -> bool:
     """One more update, seen pending; queries; then both views against their definitions, computed anew by Spark."""
-    for view in _VIEWS:
-        wh.sql(f"ALTER MATERIALIZED VIEW {view} SET TBLPROPERTIES ('maintenance'='lazy')")
-    _update(wh, customers.moved(0))
+    set_mode(wh, tuple(_VIEWS), "lazy")
+    upsert(wh, customers.moved(0))
     waiting = ", ".join(f"{v.name} has {v.pending_tasks} pending task" for v in wh.status().views)
     teller.console.print(f"One more update. Before anybody asks: {waiting}.")
     _ask(wh)

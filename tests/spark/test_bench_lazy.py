@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 import freshview
 from freshview import Warehouse
 from freshview.bench.lazy import _by_statement, _by_upsert, _combining, _many, _raced
-from freshview.bench.lazy_world import Customers, copied, upsert
+from freshview.bench.lazy_world import Customers, upsert
+from freshview.bench.tables import copied
 from freshview.bench.views import exact
 
 
@@ -76,7 +77,7 @@ def test_transactions_are_maintained_one_by_one_or_combined(wh: Warehouse, custo
 def test_a_copy_of_a_warehouse_is_its_own(wh: Warehouse, customers: Customers, tmp_path: Path) -> None:
     before = wh.sql("SELECT * FROM v1").collect()
     wh.close()
-    with copied(tmp_path / "lazy", "one", "two") as copy:
+    with copied(tmp_path / "lazy" / "one", tmp_path / "lazy" / "two") as copy:
         upsert(copy, customers.moved(customers.some(50)))
         assert copy.sql("SELECT sum(n) FROM v1").collect() == [(customers.count,)]
         assert copy.check("v1").ok

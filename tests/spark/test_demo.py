@@ -84,7 +84,7 @@ def test_every_update_of_every_mode_moves_its_customers(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demo, "load", interrupted)
@@ -100,7 +100,7 @@ def test_ctrl_c_leaves_nothing(
 def test_a_view_that_is_wrong_or_behind_is_told(
     wrong: str, pending: dict[str, int], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("_update", "_ask"):
+    for name in ("upsert", "_ask"):
         monkeypatch.setattr(demo, name, lambda *_: None)
     views = [SimpleNamespace(name=v, pending_tasks=pending.get(v, 0)) for v in ("v1", "v2")]
     wh: Any = SimpleNamespace(

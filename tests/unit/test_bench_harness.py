@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from freshview import Warehouse
 from freshview.bench import __main__ as harness
 from freshview.bench import quick
 from freshview.bench.data import tpch
-from freshview.bench.measure import Chart, Figure, Timing, spread
+from freshview.bench.measure import Chart, Figure, Timing, alternated, meanwhile, spread
 from freshview.bench.report import document, reports
+from freshview.bench.tables import copied, forget, new, prepared
+from freshview.bench.views import _Race, _recomputing
 from freshview.errors import NotFound, StorageUnavailable
 
 _CHART = Chart("c", "A chart", {"": {"bar": {"update": 1.0}}})
@@ -26,11 +30,11 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Figure]:
     """What the only step of the only suite gives; all is run in an empty folder."""
     found = [_SLOW]
 
-    def ran(_suite: str, _names: Sequence[str], arguments: Any) -> list[dict[str, Any]]:
+    def ran(_suite: str, _name: str, arguments: Any) -> list[dict[str, Any]]:
         told = [f.as_json() for f in found]
         return quick.marked({"figures": told})["figures"] if arguments.quick else told
 
-    monkeypatch.setattr(harness, "_steps", ran)
+    monkeypatch.setattr(harness, "_step", ran)
     monkeypatch.setattr(harness, "SUITES", {"trial": (lambda *_: [],)})
     monkeypatch.chdir(tmp_path)
     return found
@@ -43,6 +47,7 @@ def test_quick_results_say_so_and_are_never_in_the_documents(
     assert harness.main(["trial", "--quick"]) == 0
     told = capsys.readouterr().out
     assert "QUICK, a trial and no result" in told
+    assert "min; a trial, whose numbers are no results" in told
     assert "slow / fast: 9 × (8 to 10)" in told
     assert "MISS" not in told  # the limit is meant for larger data
     report = json.loads((tmp_path / ".bench" / "quick" / "trial.json").read_text())
@@ -103,31 +108,130 @@ def test_bad_options_are_named(given: list[str], told: str, capsys: pytest.Captu
     assert told in capsys.readouterr().err
 
 
-def test_quick_steps_share_a_process_but_where_the_process_is_measured() -> None:
-    assert quick.groups("views", ["a", "b"]) == [["a", "b"]]
-    assert quick.groups("foundation", ["a", "b"]) == [["a"], ["b"]]
+def test_quick_steps_share_a_process_but_where_the_process_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def processes(suite: str, *options: str) -> list[float]:
+        """Of the steps of a suite that tell in which process they run."""
+        monkeypatch.setattr(harness, "SUITES", {suite: (_load, _lookup)})
+        assert harness.main([suite, "--folder", str(tmp_path), "--out", str(tmp_path / "out"), *options]) == 0
+        report = json.loads((tmp_path / "out" / f"{suite}.json").read_text())
+        return [figure["value"] for figure in report["figures"]]
+
+    def apart(_suite: str, _name: str, _arguments: Any) -> list[dict[str, Any]]:
+        return [Figure("process", 0, None, "", {}).as_json()]
+
+    monkeypatch.setattr(harness, "_apart", apart)
+    monkeypatch.chdir(tmp_path)
+    assert processes("foundation", "--quick") == [0, os.getpid()]
+    assert processes("views", "--quick") == [os.getpid(), os.getpid()]
+    assert processes("views") == [0, 0]
 
 
-def test_steps_of_a_process_give_their_figures_together_or_fail_by_name(
+def _load(*_: object) -> list[Figure]:
+    return [Figure("process", os.getpid(), None, "", {})]
+
+
+def _lookup(*_: object) -> list[Figure]:
+    return _load()
+
+
+_load.__name__, _lookup.__name__ = "load", "lookup"  # as in the foundation suite
+
+
+def test_a_step_of_a_process_gives_its_figures_or_fails_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def one(_folder: Path, scale: float, repeat: int) -> list[Figure]:
-        return [Figure("one", scale * repeat, None, "", {})]
-
-    def two(*_: object) -> list[Figure]:
-        return [Figure("two", 2, None, "", {})]
+        return [Figure("one", scale * repeat, None, "", {}), Figure("two", 2, None, "", {})]
 
     def broken(*_: object) -> list[Figure]:
         raise NotFound("table t", "is not there", "")
 
-    monkeypatch.setattr(harness, "SUITES", {"trial": (one, two, broken)})
+    monkeypatch.setattr(harness, "SUITES", {"trial": (one, broken)})
     options = ["trial", "--folder", str(tmp_path), "--scale", "0.5", "--repeat", "4", "--step"]
-    assert harness.main([*options, "one,two"]) == 0
+    assert harness.main([*options, "one"]) == 0
     assert [(f["name"], f["value"]) for f in json.loads(capsys.readouterr().out)] == [("one", 2.0), ("two", 2)]
-    assert harness.main([*options, "two,broken"]) == 1
+    assert harness.main([*options, "broken"]) == 1
     told = capsys.readouterr()
     assert told.out == ""
     assert "broken: table t: is not there" in told.err
+
+
+def test_a_run_uses_nothing_that_another_has_prepared_but_generated_data(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def fill(wh: Warehouse) -> None:
+        made.append("filled")
+        wh.sql("CREATE TABLE t (k INT PRIMARY KEY)")
+
+    data = tmp_path / "tpch-1"
+    data.mkdir()
+    home = prepared(tmp_path, "one", fill)
+    assert prepared(tmp_path, "one", fill) == home
+    assert made == ["filled"]
+    with copied(home, tmp_path / "copy") as copy, new(tmp_path / "empty") as empty:
+        assert [t.name for t in copy.status().tables] == ["t"]
+        assert not empty.status().tables
+    forget(tmp_path)
+    assert data.exists()
+    prepared(tmp_path, "one", fill)
+    assert len(made) == 2
+
+
+def test_a_warehouse_that_was_not_filled_is_not_taken_for_one_that_was(tmp_path: Path) -> None:
+    def fails(_: Warehouse) -> None:
+        raise NotFound("table t", "is not there", "")
+
+    with pytest.raises(NotFound):
+        prepared(tmp_path, "one", fails)
+    home = prepared(tmp_path, "one", lambda wh: wh.sql("CREATE TABLE t (k INT PRIMARY KEY)"))
+    with copied(home, tmp_path / "copy") as wh:
+        assert [t.name for t in wh.status().tables] == ["t"]
+
+
+def test_what_goes_on_meanwhile_ends_with_the_block_and_fails_it() -> None:
+    done: list[int] = []
+    with meanwhile(lambda: done.append(1)):
+        while len(done) < 3:
+            time.sleep(0.001)
+    ended = len(done)
+    time.sleep(0.01)
+    assert len(done) == ended
+    with pytest.raises(ZeroDivisionError), meanwhile(lambda: 1 // 0):
+        pass
+
+
+def test_actions_take_turns_to_begin_and_what_they_are_given_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0]
+    seen: list[tuple[str, str]] = []
+
+    def given(i: int) -> str:
+        clock[0] += 100
+        return f"turn {i}"
+
+    def a(what: str) -> None:
+        clock[0] += 1
+        seen.append(("a", what))
+
+    def b(what: str) -> None:
+        clock[0] += 2
+        seen.append(("b", what))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("freshview.bench.measure.time.perf_counter", lambda: clock[0])
+        times = alternated({"a": a, "b": b}, repeat=2, warmup=1, given=given)
+    assert seen == [
+        ("a", "turn 0"), ("b", "turn 0"), ("b", "turn 1"), ("a", "turn 1"), ("a", "turn 2"), ("b", "turn 2"),
+    ]  # fmt: skip
+    assert times == {"a": Timing((1, 1)), "b": Timing((2, 2))}
+
+
+def test_recomputing_is_compared_with_the_query_where_it_was_chosen() -> None:
+    races = [_Race([3.0, 0.1], [2.0, 2.0], ["full", "incremental"]), _Race([2.0], [1.0], ["full"])]
+    (figure,) = _recomputing(races)
+    assert (figure.value, figure.spread) == (1.75, (1.5, 2.0))
+    assert _recomputing([_Race([0.1], [1.0], ["incremental"])]) == []
 
 
 def test_a_spread_is_of_rounds_and_leaves_out_the_ends_of_many() -> None:

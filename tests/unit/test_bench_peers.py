@@ -176,11 +176,11 @@ def test_duckdb_and_postgres_answer_alike(folder: Path) -> None:
 def test_a_missing_server_or_program_is_a_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("freshview.bench.peers_postgres.server_tools", lambda: None)
     with pytest.raises(Missing, match="no PostgreSQL server is installed"):
-        postgres(folder, folder, _SCALE)
+        postgres(folder, folder)
     monkeypatch.delenv(INTERPRETER, raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(Missing, match="pathway is not installed here"):
-        pathway(folder, folder, _SCALE)
+        pathway(folder, folder)
 
 
 def test_a_pathway_that_cannot_start_is_a_reason(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from freshview.bench import deferred, foundation, lazy, peers, quick, views
 from freshview.bench.measure import Chart, Figure
 from freshview.bench.report import write as write_documents
+from freshview.bench.tables import forget
 from freshview.errors import FreshviewError
 
 Step = Callable[[Path, float, int], list[Figure]]
@@ -49,9 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.step:
         return _child(arguments)
+    forget(arguments.folder)
     begun = time.monotonic()
     code = max(_run(suite, arguments) for suite in arguments.suites)
-    print(f"took {(time.monotonic() - begun) / 60:.1f} min")
+    trial = "; a trial, whose numbers are no results" if arguments.quick else ""
+    print(f"took {(time.monotonic() - begun) / 60:.1f} min{trial}")
     return code
 
 
@@ -70,15 +73,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(suite: str, arguments: argparse.Namespace) -> int:
-    """All steps of a suite, each in a process of its own; quick ones share some."""
+    """All steps of a suite, each in a process of its own; quick ones share one."""
     figures: list[dict[str, Any]] = []
+    begun = time.monotonic()
     kind = "QUICK, a trial and no result: " if arguments.quick else ""
     print(f"{suite}: {kind}TPC-H scale {arguments.scale:g}, {os.cpu_count()} cores", flush=True)
-    names = [step.__name__ for step in SUITES[suite]]
-    for steps in quick.groups(suite, names) if arguments.quick else [[name] for name in names]:
-        found = _steps(suite, steps, arguments)
+    for step in SUITES[suite]:
+        found = _step(suite, step.__name__, arguments)
         if found is None:
-            print(f"  {', '.join(steps)} failed", file=sys.stderr)
+            print(f"  {step.__name__} failed", file=sys.stderr)
             return 1
         for figure in found:
             _print(figure)
@@ -87,21 +90,38 @@ def _run(suite: str, arguments: argparse.Namespace) -> int:
     _keep(quick.marked(report) if arguments.quick else report, arguments.out)
     if not arguments.quick:
         write_documents(arguments.out)
+    print(f"{suite} took {time.monotonic() - begun:.0f} s", flush=True)
     return 1 if any(f.get("always") and not f["met"] for f in figures) else 0
 
 
-def _steps(suite: str, names: Sequence[str], arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
-    """The figures of steps that run in one process, None if one failed."""
+def _step(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """The figures of a step, None if it failed."""
+    begun = time.monotonic()
+    is_apart = not arguments.quick or quick.is_apart(suite, name)
+    found = (_apart if is_apart else _here)(suite, name, arguments)
+    print(f"{suite}, {name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+    return quick.marked({"figures": found})["figures"] if found is not None and arguments.quick else found
+
+
+def _apart(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """A step in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="freshview-bench-") as elsewhere:
         command = [
-            sys.executable, "-m", "freshview.bench", suite, "--step", ",".join(names), "--out", elsewhere,
+            sys.executable, "-m", "freshview.bench", suite, "--step", name, "--out", elsewhere,
             "--folder", str(arguments.folder), "--scale", str(arguments.scale), "--repeat", str(arguments.repeat),
         ]  # fmt: skip
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
+    return json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else None
+
+
+def _here(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """A step in this process."""
+    step = next(step for step in SUITES[suite] if step.__name__ == name)
+    try:
+        return [f.as_json() for f in step(arguments.folder, arguments.scale, arguments.repeat)]
+    except FreshviewError as error:
+        print(f"{name}: {error}", file=sys.stderr)
         return None
-    found: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found if not arguments.quick else quick.marked({"figures": found})["figures"]
 
 
 def _keep(report: dict[str, Any], out: Path) -> None:
@@ -129,16 +149,11 @@ def _print(figure: dict[str, Any]) -> None:
 
 
 def _child(arguments: argparse.Namespace) -> int:
-    """Steps in this process; their figures are the last line on standard output."""
-    steps = {step.__name__: step for step in SUITES[arguments.suites[0]]}
-    figures: list[Figure] = []
-    for name in arguments.step.split(","):
-        try:
-            figures += steps[name](arguments.folder, arguments.scale, arguments.repeat)
-        except FreshviewError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            return 1
-    print(json.dumps([f.as_json() for f in figures]))
+    """A step in this process; its figures are the last line on standard output."""
+    figures = _here(arguments.suites[0], arguments.step, arguments)
+    if figures is None:
+        return 1
+    print(json.dumps(figures))
     return 0
 
 

@@ -5,20 +5,19 @@ The retail example of DEFER §1.1 with 10 million sales, and V1 of LAZY §5.1 on
 
 from __future__ import annotations
 
-import shutil
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-import freshview
 from freshview import Warehouse
-from freshview.bench.lazy_world import ONE, Customers, build, copied, opened, upsert
-from freshview.bench.measure import Figure, Timing, alternated, seconds_of, shown
+from freshview.bench.lazy_world import ONE, Customers, opened, upsert, world
+from freshview.bench.measure import Figure, Timing, alternated, meanwhile, seconds_of, shown
+from freshview.bench.tables import copied, prepared
 from freshview.bench.views import exact
 
 VIEW = (
@@ -28,32 +27,33 @@ VIEW = (
 _SALES, _CUSTOMERS = 10_000_000, 100_000  # at scale 1; one customer in ten is a highly valued one
 _HOURS = 24
 _DAY = 1_200_000  # sales of a day
-_SCENARIOS = ("base-log", "combined", "differential")
-_HOME = "deferred"
 
 
 def prepare(folder: Path, scale: float, _repeat: int) -> list[Figure]:
     """The retail warehouse that all further steps work on copies of, and the TPC-H one of the lazy suite."""
-    home = folder / _HOME / "retail"
-    shutil.rmtree(home, ignore_errors=True)
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with freshview.connect(home) as wh:
+    shop(folder, scale)
+    world(folder, scale, ONE)
+    customers, sales = _sizes(scale)
+    return [Figure("sales in the retail example", sales, None, "rows", {"customers": str(customers)})]
+
+
+def shop(folder: Path, scale: float) -> Path:
+    """The tables of the retail example."""
+    customers, sales = _sizes(scale)
+
+    def fill(wh: Warehouse) -> None:
         wh.sql("CREATE TABLE customer (custId INT, name STRING, address STRING, score STRING, PRIMARY KEY (custId))")
         wh.sql("CREATE TABLE sales (custId INT, itemNo INT, quantity INT, salesPrice DECIMAL(10,2))")
-        customers, sales = _sizes(scale)
         wh.sql(
             "INSERT INTO customer SELECT CAST(id AS INT), concat('customer ', id), concat('street ', id), "
             f"IF(id % 10 = 0, 'High', 'Low') FROM range({customers})"
         )
-        loading = seconds_of(
-            lambda: wh.sql(
-                f"INSERT INTO sales SELECT CAST(pmod(hash(id), {customers}) AS INT), CAST(id % 5000 AS INT), "
-                f"CAST(id % 7 AS INT), CAST(id % 900 / 7 AS DECIMAL(10,2)) FROM range({sales})"
-            )
+        wh.sql(
+            f"INSERT INTO sales SELECT CAST(pmod(hash(id), {customers}) AS INT), CAST(id % 5000 AS INT), "
+            f"CAST(id % 7 AS INT), CAST(id % 900 / 7 AS DECIMAL(10,2)) FROM range({sales})"
         )
-    if not (folder / "lazy" / ONE).exists():
-        build(folder, scale)
-    return [Figure("sales loaded", loading, None, "s", {"rows": str(sales)})]
+
+    return prepared(folder, "shop", fill)
 
 
 def _sizes(scale: float) -> tuple[int, int]:
@@ -61,9 +61,9 @@ def _sizes(scale: float) -> tuple[int, int]:
 
 
 @contextmanager
-def retail(folder: Path, name: str, scenario: str | None) -> Iterator[Warehouse]:
+def retail(folder: Path, scale: float, name: str, scenario: str | None) -> Iterator[Warehouse]:
     """A copy of the retail warehouse, with the view in a scenario, or without it."""
-    with copied(folder / _HOME, "retail", f"work-{name}") as wh:
+    with copied(shop(folder, scale), folder / "deferred" / name) as wh:
         if scenario is not None:
             wh.sql(
                 "CREATE MATERIALIZED VIEW v TBLPROPERTIES ('maintenance'='deferred', "
@@ -96,22 +96,9 @@ def sell(wh: Warehouse, rows: pa.Table) -> None:
         tx.insert("sales", rows)
 
 
-@contextmanager
-def selling(wh: Warehouse, sales: Sales) -> Iterator[None]:
-    """A few sales, again and again, from another thread."""
-    stop = threading.Event()
-
-    def run() -> None:
-        while not stop.wait(0.05):
-            sell(wh, sales.some(5))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+def selling(wh: Warehouse, sales: Sales) -> AbstractContextManager[None]:
+    """A few sales, again and again, while the block runs."""
+    return meanwhile(lambda: sell(wh, sales.some(5)), 0.05)
 
 
 # -- what writers pay --------------------------------------------------------------------------------
@@ -121,14 +108,14 @@ def overhead(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """A transaction of 100 sales without a view, and with one in each scenario."""
     sales = Sales(scale, seed=1)
     with (
-        retail(folder, "none", None) as none, retail(folder, "base-log", "base-log") as log,
-        retail(folder, "combined", "combined") as combined, retail(folder, "differential", "differential") as eager,
-    ):  # fmt: skip
+        retail(folder, scale, "none", None) as none,
+        retail(folder, scale, "base-log", "base-log") as log,
+        retail(folder, scale, "combined", "combined") as combined,
+        retail(folder, scale, "differential", "differential") as eager,
+    ):
         worlds = {"no view": none, "base-log": log, "combined": combined}
-        times = alternated(
-            {name: lambda _, wh=wh: sell(wh, sales.some(100)) for name, wh in worlds.items()},  # type: ignore[misc]
-            100 * repeat, warmup=20,
-        )  # fmt: skip
+        actions = {name: partial(sell, wh) for name, wh in worlds.items()}
+        times = alternated(actions, 100 * repeat, warmup=20, given=lambda _: sales.some(100))
         costly = Timing(tuple(seconds_of(lambda: sell(eager, sales.some(100))) for _ in range(repeat + 1))[1:])
         found = _overheads("100 sales", {**times, "differential": costly})
         for wh in (log, combined, eager):
@@ -141,18 +128,17 @@ def overhead_tpch(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """An upsert of 100 customers without V1, and with it in the scenarios that leave it to later."""
     customers = Customers(folder, scale, seed=11)
     with (
-        opened(folder, ONE, name="no-view") as none, opened(folder, ONE, name="base-log") as log,
-        opened(folder, ONE, name="combined") as combined,
-    ):  # fmt: skip
+        opened(folder, scale, ONE, name="no-view") as none,
+        opened(folder, scale, ONE, name="base-log") as log,
+        opened(folder, scale, ONE, name="combined") as combined,
+    ):
         none.sql("DROP MATERIALIZED VIEW v1")
         for wh, scenario in ((log, "base-log"), (combined, "combined")):
             wh.sql(f"ALTER MATERIALIZED VIEW v1 SET TBLPROPERTIES ('maintenance'='deferred', 'scenario'='{scenario}')")
         worlds = {"no view": none, "base-log": log, "combined": combined}
         keys = customers.some(100)
-        times = alternated(
-            {name: lambda _, wh=wh: upsert(wh, customers.moved(keys)) for name, wh in worlds.items()},  # type: ignore[misc]
-            100 * repeat, warmup=20,
-        )  # fmt: skip
+        actions = {name: partial(upsert, wh) for name, wh in worlds.items()}
+        times = alternated(actions, 100 * repeat, warmup=20, given=lambda _: customers.moved(keys))
         for wh in (log, combined):
             wh.refresh("v1")
         right = [exact(wh, ["v1"]) for wh in (log, combined)]
@@ -181,7 +167,7 @@ def downtime(folder: Path, scale: float, repeat: int) -> list[Figure]:
     sizes = [n for n in (100, 10_000, 100_000) if n <= _DAY * scale] or [100]
     taken: dict[int, list[float]] = {}
     waits: list[float] = []
-    with retail(folder, "downtime", "combined") as wh:
+    with retail(folder, scale, "downtime", "combined") as wh:
         recompute = Timing(tuple(seconds_of(lambda: _recomputed(wh)) for _ in range(repeat + 1))[1:])
         wh.sql("DROP MATERIALIZED VIEW again")
         quiet = [seconds_of(lambda: wh.sql("SELECT * FROM v")) for _ in range(20)][5:]
@@ -213,22 +199,9 @@ def _recomputed(wh: Warehouse) -> None:
     wh.sql(f"CREATE OR REPLACE MATERIALIZED VIEW again TBLPROPERTIES ('maintenance'='deferred') AS {VIEW}")
 
 
-@contextmanager
-def _reading(wh: Warehouse, waits: list[float]) -> Iterator[None]:
+def _reading(wh: Warehouse, waits: list[float]) -> AbstractContextManager[None]:
     """Somebody who asks for the view again and again: how long until it is known what to read."""
-    stop = threading.Event()
-
-    def run() -> None:
-        while not stop.is_set():
-            waits.append(seconds_of(lambda: wh.sql("SELECT * FROM v")))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return meanwhile(lambda: waits.append(seconds_of(lambda: wh.sql("SELECT * FROM v"))))
 
 
 # -- what propagating early saves ----------------------------------------------------------------------
@@ -242,7 +215,7 @@ def policies(folder: Path, scale: float, _repeat: int) -> list[Figure]:
     right = []
     for scenario in ("base-log", "combined"):
         sales = Sales(scale, seed=3)
-        with retail(folder, f"day-{scenario}", scenario) as wh:
+        with retail(folder, scale, f"day-{scenario}", scenario) as wh:
             sell(wh, sales.some(hour))
             wh.refresh("v")  # warm-up
             for at in range(_HOURS):

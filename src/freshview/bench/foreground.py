@@ -12,7 +12,7 @@ from unittest.mock import patch
 import freshview
 from freshview import Warehouse, upkeep
 from freshview.bench.lazy_world import TWO, VIEWS, Customers, opened, upsert
-from freshview.bench.measure import Figure, Timing, fewer, meanwhile, seconds_of, shown
+from freshview.bench.measure import Figure, Timing, is_trial, meanwhile, seconds_of, shown
 from freshview.bench.views import exact
 
 _LONGEST = 120.0  # seconds of small queries
@@ -32,9 +32,10 @@ def foreground(folder: Path, scale: float, repeat: int) -> list[Figure]:
         freshview.connect(wh.path) as other,
     ):
         pause = customers.draw.uniform
-        quiet = _small_queries(wh, small, fewer(scale, 10, 30) * repeat, lambda: time.sleep(pause(0.05, 0.3)))
+        count = (5 if is_trial(scale) else 15) * repeat
+        quiet = _small_queries(wh, small, 2 * count, lambda: time.sleep(pause(0.05, 0.3)))
         with meanwhile(lambda: upsert(other, customers.moved(customers.some(20))), 0.3):
-            busy = _small_queries(wh, small, fewer(scale, 5, 15) * repeat, lambda: _await_job(wh, pause(0.0, 0.5)))
+            busy = _small_queries(wh, small, count, lambda: _await_job(wh, pause(0.0, 0.5)))
         jobs = wh.history()
         wh.maintain()
         cancelled = sum(j.strategy == "cancelled" for j in jobs)

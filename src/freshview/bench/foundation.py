@@ -20,7 +20,7 @@ from deltalake import DeltaTable, QueryBuilder
 import freshview
 from freshview import Warehouse
 from freshview.bench.data import CUSTOMER, LINEITEM, tpch
-from freshview.bench.measure import Figure, Timing, alternated, peak_memory, spread
+from freshview.bench.measure import Figure, Timing, alternated, peak_memory, seconds_of, spread
 from freshview.storage.main import plain
 
 _TABLES = ("customer", "lineitem")
@@ -66,8 +66,8 @@ def load(folder: Path, scale: float, repeat: int) -> list[Figure]:
 def write(folder: Path, _scale: float, repeat: int) -> list[Figure]:
     """100-row upserts against a bare SQLite transaction with a blob of the same size; no Spark."""
     with freshview.connect(folder / "warehouse") as wh:
-        customers = _sample(wh, "customer", 100, seed=1)
-        lines = _sample(wh, "lineitem", 100, seed=2)
+        (customers,) = _samples(wh, "customer", 100, seed=1)
+        (lines,) = _samples(wh, "lineitem", 100, seed=2)
         blob = _inline_size(wh, "customer", customers)
         bare = sqlite3.connect(folder / "bare.db", isolation_level=None)
         bare.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE IF NOT EXISTS b (x BLOB)")
@@ -132,7 +132,7 @@ def lookup(folder: Path, _scale: float, repeat: int) -> list[Figure]:
         gaps = [k for k in range(1, most["lineitem"]) if k % 32 >= 8]
         drawn = draw.sample(gaps, 100 * (10 * repeat + 5))  # none twice
         fresh = [sorted(drawn[i : i + 100]) for i in range(0, len(drawn), 100)]
-        template = _sample(wh, "lineitem", 100, seed=4)
+        (template,) = _samples(wh, "lineitem", 100, seed=4)
 
         def bare_rows(i: int) -> None:
             text = f"SELECT * FROM t WHERE c_custkey IN ({', '.join(map(str, keys[i]))})"
@@ -183,7 +183,7 @@ def scan(folder: Path, _scale: float, repeat: int) -> list[Figure]:
         for table, query in queries.items():
             wh.sql(f"CHECKPOINT {table}")
             before = wh.status().csn
-            samples = [_sample(wh, table, 5, seed=i) for i in range(200)]
+            samples = _samples(wh, table, 5, seed=5, count=200)
             for i in range(1000):
                 with wh.transaction() as tx:
                     tx.upsert(table, samples[i % len(samples)])
@@ -214,13 +214,10 @@ def update_all(folder: Path, _scale: float, repeat: int) -> list[Figure]:
         wh.sql("SELECT count(*) FROM customer").collect()  # Spark is warm
         outcomes: list[freshview.Outcome] = []
         files = 0
-
-        def update(_: int) -> None:
-            outcomes.append(wh.sql("UPDATE customer SET c_acctbal = c_acctbal + 1"))
-
+        update = "UPDATE customer SET c_acctbal = c_acctbal + 1"
         seconds: list[float] = []
         for _ in range(repeat + 1):
-            seconds += alternated({"update": update}, repeat=1, warmup=0)["update"].seconds
+            seconds.append(seconds_of(lambda: outcomes.append(wh.sql(update))))
             segment = wh._catalog.state(relation, outcomes[-1].csn or 0).segments[-1]
             files += bool(segment.files) and segment.payload is None
             wh.sql("CHECKPOINT customer")
@@ -239,15 +236,16 @@ def _ratio(name: str, ours: Timing, bare: Timing, limit: float) -> Figure:
     return Figure(name, ours.p50 / bare.p50, limit, "×", details, spread=spread(ours, bare))
 
 
-def _sample(wh: Warehouse, table: str, rows: int, seed: int) -> pa.Table:
-    """Existing rows, picked at random from the first file of main."""
+def _samples(wh: Warehouse, table: str, rows: int, seed: int, count: int = 1) -> list[pa.Table]:
+    """So many existing rows, picked at random from the first file of main, once or several times."""
     relation = wh._catalog.relation(table)
     main = wh._catalog.latest_main(relation.id)
     assert main is not None
-    file = wh._storage.mains.files(relation.id, main.delta_version)[seed % 2 - 1]
-    group = pq.ParquetFile(wh._storage.layout.relation(relation.id) / file.path).read_row_group(0)
-    picked = random.Random(seed).sample(range(group.num_rows), rows)
-    return relation.schema.conform(plain(group).take(pa.array(sorted(picked))))
+    file = wh._storage.mains.files(relation.id, main.delta_version)[0]
+    group = plain(pq.ParquetFile(wh._storage.layout.relation(relation.id) / file.path).read_row_group(0))
+    draw = random.Random(seed)
+    picked = [sorted(draw.sample(range(group.num_rows), rows)) for _ in range(count)]
+    return [relation.schema.conform(group.take(pa.array(places))) for places in picked]
 
 
 def _inline_size(wh: Warehouse, table: str, rows: pa.Table) -> int:

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from freshview import Warehouse
 from freshview.bench.foreground import foreground
-from freshview.bench.lazy_world import ONE, TEN, TWO, VIEWS, Customers, build, opened, set_mode, upsert
-from freshview.bench.measure import Bars, Chart, Figure, Timing, alternated, seconds_of, shown, spread
+from freshview.bench.lazy_world import ONE, TEN, TWO, VIEWS, Customers, opened, set_mode, upsert, world
+from freshview.bench.measure import Bars, Chart, Figure, Timing, alternated, is_trial, seconds_of, shown, spread
 from freshview.bench.views import exact
 
 _QUERY = "SELECT n_name, sum(totalprice) AS price, sum(totalcnt) AS lines FROM v1 GROUP BY n_name"
@@ -25,9 +26,8 @@ _LABELS = {ONE: "V1", TWO: "V1 and V2"}
 
 def prepare(folder: Path, scale: float, _repeat: int) -> list[Figure]:
     """The warehouses that all further steps work on copies of."""
-    begun = time.perf_counter()
-    build(folder, scale)
-    return [Figure("tables loaded and views created", time.perf_counter() - begun, None, "s", {})]
+    taken = seconds_of(lambda: world(folder, scale, TEN))
+    return [Figure("views created, and tables loaded unless another suite has", taken, None, "s", {})]
 
 
 def updates(folder: Path, scale: float, repeat: int) -> list[Figure]:
@@ -36,7 +36,7 @@ def updates(folder: Path, scale: float, repeat: int) -> list[Figure]:
     races: dict[str, dict[int, _Race]] = {}
     for which, ways, rounds in ((ONE, (_by_upsert, _by_statement), 2 * repeat), (TWO, (_by_upsert,), repeat)):
         customers = Customers(folder, scale, seed=5)
-        with opened(folder, which) as wh:
+        with opened(folder, scale, which) as wh:
             for way in ways:
                 title = f"{_LABELS[which]}, {_WAYS[way]}"
                 races[title] = _raced(wh, VIEWS[which], way(wh, customers), _SIZES, rounds)
@@ -54,11 +54,10 @@ def commits(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """What a lazy update of 100 customers costs with one view, two and ten: the commits take turns."""
     customers = Customers(folder, scale, seed=50)
     keys = customers.some(100)
-    with opened(folder, ONE) as one, opened(folder, TWO) as two, opened(folder, TEN) as ten:
-        actions = {
-            name: _upserting(wh, customers, keys) for name, wh in (("1 view", one), ("2 views", two), ("10 views", ten))
-        }
-        times = _prepared_alternated(actions, 100 * repeat)
+    with opened(folder, scale, ONE) as one, opened(folder, scale, TWO) as two, opened(folder, scale, TEN) as ten:
+        worlds = {"1 view": one, "2 views": two, "10 views": ten}
+        actions = {name: partial(upsert, wh) for name, wh in worlds.items()}
+        times = alternated(actions, 100 * repeat, warmup=20, given=lambda _: customers.moved(keys))
         ten.maintain()
         return [_dearer(times, "2 views", 1.1), _dearer(times, "10 views", 1.2), exact(ten, list(VIEWS[TEN]))]
 
@@ -66,7 +65,7 @@ def commits(folder: Path, scale: float, repeat: int) -> list[Figure]:
 def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """Figure 7: a query of V1 at once, soon and long after an update of 100 customers."""
     customers = Customers(folder, scale, seed=7)
-    with opened(folder, ONE) as wh, opened(folder, ONE, name="untouched") as untouched:
+    with opened(folder, scale, ONE) as wh, opened(folder, scale, ONE, name="untouched") as untouched:
         cases: dict[str, Callable[[], _Answer]] = {
             "eager": lambda: _asked_eager(wh, customers),
             "lazy, no delay": lambda: _asked(wh, customers, 0.0),
@@ -75,7 +74,7 @@ def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
             "never touched": lambda: _Answer(0.0, 0.0, seconds_of(lambda: untouched.sql(_QUERY).collect())),
         }
         answers: dict[str, list[_Answer]] = {name: [] for name in cases}
-        for i in range(5 * repeat + 2):
+        for i in range((2 if is_trial(scale) else 5) * repeat + 2):
             for name, case in cases.items():
                 answer = case()
                 if i >= 2:
@@ -96,20 +95,30 @@ def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
 def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """Figure 8: 100 transactions of 1 to 10 customers, maintained eagerly, one by one, and combined."""
     customers = Customers(folder, scale, seed=8)
-    count = 100 if scale >= 0.1 else 10  # less than that is no more than a trial
+    count = 10 if is_trial(scale) else 100
     figures: list[Figure] = []
     panels: dict[str, Bars] = {}
-    with opened(folder, ONE) as wh:
-        _many(wh, customers, customers.runs(5, customers.count), "lazy", each=True)  # warm-up
+    with opened(folder, scale, ONE) as wh:
+
+        def together(runs: list[range], times: int) -> list[Spent]:
+            return [_many(wh, customers, runs, "lazy") for _ in range(times)]
+
         for scenario, among in (("random", customers.count), ("skewed", 100)):
             runs = customers.runs(count, among)
+            for mode in _MODES:  # every way is tried before it is measured
+                _many(wh, customers, runs[:3], mode, each=True)
+            together(runs, 1)
+            # Combined maintenance takes a second: it stands before, between and after the long ones, whatever else
+            # the machine does meanwhile.
+            combined = together(runs, repeat)
             eager = _many(wh, customers, runs, "eager")
+            combined += together(runs, repeat)
             single = _many(wh, customers, runs, "lazy", each=True)
-            combined = [_many(wh, customers, runs, "lazy") for _ in range(repeat)]
+            combined += together(runs, repeat)
             figures += _combining(f"{count} transactions, {scenario}", eager, single, combined, wh)
-            together = Spent(*(statistics.median(part) for part in zip(*(c.parts for c in combined), strict=True)))
+            median = Spent(*(statistics.median(part) for part in zip(*(c.parts for c in combined), strict=True)))
             apart = Spent(single.update, eager.update - single.update)
-            panels[scenario] = {"eager": apart.bar, "lazy, one by one": single.bar, "lazy, combined": together.bar}
+            panels[scenario] = {"eager": apart.bar, "lazy, one by one": single.bar, "lazy, combined": median.bar}
         chart = Chart("figure8", f"Figure 8: {count} transactions of 1 to 10 customers, V1", panels)
         return [_with(figures[0], chart), *figures[1:], exact(wh, ["v1"])]
 
@@ -118,7 +127,7 @@ def sizes(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """Figure 9: one statement over 0.1 %, 1 %, 10 % and all of the customers."""
     customers = Customers(folder, scale, seed=9)
     counts = [max(1, customers.count // share) for share in (1000, 100, 10, 1)]
-    with opened(folder, ONE) as wh:
+    with opened(folder, scale, ONE) as wh:
         _raced(wh, VIEWS[ONE], _by_range(wh, customers), counts[1:2], 1)  # warm-up
         races = _raced(wh, VIEWS[ONE], _by_range(wh, customers), counts, repeat, warmup=0)
         figures = [race.total("V1, UPDATE", n, 1.2 if n == counts[-1] else None) for n, race in races.items()]
@@ -126,9 +135,9 @@ def sizes(folder: Path, scale: float, repeat: int) -> list[Figure]:
         return [*figures[:-1], _with(figures[-1], chart), exact(wh, ["v1"])]
 
 
-def fresh_check(folder: Path, _scale: float, repeat: int) -> list[Figure]:
+def fresh_check(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """What it costs a query to see that a view is fresh."""
-    with opened(folder, ONE) as wh:
+    with opened(folder, scale, ONE) as wh:
         actions: dict[str, Callable[[int], object]] = {
             "fresh": lambda _: wh.sql(_SMALL_QUERY).collect(),
             "any": lambda _: wh.sql(_SMALL_QUERY, freshness="any").collect(),
@@ -283,26 +292,6 @@ def _with(figure: Figure, chart: Chart) -> Figure:
 # -- commits with more and more views --------------------------------------------------------------
 
 
-def _upserting(wh: Warehouse, customers: Customers, keys: Sequence[int]) -> Callable[[], Callable[[], object]]:
-    def prepared() -> Callable[[], object]:
-        rows = customers.moved(keys)
-        return lambda: upsert(wh, rows)
-
-    return prepared
-
-
-def _prepared_alternated(actions: dict[str, Callable[[], Callable[[], object]]], repeat: int) -> dict[str, Timing]:
-    """Actions in turn, each prepared before its time is taken; every turn begins with another one."""
-    seconds: dict[str, list[float]] = {name: [] for name in actions}
-    names = list(actions)
-    for i in range(repeat + 20):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            taken = seconds_of(actions[name]())
-            if i >= 20:
-                seconds[name].append(taken)
-    return {name: Timing(tuple(values)) for name, values in seconds.items()}
-
-
 def _dearer(times: dict[str, Timing], more: str, limit: float) -> Figure:
     """How much dearer a commit is with more views: by medians or by the fastest tenths, whichever is worse.
 
@@ -367,7 +356,8 @@ def _median_answer(answers: list[_Answer]) -> _Answer:
 
 def _many(wh: Warehouse, customers: Customers, runs: Sequence[range], mode: str, *, each: bool = False) -> Spent:
     """A transaction for each run of keys; lazy: maintained after each, or once in the end."""
-    wh.sql("CHECKPOINT customer")  # all begin alike
+    for relation in ("customer", "v1"):  # all begin alike
+        wh.sql(f"CHECKPOINT {relation}")
     set_mode(wh, ["v1"], mode)
     moved = [customers.moved(keys) for keys in runs]
     update = maintenance = 0.0

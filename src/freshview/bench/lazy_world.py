@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import freshview
 from freshview import Warehouse
 from freshview.bench.data import V1, V2, tpch
-from freshview.bench.views import loaded
+from freshview.bench.tables import copied, prepared, tables
 from freshview.storage.main import plain
 
-_TABLES = ("customer", "orders", "lineitem", "nation", "supplier", "partsupp")
 _SEGMENTS = ("AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY")
 EIGHT_MORE = {
     "per_nation": "SELECT c_nationkey, count(*) AS customers FROM customer GROUP BY c_nationkey",
@@ -30,38 +28,26 @@ EIGHT_MORE = {
 }
 
 ONE, TWO, TEN = "one", "two", "ten"  # warehouses by the number of their views
+_WORLDS: dict[str, tuple[str | None, dict[str, str]]] = {  # what each adds to which
+    ONE: (None, {"v1": V1}), TWO: (ONE, {"v2": V2}), TEN: (TWO, EIGHT_MORE),
+}  # fmt: skip
 VIEWS = {ONE: ("v1",), TWO: ("v1", "v2"), TEN: ("v1", "v2", *EIGHT_MORE)}
 
 
-def build(folder: Path, scale: float) -> None:
-    """Three warehouses with the same tables: with V1, with V2 too, with eight more views."""
-    with loaded(folder, scale, _TABLES, home=f"lazy/{ONE}") as wh:
-        wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
-    with copied(folder / "lazy", ONE, TWO) as wh:
-        wh.sql(f"CREATE MATERIALIZED VIEW v2 AS {V2}")
-    with copied(folder / "lazy", TWO, TEN) as wh:
-        for name, text in EIGHT_MORE.items():
+def world(folder: Path, scale: float, which: str) -> Path:
+    """One of the three warehouses: all tables with V1, with V2 too, with eight more views."""
+    below, views = _WORLDS[which]
+
+    def create(wh: Warehouse) -> None:
+        for name, text in views.items():
             wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
 
+    return prepared(folder, which, create, on=world(folder, scale, below) if below else tables(folder, scale))
 
-def opened(folder: Path, which: str, *, name: str = "", background: bool = False) -> Warehouse:
+
+def opened(folder: Path, scale: float, which: str, *, name: str = "", **options: Any) -> Warehouse:
     """A copy of one of the warehouses, to be changed at will."""
-    return copied(folder / "lazy", which, f"work-{name or which}", background=background)
-
-
-def copied(folder: Path, source: str, target: str, *, background: bool = False) -> Warehouse:
-    """A copy of a closed warehouse. Data files are never written to again, so that it can share them."""
-    home = folder / target
-    shutil.rmtree(home, ignore_errors=True)
-    shutil.copytree(folder / source, home, copy_function=_shared)
-    return freshview.connect(home, background=background)
-
-
-def _shared(source: str, target: str) -> None:
-    if source.endswith(".parquet"):
-        Path(target).hardlink_to(source)
-    else:
-        shutil.copy2(source, target)
+    return copied(world(folder, scale, which), folder / "lazy" / (name or which), **options)
 
 
 # -- updates ---------------------------------------------------------------------------------------

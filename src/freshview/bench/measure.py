@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+_TRIAL = 0.1  # below this scale fixed costs hide what depends on the data
 
 
 @dataclass(frozen=True)
@@ -51,25 +57,20 @@ def seconds_of(action: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def timed(action: Callable[[int], object], repeat: int, warmup: int = 1) -> Timing:
-    """Run an action (it gets the number of the run) and time each run after the warm-up."""
-    for i in range(warmup):
-        action(i)
-    seconds = []
-    for i in range(warmup, warmup + repeat):
-        begun = time.perf_counter()
-        action(i)
-        seconds.append(time.perf_counter() - begun)
-    return Timing(tuple(seconds))
+def alternated(
+    actions: Mapping[str, Callable[[Any], object]], repeat: int, warmup: int = 1, given: Callable[[int], Any] = int
+) -> dict[str, Timing]:
+    """Time several actions in turn, so that a busy moment of the machine hits all of them alike.
 
-
-def alternated(actions: dict[str, Callable[[int], object]], repeat: int, warmup: int = 1) -> dict[str, Timing]:
-    """Time several actions in turn, so that a busy moment of the machine hits all of them alike."""
+    Every turn begins with another one. Each gets what is `given` for the turn (its number), made before it is timed.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
+    names = list(actions)
     for i in range(warmup + repeat):
-        for name, action in actions.items():
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            what = given(i)
             begun = time.perf_counter()
-            action(i)
+            actions[name](what)
             if i >= warmup:
                 seconds[name].append(time.perf_counter() - begun)
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
@@ -80,6 +81,29 @@ def spread(over: Timing, under: Timing) -> tuple[float, float]:
     ratios = sorted(a / b for a, b in zip(over.seconds, under.seconds, strict=True))
     left_out = len(ratios) // 10
     return ratios[left_out], ratios[-1 - left_out]
+
+
+@contextmanager
+def meanwhile(action: Callable[[], object], pause: float = 0.0) -> Iterator[None]:
+    """Somebody else who does something again and again while the block runs. Where that fails, so does the block."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(pause):
+            action()
+
+    with ThreadPoolExecutor(1) as other:
+        ended = other.submit(run)
+        try:
+            yield
+        finally:
+            stop.set()
+        ended.result()
+
+
+def is_trial(scale: float) -> bool:
+    """A scale at which less of a suite is enough."""
+    return scale < _TRIAL
 
 
 def peak_memory() -> int:

@@ -30,7 +30,7 @@ from freshview.storage.main import plain
 
 TABLES = ("customer", "orders", "lineitem", "nation")
 OURS = "Freshview"
-_KEY = {"orders": "o_orderkey", "lineitem": "l_orderkey"}
+ORDER_KEY = {"orders": "o_orderkey", "lineitem": "l_orderkey"}  # of the tables whose rows come and go by order
 
 Row = tuple[str, str, int, Decimal, Decimal]  # of V1
 
@@ -65,7 +65,7 @@ class Missing(FreshviewError):
     """A system that cannot take part, and why."""
 
 
-Maker = Callable[[Path, Path, float], System]  # from a folder to work in, the data, its scale
+Maker = Callable[[Path, Path], System]  # from a folder to work in, and the data
 
 
 # -- changes ---------------------------------------------------------------------------------------
@@ -100,17 +100,17 @@ class Changes:
         gone, self._keys = self._keys[:count], self._keys[count:]
         copied = self._draw.sample(self._keys, count)
         self._shift += self._widest  # keys that nobody has had
-        come = {table: self._under_new_keys(table, self._rows(table, copied)) for table in _KEY}
-        left = {table: self._rows(table, gone) for table in _KEY}
+        come = {table: self._under_new_keys(table, self._rows(table, copied)) for table in ORDER_KEY}
+        left = {table: self._rows(table, gone) for table in ORDER_KEY}
         return Change("0.1 % of orders and lineitem", gone=tuple(gone), come=come, left=left)
 
     def _rows(self, table: str, orders: list[int]) -> pa.Table:
         path = self._data / f"{table}.parquet"
         schema = plain(pq.read_schema(path).empty_table()).schema  # pyarrow cannot filter string views
-        return pq.read_table(path, schema=schema, filters=pc.field(_KEY[table]).isin(orders))
+        return pq.read_table(path, schema=schema, filters=pc.field(ORDER_KEY[table]).isin(orders))
 
     def _under_new_keys(self, table: str, rows: pa.Table) -> pa.Table:
-        place = rows.schema.get_field_index(_KEY[table])
+        place = rows.schema.get_field_index(ORDER_KEY[table])
         old = rows.schema.field(place)
         return rows.set_column(place, old, pc.add(rows.column(place), pa.scalar(self._shift, old.type)))
 
@@ -240,7 +240,7 @@ def gathered(folder: Path, scale: float, makers: dict[str, Maker]) -> Iterator[S
         for name, make in makers.items():
             begun = time.perf_counter()
             try:
-                system = make(home, data, scale)
+                system = make(home, data)
             except Missing as reason:
                 found.missing[name] = str(reason)
                 print(f"{name}: {reason}", file=sys.stderr, flush=True)

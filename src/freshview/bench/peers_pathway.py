@@ -20,7 +20,7 @@ INTERPRETER = "FRESHVIEW_PATHWAY_PYTHON"
 _WORKER = Path(__file__).with_name("peers_pathway_worker.py")
 
 
-def pathway(home: Path, data: Path, _scale: float) -> Pathway:
+def pathway(home: Path, data: Path) -> Pathway:
     """A process that has loaded the tables, or why there is none."""
     python = os.environ.get(INTERPRETER) or (sys.executable if importlib.util.find_spec("pathway") else None)
     if python is None:

@@ -27,7 +27,7 @@ _SETTINGS = {
 }  # fmt: skip
 
 
-def postgres(_home: Path, data: Path, _scale: float) -> Postgres:
+def postgres(_home: Path, data: Path) -> Postgres:
     """A loaded server, or why there is none."""
     tools = server_tools()
     if tools is None:

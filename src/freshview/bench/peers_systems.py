@@ -10,16 +10,14 @@ import pyarrow as pa
 from deltalake import DeltaTable, convert_to_deltalake, write_deltalake
 
 from freshview.bench.data import V1
-from freshview.bench.peers import OURS, TABLES, Change, Maker, Missing
+from freshview.bench.peers import ORDER_KEY, OURS, TABLES, Change, Maker, Missing
 from freshview.bench.peers_pathway import pathway
 from freshview.bench.peers_postgres import postgres
-from freshview.bench.views import loaded
+from freshview.bench.tables import load, new
 from freshview.spark.session import obtain_session
 
 if TYPE_CHECKING:
     import duckdb
-
-_KEYS = {"orders": "o_orderkey", "lineitem": "l_orderkey"}
 
 
 class Freshview:
@@ -28,9 +26,9 @@ class Freshview:
     name = OURS
     told = "lazy view, refreshed by the query"
 
-    def __init__(self, home: Path, data: Path, scale: float) -> None:
-        assert data == data.parent / f"tpch-{scale:g}"
-        self._wh = loaded(data.parent, scale, TABLES, home=str((home / "freshview").relative_to(data.parent)))
+    def __init__(self, home: Path, data: Path) -> None:
+        self._wh = new(home / "freshview")
+        load(self._wh, data, TABLES)
         self._wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
 
     def apply(self, change: Change) -> None:
@@ -38,7 +36,7 @@ class Freshview:
             if change.customers is not None:
                 tx.upsert("customer", change.customers)
             for table, rows in change.come.items():
-                tx.sql(f"DELETE FROM {table} WHERE {_KEYS[table]} IN ({_listed(change.gone)})")
+                tx.sql(f"DELETE FROM {table} WHERE {ORDER_KEY[table]} IN ({_listed(change.gone)})")
                 tx.insert(table, rows)
 
     def answer(self) -> Sequence[Sequence[object]]:
@@ -55,7 +53,7 @@ class PlainSpark:
     name = "Spark, recomputed"
     told = "Delta tables changed by delta-rs, V1 recomputed in a session set as Freshview's"
 
-    def __init__(self, home: Path, data: Path, _scale: float) -> None:
+    def __init__(self, home: Path, data: Path) -> None:
         self._session = obtain_session().newSession()
         self._paths = {table: home / "spark" / table for table in TABLES}
         for table, path in self._paths.items():
@@ -69,7 +67,7 @@ class PlainSpark:
             merge = customer.merge(change.customers, "t.c_custkey = s.c_custkey", source_alias="s", target_alias="t")
             merge.when_matched_update_all().execute()
         for table, rows in change.come.items():
-            DeltaTable(str(self._paths[table])).delete(f"{_KEYS[table]} IN ({_listed(change.gone)})")
+            DeltaTable(str(self._paths[table])).delete(f"{ORDER_KEY[table]} IN ({_listed(change.gone)})")
             write_deltalake(str(self._paths[table]), rows, mode="append")
 
     def answer(self) -> Sequence[Sequence[object]]:
@@ -88,7 +86,7 @@ class Duck:
 
     name = "DuckDB, recomputed"
 
-    def __init__(self, home: Path, data: Path, _scale: float) -> None:
+    def __init__(self, home: Path, data: Path) -> None:
         self._connection = _duckdb(home / "peers.duckdb")
         for table in TABLES:
             self._connection.execute(f"CREATE TABLE {table} AS SELECT * FROM '{data / f'{table}.parquet'}'")
@@ -102,7 +100,7 @@ class Duck:
                       change.customers)  # fmt: skip
         gone = pa.table({"k": pa.array(change.gone, pa.int64())})
         for table, rows in change.come.items():
-            self._run(f"DELETE FROM {table} WHERE {_KEYS[table]} IN (SELECT k FROM s)", gone)
+            self._run(f"DELETE FROM {table} WHERE {ORDER_KEY[table]} IN (SELECT k FROM s)", gone)
             self._run(f"INSERT INTO {table} BY NAME SELECT * FROM s", rows)
         self._connection.commit()
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 SCALE = 0.02
 REPEAT = 1
-_APART = {"foundation"}  # it tells memory, and whether Spark was started, by process
+_APART = {("foundation", "load"), ("foundation", "write")}  # they tell memory, and whether Spark was started
 
 
 def out_folder(folder: Path) -> Path:
@@ -16,9 +15,9 @@ def out_folder(folder: Path) -> Path:
     return folder / "quick"
 
 
-def groups(suite: str, steps: Sequence[str]) -> list[list[str]]:
-    """The steps that share a process: starting and warming up Spark is most of what small data takes."""
-    return [[step] for step in steps] if suite in _APART else [list(steps)]
+def is_apart(suite: str, step: str) -> bool:
+    """A step that needs a process of its own. The others share one: to start and warm up Spark is most of a trial."""
+    return (suite, step) in _APART
 
 
 def is_of_documents(out: Path) -> bool:
