@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import pwd
-import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,9 +13,9 @@ import pyarrow.parquet as pq
 
 from freshview.bench.data import KEYS, V1
 from freshview.bench.peers import TABLES, Change, Missing
+from freshview.bench.postgres_server import NoServer, Server, server_tools
 from freshview.storage.main import plain
 
-_FOLDERS = ("usr/lib/postgresql/*/bin", "usr/local/pgsql/bin", "opt/homebrew/opt/postgresql*/bin")
 _SETTINGS = {
     "shared_buffers": "1GB", "work_mem": "256MB", "maintenance_work_mem": "512MB", "max_wal_size": "8GB",
 }  # fmt: skip
@@ -36,77 +30,15 @@ def postgres(_home: Path, data: Path) -> Postgres:
         import psycopg  # noqa: F401
     except ImportError as error:
         raise Missing("psycopg is not installed") from error
-    server = Server(tools)
+    try:
+        server = Server(tools, {**_SETTINGS, "max_parallel_workers_per_gather": str(os.cpu_count())})
+    except NoServer as error:
+        raise Missing(str(error)) from error
     try:
         return Postgres(server, data)
     except BaseException:
         server.stop()
         raise
-
-
-def server_tools() -> Path | None:
-    """The folder of initdb and postgres, the newest if there are several."""
-    folders = [p for pattern in _FOLDERS for p in sorted(Path("/").glob(pattern), key=_number, reverse=True)]
-    on_path = shutil.which("initdb")
-    if on_path:
-        folders.append(Path(on_path).parent)
-    return next((f for f in folders if (f / "initdb").exists() and (f / "postgres").exists()), None)
-
-
-def _number(folder: Path) -> int:
-    digits = "".join(c for c in folder.parent.name if c.isdigit())
-    return int(digits or 0)
-
-
-class Server:
-    """A server on loopback and a free port, in a folder of its own, gone when stopped."""
-
-    def __init__(self, tools: Path) -> None:
-        self._tools = tools
-        self._user = _somebody_else() if os.geteuid() == 0 else None
-        self._folder = Path(tempfile.mkdtemp(prefix="freshview-peer-"))
-        try:
-            self._start()
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
-
-    def _start(self) -> None:
-        if self._user:
-            shutil.chown(self._folder, self._user)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self._run("initdb", "-D", f"{self._folder}/data", "-U", "freshview", "-A", "trust", "-E", "UTF8", "--no-sync")
-        settings = {**_SETTINGS, "max_parallel_workers_per_gather": str(os.cpu_count())}
-        options = f"-h 127.0.0.1 -p {self.port} -k {self._folder}"
-        options += "".join(f" -c {name}={value}" for name, value in settings.items())
-        self._run("pg_ctl", "-D", f"{self._folder}/data", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
-
-    def _run(self, tool: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [str(self._tools / tool), *arguments], user=self._user, cwd=self._folder, check=False, text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        if done.returncode:
-            raise Missing(f"{tool} of PostgreSQL failed with exit code {done.returncode}")
-
-    @property
-    def address(self) -> str:
-        return f"host=127.0.0.1 port={self.port} user=freshview dbname=postgres"
-
-    def stop(self) -> None:
-        with suppress(Missing):
-            self._run("pg_ctl", "-D", f"{self._folder}/data", "-m", "fast", "-w", "stop")
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _somebody_else() -> str:
-    """The server refuses to run as root; its package brings a user."""
-    try:
-        return pwd.getpwnam("postgres").pw_name
-    except KeyError as error:
-        raise Missing("PostgreSQL does not run as root, and there is no user 'postgres'") from error
 
 
 class Postgres:
@@ -118,7 +50,7 @@ class Postgres:
         import psycopg
 
         self._server = server
-        self._connection = psycopg.connect(server.address, autocommit=True)
+        self._connection = psycopg.connect(server.url(), autocommit=True)
         for table in TABLES:
             self._load(table, data / f"{table}.parquet")
         self._connection.execute(f"CREATE MATERIALIZED VIEW v1 AS {V1}".encode())
