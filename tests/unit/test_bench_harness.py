@@ -17,7 +17,7 @@ from freshview.bench.data import tpch
 from freshview.bench.measure import Chart, Figure, Timing, alternated, meanwhile, spread
 from freshview.bench.report import document, reports
 from freshview.bench.tables import copied, forget, new, prepared
-from freshview.bench.views import _Race, _recomputing
+from freshview.bench.views import _Race, _recomputing, _slowest
 from freshview.errors import NotFound, StorageUnavailable
 
 _CHART = Chart("c", "A chart", {"": {"bar": {"update": 1.0}}})
@@ -148,7 +148,10 @@ def test_a_step_of_a_process_gives_its_figures_or_fails_by_name(
     def broken(*_: object) -> list[Figure]:
         raise NotFound("table t", "is not there", "")
 
-    monkeypatch.setattr(harness, "SUITES", {"trial": (one, broken)})
+    def wrong(*_: object) -> list[Figure]:
+        raise ZeroDivisionError("in the middle")
+
+    monkeypatch.setattr(harness, "SUITES", {"trial": (one, broken, wrong)})
     options = ["trial", "--folder", str(tmp_path), "--scale", "0.5", "--repeat", "4", "--step"]
     assert harness.main([*options, "one"]) == 0
     assert [(f["name"], f["value"]) for f in json.loads(capsys.readouterr().out)] == [("one", 2.0), ("two", 2)]
@@ -156,6 +159,8 @@ def test_a_step_of_a_process_gives_its_figures_or_fails_by_name(
     told = capsys.readouterr()
     assert told.out == ""
     assert "broken: table t: is not there" in told.err
+    assert harness.main([*options, "wrong"]) == 1
+    assert "ZeroDivisionError: in the middle" in capsys.readouterr().err
 
 
 def test_a_run_uses_nothing_that_another_has_prepared_but_generated_data(tmp_path: Path) -> None:
@@ -230,6 +235,9 @@ def test_actions_take_turns_to_begin_and_what_they_are_given_is_not_timed(monkey
 def test_recomputing_is_compared_with_the_query_where_it_was_chosen() -> None:
     races = [_Race([3.0, 0.1], [2.0, 2.0], ["full", "incremental"]), _Race([2.0], [1.0], ["full"])]
     (figure,) = _recomputing(races)
+    (slowest,) = _slowest([("a", races[0]), ("b", races[1])])
+    assert (slowest.value, slowest.details) == (20.0, {"view": "a"})
+    assert _slowest([("b", races[1])]) == []
     assert (figure.value, figure.spread) == (1.75, (1.5, 2.0))
     assert _recomputing([_Race([0.1], [1.0], ["incremental"])]) == []
 

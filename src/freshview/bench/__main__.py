@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -115,13 +116,15 @@ def _apart(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[st
 
 
 def _here(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
-    """A step in this process."""
+    """A step in this process; what it meets that nobody has thought of is told whole, and other suites go on."""
     step = next(step for step in SUITES[suite] if step.__name__ == name)
     try:
         return [f.as_json() for f in step(arguments.folder, arguments.scale, arguments.repeat)]
     except FreshviewError as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return None
+    except Exception:
+        traceback.print_exc()
+    return None
 
 
 def _keep(report: dict[str, Any], out: Path) -> None:
