@@ -35,7 +35,7 @@ _VIEWS = {"v1": V1, "v2": V2}
 _MODES = ("eager", "lazy")
 _INTERRUPTED = 130
 _WARMUP, _ROUNDS = 1, 3  # rounds of each mode
-_UPDATES, _ROWS = 5, 10  # updates in a round, customers in an update
+_FEW, _UPDATES, _ROWS = 2, 5, 10  # updates in a round to warm up and in one that counts, customers in an update
 _ASKED = (
     "SELECT n_name, sum(totalprice) AS price, sum(totalcnt) AS lines FROM v1 GROUP BY n_name",
     "SELECT c_mktsegment, count(*) AS lines, sum(l_extendedprice) AS price FROM v2 GROUP BY c_mktsegment",
@@ -168,11 +168,11 @@ def _demo(console: Console, folder: Path, scale: float) -> bool:
                 step.done()
             step.told = f"{rows[0]:,} and {rows[1]:,} rows"
         customers = Movers(data)
-        with teller.doing("One round to warm up, not counted", _WARMUP * len(_MODES) * (_UPDATES + 2)) as step:
-            _raced(wh, customers, _WARMUP, step)
+        with teller.doing("A short round to warm up, not counted", _WARMUP * len(_MODES) * (_FEW + 2)) as step:
+            _raced(wh, customers, _WARMUP, _FEW, step)
         what = f"{_ROUNDS} rounds: {_UPDATES} updates of {_ROWS} customers, then queries; eager and lazy in turn"
         with teller.doing(what, _ROUNDS * len(_MODES) * (_UPDATES + 2)) as step:
-            spent = _raced(wh, customers, _ROUNDS, step)
+            spent = _raced(wh, customers, _ROUNDS, _UPDATES, step)
         console.print()
         console.print(_table(spent))
         console.print(
@@ -216,20 +216,20 @@ class Spent:
         return sum(self.updates) + sum(self.first) + sum(self.again)
 
 
-def _raced(wh: Warehouse, customers: Movers, rounds: int, step: _Step) -> dict[str, Spent]:
+def _raced(wh: Warehouse, customers: Movers, rounds: int, updates: int, step: _Step) -> dict[str, Spent]:
     """The same updates and queries under each mode, in turn, so that both meet the same machine."""
     spent = {mode: Spent() for mode in _MODES}
     for round_ in range(rounds):
         for mode in _MODES if round_ % 2 else reversed(_MODES):
             set_mode(wh, tuple(_VIEWS), mode)
-            _round(wh, customers, round_, spent[mode], step)
+            _round(wh, customers, range(round_ * updates, (round_ + 1) * updates), spent[mode], step)
     return spent
 
 
-def _round(wh: Warehouse, customers: Movers, round_: int, spent: Spent, step: _Step) -> None:
+def _round(wh: Warehouse, customers: Movers, updates: range, spent: Spent, step: _Step) -> None:
     before = len(wh.history())
-    for number in range(_UPDATES):
-        rows = customers.moved(round_ * _UPDATES + number)
+    for number in updates:
+        rows = customers.moved(number)
         spent.updates.append(seconds_of(lambda rows=rows: upsert(wh, rows)))  # type: ignore[misc]
         step.done()
     for times in (spent.first, spent.again):

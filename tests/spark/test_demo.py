@@ -71,8 +71,13 @@ def test_every_update_of_every_mode_moves_its_customers(tmp_path: Path) -> None:
     data = tpch(tmp_path, 0.01, ("customer",))
     home = {r["c_custkey"]: r["c_nationkey"] for r in pq.read_table(data / "customer.parquet").to_pylist()}
     movers = demo.Movers(data)
-    rounds = [*range(demo._WARMUP), *range(demo._ROUNDS)]
-    numbers = [r * demo._UPDATES + n for r in rounds for _ in demo._MODES for n in range(demo._UPDATES)]
+    numbers = [
+        r * updates + n
+        for rounds, updates in ((demo._WARMUP, demo._FEW), (demo._ROUNDS, demo._UPDATES))
+        for r in range(rounds)
+        for _ in demo._MODES
+        for n in range(updates)
+    ]
     for number in [*numbers, 0]:
         moved = movers.moved(number).to_pylist()
         assert len({r["c_custkey"] for r in moved}) == demo._ROWS
