@@ -13,9 +13,7 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 from tests.unit.oracle import Bag, Double, evaluate
-from tests.unit.view_grammar import SCHEMAS, State, reading
-
-from freshview.sql.lowering import lower
+from tests.unit.view_grammar import State, lowered_view, reading
 
 Tables = Mapping[str, tuple[tuple[str, ...], Bag]]
 
@@ -80,7 +78,7 @@ def comparable(value: Any) -> Any:
 
 def means(text: str, state: State) -> Bag:
     """What the oracle makes of a query, as DuckDB would show it."""
-    lowered = lower(text, SCHEMAS)
+    lowered = lowered_view(text)
     places = [lowered.node.columns.index(c) for c, _ in lowered.outputs]
     result: Bag = Counter()
     for row, n in evaluate(lowered.node, reading(state)).items():

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.unit.oracle import Bag, evaluate, signed
 from tests.unit.test_view_laws import VIEWS, forms, laws
-from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, noises, states, views
+from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, lowered_view, noises, states, views
 
 from freshview.algebra.nodes import Node, Scan
 from freshview.algebra.traversal import scans
 from freshview.delta.derive import at_version, derive
 from freshview.delta.forms import delta_plan
 from freshview.delta.near import reduced
-from freshview.sql.lowering import lower
 
 # Places where a restriction must end.
 ENDS = {
@@ -69,7 +68,7 @@ def _check(plan: Node | None, change: Change) -> None:
 
 
 def _check_view(text: str, change: Change, small: bool) -> None:
-    lowered = lower(text, SCHEMAS)
+    lowered = lowered_view(text)
     _check(derive(lowered.node, change.changed, small=small), change)
     for form in forms(lowered).values():
         types = dict.fromkeys(form.stored, "bigint")
@@ -102,7 +101,7 @@ def test_rows_left_out_make_no_difference(text: str, run: list[State], noise: di
 
 def _restricted(text: str, changed: set[str]) -> dict[str, list[tuple[str, str]]]:
     """Per table that is not a delta: (column, table its values come from) of every restriction."""
-    plan = derive(lower(text, SCHEMAS).node, changed, small=False)
+    plan = derive(lowered_view(text).node, changed, small=False)
     assert plan is not None
     found: dict[str, list[tuple[str, str]]] = {}
     for scan in scans(reduced(plan)):

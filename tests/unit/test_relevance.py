@@ -16,20 +16,19 @@ from tests.effort import examples
 from tests.unit import oracle
 from tests.unit.oracle import Bag, Double, TooManyRows, evaluate
 from tests.unit.test_view_laws import VIEWS
-from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, reading, views
+from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, lowered_view, reading, views
 
 from freshview.algebra.nodes import Filter, Node, Project, Scan, column
 from freshview.algebra.traversal import bottom_up, relations, scans
 from freshview.errors import NotMaintainable
 from freshview.maintenance.relevance import is_open, paths, restricted
-from freshview.sql.lowering import lower
 
 laws = settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
 
 
 def view(text: str) -> Node:
     """A definition, with its columns named as queries see them."""
-    lowered = lower(text, SCHEMAS)
+    lowered = lowered_view(text)
     return Project(lowered.node, tuple((f"n{i}", column(c)) for i, (c, _) in enumerate(lowered.outputs)))
 
 

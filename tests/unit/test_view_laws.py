@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.oracle import Bag, evaluate, plus, signed
-from tests.unit.view_grammar import SCHEMAS, Change, State, noises, states, views
+from tests.unit.view_grammar import SCHEMAS, Change, State, lowered_view, noises, states, views
 
 from freshview.algebra.nodes import WEIGHT, Lowered
 from freshview.algebra.traversal import relations, scans
@@ -148,7 +148,7 @@ def _at(tree: Any, change: Change, version: str) -> Bag:
 
 
 def _check_general_rules(text: str, change: Change, small: bool) -> None:
-    lowered = lower(text, SCHEMAS)
+    lowered = lowered_view(text)
     old, new = _at(lowered.node, change, "old"), _at(lowered.node, change, "new")
     assert plus(old, _delta(lowered, change, small)) == new
 
@@ -172,7 +172,7 @@ def _inserts_only(change: Change) -> frozenset[str]:
 
 
 def _check_stored_forms(text: str, change: Change, small: bool) -> None:
-    lowered = lower(text, SCHEMAS)
+    lowered = lowered_view(text)
     shown = [lowered.node.columns.index(c) for c, _ in lowered.outputs]
     for form in forms(lowered).values():
         old, new = _at(form.tree, change, "old"), _at(form.tree, change, "new")
@@ -224,7 +224,7 @@ def test_stored_rows_follow_the_view(text: str, run: list[State], noise: dict[st
 @given(text=st.one_of(st.sampled_from(sorted(VIEWS.values())), views()), run=states(3))
 def test_one_batch_equals_many(text: str, run: list[State]) -> None:
     """The change from s0 to s2 is that from s0 to s1 and that from s1 to s2."""
-    lowered = lower(text, SCHEMAS)
+    lowered = lowered_view(text)
     steps = [_delta(lowered, Change(a, b)) for a, b in itertools.pairwise(run)]
     assert _delta(lowered, Change(run[0], run[2])) == _signed_sum(*steps)
 
@@ -252,5 +252,5 @@ def test_the_order_of_tables_does_not_matter(run: list[State], order: list[str],
     found = []
     for tables in (["t x", "u y", "v z", "t w"], order):
         text = f"SELECT x.a, y.d, w.b FROM {', '.join(tables)} WHERE {condition}"
-        found.append(_delta(lower(text, SCHEMAS), change, small))
+        found.append(_delta(lowered_view(text), change, small))
     assert found[0] == found[1]

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from hypothesis import strategies as st
 from tests.unit.oracle import Bag, Double, Row, nonzero, plus
 
-from freshview.algebra.nodes import Scan
+from freshview.algebra.nodes import Lowered, Scan
+from freshview.sql.lowering import lower
 
 SCHEMAS: dict[str, tuple[str, ...]] = {"t": ("a", "b", "c", "x"), "u": ("a", "d"), "v": ("b", "d", "y")}
 KINDS = {"c": "text", "x": "double", "y": "double"}  # the other columns are integers
@@ -25,6 +27,12 @@ _ints = st.sampled_from([None, 0, 1, 2])
 _texts = st.sampled_from([None, "x", "y"])
 _doubles = st.sampled_from([None, *map(Double, ("0.0", "-0.0", "1.5", "nan", "inf", "-inf"))])
 VALUES = {"int": _ints, "text": _texts, "double": _doubles}
+
+
+@lru_cache(256)
+def lowered_view(text: str) -> Lowered:
+    """The algebra of a view over these tables. It does not change, so all examples of one text share it."""
+    return lower(text, SCHEMAS)
 
 
 def kind_of(column: str) -> str:
