@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from freshview.catalog.records import RelationState
 from freshview.catalog.writer import Catalog
-from freshview.errors import FreshviewError
+from freshview.errors import FreshviewError, InvalidStatement
 from freshview.maintenance.notice import Watch
 from freshview.maintenance.relevance import Matching
 from freshview.maintenance.views import Freshness, ViewKeeper
@@ -87,13 +87,20 @@ class Queries:
         if transaction is not None:
             return self._bound(text, ReadContext(self._catalog, transaction.snapshot, transaction), transaction)
         self._watch.look()
-        csn = self._catalog.csn_at(to_micros(as_of)) if isinstance(as_of, datetime) else as_of
+        csn = self._csn_of(as_of)
         pin = self._catalog.begin("query", at=csn)
         try:
             past = as_of is not None  # what was then, and nothing else
             return self._bound(text, ReadContext(self._catalog, pin.csn), freshness="fresh" if past else freshness)
         finally:
             self._catalog.release(pin)
+
+    def _csn_of(self, as_of: int | datetime | None) -> int | None:
+        if isinstance(as_of, datetime):
+            return self._catalog.csn_at(to_micros(as_of))
+        if as_of is None or (isinstance(as_of, int) and not isinstance(as_of, bool)):
+            return as_of
+        raise InvalidStatement(f"as_of={as_of!r}", "is no CSN and no datetime", "Give a number or a datetime.")
 
     def _bound(
         self,
@@ -133,7 +140,7 @@ class Queries:
         state = reading.state(ref, engine.time_zone)
         is_view = state.relation.kind == "view"
         if lost and freshness != "any" and not (ref.version or ref.timestamp):
-            for relation_id in self._keeper.bases(state.relation) if is_view else [state.relation.id]:
+            for relation_id in self._keeper.inputs(state.relation) if is_view else [state.relation.id]:
                 if relation_id in lost:
                     raise lost[relation_id]
         if not is_view:
@@ -151,10 +158,10 @@ class Queries:
         """A view as a query sees it; inside a transaction that wrote its tables, with those writes, unless it is
         deferred."""
         view = state.relation
+        self._used(view.id, time.time_ns() // 1000)
         if transaction is not None and freshness is None:
             inside: DataFrame | None = self._keeper.read_inside(view, transaction)
             if inside is not None:
                 return inside
-        self._used(view.id, time.time_ns() // 1000)
         stored: DataFrame = self._keeper.read(view, state.csn, freshness=freshness, matching=matching)
         return stored

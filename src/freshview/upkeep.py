@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -103,11 +103,17 @@ class Upkeep:
     def adopt(self, loaded: Iterable[Relation]) -> None:
         """Files of a bulk load become part of main at once where that costs next to nothing."""
         for relation in loaded:
-            try:
+            with self._told(relation):
                 if choose(self._catalog.state(relation, self._catalog.snapshot())) == "adopt":
                     self._checkpointer.run(relation)
-            except FreshviewError as error:  # the commit stands; the next checkpoint tries again
-                self._events.emit("checkpoint.failed", relation=relation.name, error=str(error))
+
+    @contextmanager
+    def _told(self, relation: Relation) -> Iterator[None]:
+        """A checkpoint that fails is told, and tried again later: commits stand, and others are folded."""
+        try:
+            yield
+        except FreshviewError as error:
+            self._events.emit("checkpoint.failed", relation=relation.name, error=str(error))
 
     # -- the loops ---------------------------------------------------------------------------------
 
@@ -125,7 +131,7 @@ class Upkeep:
 
     def _checkpoint(self, relation: Relation) -> None:
         """One that nobody waits for: where it needs Spark, it runs there at low priority."""
-        with ExitStack() as stack:
+        with self._told(relation), ExitStack() as stack:
 
             def engine() -> SparkEngine:
                 found = self._engine()

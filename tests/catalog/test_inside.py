@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from tests.catalog.view_world import Process, World
+from tests.catalog.view_world import JOIN, Process, World, meaning
 from tests.effort import examples
 
+from freshview.catalog import tables as t
 from freshview.catalog.records import Frontier, Relation, RelationState
 from freshview.errors import DuplicateKey, TypeMismatch, ViewUnusable, WriteConflict
 from freshview.maintenance.checkpoint import Checkpointer
 from freshview.maintenance.inside import Inside
+from freshview.maintenance.jobs import Jobs
 from freshview.maintenance.span import Span
 from freshview.maintenance.work import Work
 from freshview.transactions.transaction import Transaction
@@ -38,10 +40,8 @@ def contents(p: Process, state: RelationState) -> Rows:
 
 def defined(p: Process, tx: Transaction, view: Relation) -> Rows:
     """The definition over what the transaction sees."""
-    rows: Rows = Counter()
-    for source in p.sources(view):
-        rows += defined(p, tx, source) if source.kind == "view" else contents(p, tx.state(source))
-    return rows
+    sources = p.sources(view)
+    return meaning(view, [defined(p, tx, s) if s.kind == "view" else contents(p, tx.state(s)) for s in sources])
 
 
 def put(tx: Transaction, table: str, **values: int) -> None:
@@ -238,9 +238,67 @@ def test_an_eager_view_made_while_a_transaction_was_open_misses_nothing(p: Proce
     assert p.views.tasks() == []
 
 
+# -- what others do meanwhile ------------------------------------------------------------------------
+
+
+def test_a_view_below_that_is_not_stored_at_the_snapshot_is_not_taken_for_it(p: Process) -> None:
+    """Law: no overlay is computed from rows of another moment. Then only the definition can tell."""
+    a, b = p.table("a"), p.table("b")
+    low = p.view("low", a)
+    high = p.view("high", low, b, kind=JOIN)
+    p.put({"a": {1: 1}})
+    tx = p.begin()
+    p.jobs.refresh(low)  # past the snapshot
+    put(tx, "b", k1=7)
+    assert shown(p, tx, high) is None
+    csn = tx.commit()
+    p.jobs.bring(high, csn)
+    assert p.stored(high, csn) == p.defined(high, csn) == Counter({(1, 107): 1})
+
+
+@pytest.mark.parametrize("mode", ["lazy", "eager"])
+def test_an_idle_view_that_moves_on_does_not_cost_the_overlay(p: Process, mode: str) -> None:
+    """Law: the upkeep moves frontiers of idle views; a commit that has their change is no conflict, and keeps it."""
+    p.table("a")
+    p.table("b")
+    v = p.view("v", p.catalog.relation("a"), maintenance=mode)
+    p.put({"b": {1: 1}})
+    tx = p.begin()
+    put(tx, "a", k1=1)
+    assert shown(p, tx, v) == Counter({(1, 1): 1})
+    p.put({"b": {2: 2}})
+    assert p.views.advance(p.catalog.snapshot()) == 1
+    csn = tx.commit()
+    assert p.views.tasks() == []
+    assert p.stored(v, csn) == Counter({(1, 1): 1})
+
+
+def test_an_overlay_on_rows_that_were_corrected_meanwhile_is_not_kept(p: Process) -> None:
+    a = p.table("a")
+    v = p.view("v", a)
+    csn = p.put({"a": {1: 1, 2: 2}})
+    p.jobs.bring(v, csn)
+    lost = p.views.stored(v, csn).segments
+    with p.catalog.database.write() as c:
+        c.execute(t.segments.delete().where(t.segments.c.relation_id == v.id))
+    tx = p.begin()
+    put(tx, "a", k1=5)
+    shown(p, tx, v)
+    right = Work("full", lost[0].table(v.schema), 0)
+    jobs = Jobs(p.catalog, p.storage, p.events, lambda *_: right)
+    assert jobs.refresh(v).view_rows == 2
+    csn = tx.commit()
+    assert [task.view_id for task in p.views.tasks()] == [v.id]
+    p.jobs.bring(v, csn)
+    assert p.stored(v, csn) == Counter({(1, 5): 1, (2, 2): 1})
+
+
 # -- any interleaving --------------------------------------------------------------------------------
 
 _TABLES = ("a", "b", "c")
+_INSIDE = ("begin", "write", "write", "write", "query", "query", "commit", "rollback")
+_OUTSIDE = ("job", "fold", "refresh", "advance")
+EAGER = {"maintenance": "eager"}
 
 
 @given(st.randoms(use_true_random=False))
@@ -263,16 +321,20 @@ def _any_interleaving(p: Process, draw: random.Random) -> None:
     high = p.view("high", low, c)
     quick = p.view("quick", a, maintenance="eager")
     over = p.view("over", quick, b, maintenance="eager")
-    views = (low, high, quick, over)
+    views = (low, high, quick, over, p.view("met", low, c, kind=JOIN), p.view("eager", quick, b, kind=JOIN, **EAGER))
     is_open: list[Transaction] = []
     for _ in range(draw.randint(5, 30)):
-        step = draw.choice(("begin", "write", "write", "write", "query", "query", "commit", "rollback", "job", "fold"))
+        step = draw.choice((*_INSIDE, *_OUTSIDE))
         note(step)
-        if step == "begin" or (not is_open and step not in ("job", "fold")):
+        if step == "begin" or (not is_open and step in _INSIDE):
             is_open.append(p.begin())
             continue
         if step == "job":
             p.jobs.bring(draw.choice(views), p.catalog.snapshot())
+        elif step == "refresh":
+            p.jobs.refresh(draw.choice(views))
+        elif step == "advance":
+            p.views.advance(p.catalog.snapshot())
         elif step == "fold":
             Checkpointer(p.catalog, p.storage, p.events, lambda: pytest.fail("no Spark")).run(draw.choice((a, *views)))
             p.catalog.expire(0)
@@ -316,9 +378,12 @@ def _step_inside(
             csn = tx.commit()
         except WriteConflict:
             return
-        assert all(t.view_id not in (views[2].id, views[3].id) for t in p.views.tasks())
-        for view in views[2:]:
-            assert p.stored(view, csn) == p.defined(view, csn)
+        eager = [view for view in views if p.views.is_eager(view)]
+        written = tx.written
+        for view in eager:
+            if written.intersection(p.views.inputs(view)):
+                assert all(t.view_id != view.id for t in p.views.tasks())
+                assert p.stored(view, csn) == p.defined(view, csn)
 
 
 def _all_right(p: Process, views: tuple[Relation, ...]) -> None:

@@ -8,12 +8,13 @@ import threading
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.catalog.view_world import World
 
-from freshview.catalog.records import Relation
+from freshview.catalog.records import DataFile, Relation
 from freshview.catalog.writer import LIFETIME
 from freshview.errors import (
     Cancelled,
@@ -23,8 +24,11 @@ from freshview.errors import (
     SparkFailed,
     StorageUnavailable,
     TypeMismatch,
+    WriteConflict,
 )
+from freshview.maintenance import jobs as jobs_module
 from freshview.maintenance.jobs import is_transient
+from freshview.storage.store import Storage
 
 
 def test_a_job_takes_all_tasks_and_tells_of_itself(world: World) -> None:
@@ -277,19 +281,103 @@ def test_the_views_above_one_are_all_that_read_it_lower_ones_first(world: World)
     assert p.views.above(high) == []
 
 
-def test_that_a_view_was_computed_anew_is_known_between_two_versions(world: World) -> None:
-    """Views above it may not take what changed then for a delta."""
+def test_views_above_one_that_was_computed_anew_have_a_task_without_a_delta(world: World) -> None:
+    """Law: it comes with the corrected rows, wherever they have got to meanwhile; none if nothing was wrong."""
+    p, other = world.process(), world.process()
+    a, b = p.table("a"), p.table("b")
+    low, beside = p.view("low", a), p.view("beside", a)
+    high = p.view("high", p.view("mid", low), b)
+    csn = p.put({"a": {1: 1}})
+
+    def overtake(view: Relation, _from: int, _to: int) -> None:
+        if view.name == "low":  # others go on with what was wrong
+            other.put({"b": {1: 1}})
+            other.views.advance(other.catalog.snapshot())
+
+    p.before = overtake
+    job = p.jobs.refresh(low)
+    assert job.view_rows == 1
+    p.jobs.bring(beside, csn)
+    resets = {t.view_id: t.reset for t in p.views.tasks() if t.tables == (low.id,)}
+    assert set(resets) == {v.id for v in p.views.above(low)}
+    assert all(resets.values())
+    p.views.advance(p.catalog.snapshot())  # it is not overlooked
+    p.ran.clear()
+    p.jobs.bring(high, p.catalog.snapshot())
+    assert [(name, full) for name, _, _, full in p.ran] == [("mid", True), ("high", True)]
+    p.before = lambda *_: None
+    assert p.jobs.refresh(low).view_rows == 0
+    assert p.views.tasks() == []
+
+
+def test_views_that_have_nothing_to_do_wait_for_a_job_under_way(world: World) -> None:
+    """Law: the upkeep never makes a full refresh start over; afterwards the view moves on."""
+    p, other = world.process(), world.process()
+    view = p.view("v", p.table("a"))
+    moved: list[int] = []
+    p.before = lambda *_: moved.append(other.views.advance(other.catalog.snapshot()))
+    p.jobs.refresh(view)
+    assert moved == [0]
+    assert len(p.ran) == 1
+    p.put({"a": {1: 1}})
+    p.jobs.bring(view, p.catalog.snapshot())
+    p.table("elsewhere")
+    assert other.views.advance(other.catalog.snapshot()) == 1
+
+
+def test_a_result_that_cannot_be_stored_leaves_nothing_but_its_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "INLINE_BYTES", 0)
     p = world.process()
-    a = p.table("a")
-    low, other = p.view("low", a), p.view("other", a)
-    before = p.put({"a": {1: 1}})
-    at = p.jobs.refresh(low).to_csn
-    after = p.put({"a": {2: 2}})
-    p.jobs.bring(low, after)
-    assert p.views.computed_anew([low.id, other.id], before, at)
-    assert not p.views.computed_anew([other.id], before, after)
-    assert not p.views.computed_anew([low.id], at, after)
-    assert not p.views.computed_anew([low.id], 0, before)
+    view = p.view("v", p.table("a"))
+    csn = p.put({"a": {1: 1}})
+    written = Storage.write_parquet
+
+    def full(storage: Storage, relation_id: int, folder: str, rows: pa.Table) -> tuple[DataFile, ...]:
+        written(storage, relation_id, folder, rows)
+        raise StorageUnavailable("the disk", "is full", "Make room.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "write_parquet", full)
+        with pytest.raises(StorageUnavailable, match="is full"):
+            p.jobs.bring(view, csn)
+    assert [job.error for job in p.views.history(view)] == ["the disk: is full. Make room."]
+    assert p.catalog.leased_paths(view.id) == []
+    assert not list(p.storage.layout.relation(view.id).rglob("*.parquet"))
+    p.jobs.bring(view, csn)
+    assert p.stored(view, csn) == p.defined(view, csn)
+
+
+def test_an_error_is_not_told_of_a_view_that_another_has_maintained_meanwhile(world: World) -> None:
+    p, other = world.process(), world.process()
+    view = p.view("v", p.table("a"))
+    csn = p.put({"a": {1: 1}})
+
+    def overtaken(*_: object) -> None:
+        world.now += 2 * LIFETIME  # it was asleep, and its lease is over
+        other.jobs.bring(view, csn)
+        raise QueryFailed("view v", "its files are gone")
+
+    p.before = overtaken
+    with pytest.raises(QueryFailed):
+        p.jobs.bring(view, csn)
+    assert [job.error for job in p.views.history(view)] == [None]
+
+
+def test_two_that_alter_a_view_at_once_do_not_undo_each_other(world: World) -> None:
+    p, other = world.process(), world.process()
+    view = p.view("v", p.table("a"))
+    other.views.set_properties(view, {"deadline": "06:00"})
+    with pytest.raises(WriteConflict, match="altered meanwhile"):
+        p.views.set_properties(view, {"comment": "x"})
+    now = p.catalog.relation("v")
+    p.views.set_properties(now, {"comment": "x"})
+    known = p.catalog.relation("v").properties
+    assert (known["deadline"], known["comment"]) == ("06:00", "x")
+    p.views.drop(p.catalog.relation("v"))
+    with pytest.raises(WriteConflict, match="dropped meanwhile"):
+        p.views.set_properties(now, {"comment": "y"})
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from tests.catalog.helpers import contents
+from tests.catalog.view_world import World
 
 import freshview
 from freshview.catalog import tables as t
@@ -55,6 +56,25 @@ def test_an_older_catalog_is_migrated_by_the_missing_steps(database: Database) -
     assert _version(database) == str(len(STEPS) + 2)
     with database.read() as c:
         assert c.execute(sa.text("SELECT text, number FROM fv_note")).all() == [("migrated", None)]
+
+
+def test_views_of_an_older_catalog_learn_of_the_views_below_them(tmp_path: Path) -> None:
+    """Law: a view is told of a view below it that is computed anew, also one from before there was such news."""
+    world = World(tmp_path)
+    p = world.process()
+    a = p.table("a")
+    low = p.view("low", a)
+    mid = p.view("mid", low)
+    high = p.view("high", mid, a)
+    i = t.inputs.c
+    with p.catalog.database.write() as c:
+        c.execute(t.inputs.delete().where(i.relation_id != a.id))
+        c.execute(t.meta.update().where(t.meta.c.key == "schema_version").values(value=str(len(STEPS) - 1)))
+    migrate(p.catalog.database)
+    assert {v.name: sorted(p.views.inputs(v)) for v in (low, mid, high)} == {
+        "low": [a.id], "mid": [a.id, low.id], "high": [a.id, low.id, mid.id],
+    }  # fmt: skip
+    world.close()
 
 
 def test_a_step_that_fails_changes_nothing(database: Database) -> None:

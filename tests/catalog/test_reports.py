@@ -191,7 +191,7 @@ def test_a_warehouse_tells_who_holds_back(open_warehouse: Callable[[], Warehouse
     catalog = wh._catalog
     a, start = catalog.relation("a"), catalog.snapshot()
     properties = {"sources": json.dumps({"a": {"id": a.id, "columns": ["k", "v"]}}), "columns": "[]"}
-    ViewCatalog(catalog).create(catalog.reserve_id(), "v", BAG, properties, [a], [a.id], [], [], start)
+    ViewCatalog(catalog).create(catalog.reserve_id(), "v", BAG, properties, [a], [], [], start)
     with wh.transaction() as tx:
         tx.upsert("a", [{"k": 1, "v": 1}])
     wh.sql("CHECKPOINT a")

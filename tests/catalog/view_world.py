@@ -1,4 +1,4 @@
-"""Views without Spark: each is the UNION ALL of its sources, maintained by their deltas on the driver.
+"""Views without Spark: UNION ALL of their sources, or the join of two, maintained by deltas on the driver.
 
 Several processes share one catalog on a clock that the test turns.
 """
@@ -8,19 +8,20 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
+from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import migrate
 from freshview.catalog.records import Frontier, Relation, RelationState
 from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.events import Events
-from freshview.maintenance.changes import changes
+from freshview.maintenance.changes import changes, with_weight
 from freshview.maintenance.deferred import Deferred
 from freshview.maintenance.inside import Inside
 from freshview.maintenance.jobs import Jobs
@@ -34,6 +35,8 @@ from freshview.transactions.transaction import Transaction
 
 TABLE = Schema((Column("k", parse_type("INT")), Column("v", parse_type("INT"))), ("k",))
 BAG = Schema(TABLE.columns)
+JOIN = "join"
+Signed = list[tuple[tuple[int, int], int]]  # rows with how often they are there
 
 
 @dataclass
@@ -65,9 +68,26 @@ class Process:
         return self.change(view, span)
 
     def change(self, view: Relation, span: Span) -> Work:
+        if view.properties.get("kind") == JOIN:
+            return self._joined(span, *self.sources(view))
         parts = [changes(span, s) for s in self.sources(view)]
         rows = pa.concat_tables([p.cast(parts[0].schema) for p in parts])
         return Work("incremental", net(rows, BAG), rows.num_rows)
+
+    def _joined(self, span: Span, left: Relation, right: Relation) -> Work:
+        """Δ(L ⋈ R) = ΔL ⋈ R ∪ L' ⋈ ΔR"""
+        (first, second), old, new = (self._signed(span, r) for r in (left, right)), span.before(right), span.after(left)
+        met = _met(first, self._rows(old)) + _met(self._rows(new), second)
+        columns = zip(*((k, v, weight) for (k, v), weight in met), strict=True) if met else ([], [], [])
+        arrow = with_weight(BAG).arrow
+        rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, arrow, strict=True)], schema=arrow)
+        return Work("incremental", net(rows, BAG), rows.num_rows)
+
+    def _signed(self, span: Span, source: Relation) -> Signed:
+        return [((r["k"], r["v"]), r[WEIGHT]) for r in changes(span, source).to_pylist()]
+
+    def _rows(self, state: RelationState) -> Signed:
+        return [((r["k"], r["v"]), 1) for r in self.storage.reader.contents(state).to_pylist()]
 
     def sources(self, view: Relation) -> list[Relation]:
         found = [self.catalog.relation_by_id(e["id"]) for e in json.loads(view.properties["sources"]).values()]
@@ -79,10 +99,9 @@ class Process:
     def view(self, name: str, *sources: Relation, **properties: str) -> Relation:
         """A view over tables and views that hold no rows yet."""
         named = json.dumps({s.name: {"id": s.id, "columns": ["k", "v"]} for s in sources})
-        bases = {b for s in sources for b in (self.views.bases(s) if s.kind == "view" else [s.id])}
         known = {"sources": named, "columns": '["k", "v"]', **properties}
         made, _ = self.views.create(
-            self.catalog.reserve_id(), name, BAG, known, list(sources), sorted(bases), [], [], self.catalog.snapshot(),
+            self.catalog.reserve_id(), name, BAG, known, list(sources), [], [], self.catalog.snapshot(),
             eager=commits_maintain(properties), deferred=mode_in(properties) == DEFERRED,
         )  # fmt: skip
         return made
@@ -103,19 +122,18 @@ class Process:
 
     def stored(self, view: Relation, csn: int) -> Counter[tuple[int, int]]:
         """The stored rows as they are read at a CSN."""
-        rows = self.storage.reader.contents(self.views.stored(view, csn))
-        return Counter((r["k"], r["v"]) for r in rows.to_pylist())
+        return Counter(row for row, _ in self._rows(self.views.stored(view, csn)))
 
     def defined(self, view: Relation, csn: int) -> Counter[tuple[int, int]]:
         """What the definition gives at a CSN."""
-        rows: Counter[tuple[int, int]] = Counter()
-        for source in self.sources(view):
-            if source.kind == "view":
-                rows += self.defined(source, csn)
-            elif csn >= source.created_csn:
-                table = self.storage.reader.contents(self.catalog.state(source, csn))
-                rows += Counter((r["k"], r["v"]) for r in table.to_pylist())
-        return rows
+        return meaning(view, [self._defined(source, csn) for source in self.sources(view)])
+
+    def _defined(self, source: Relation, csn: int) -> Counter[tuple[int, int]]:
+        if source.kind == "view":
+            return self.defined(source, csn)
+        if csn < source.created_csn:
+            return Counter()
+        return Counter(row for row, _ in self._rows(self.catalog.state(source, csn)))
 
     def shown(self, view: Relation, csn: int) -> Counter[tuple[int, int]] | None:
         """What a query at a CSN reads from the store; None if it would ask the definition."""
@@ -123,6 +141,18 @@ class Process:
             self.jobs.bring(view, csn)
         at = self.views.stored_at(view, csn)
         return None if at is None else self.stored(view, at)
+
+
+def meaning(view: Relation, parts: Sequence[Counter[tuple[int, int]]]) -> Counter[tuple[int, int]]:
+    """A view over these rows of its sources, by its definition alone."""
+    if view.properties.get("kind") != JOIN:
+        return sum(parts, Counter())
+    left, right = (list(part.elements()) for part in parts)
+    return Counter((k, 100 * v + w) for k, v in left for other, w in right if k == other)
+
+
+def _met(left: Signed, right: Signed) -> Signed:
+    return [((k, 100 * v + w), x * y) for (k, v), x in left for (other, w), y in right if k == other]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshview.catalog.records import Relation, Task
+from freshview.catalog.records import Backlog, Relation, Task
 from freshview.catalog.views import Use
 from freshview.errors import Cancelled, InvalidStatement, StorageUnavailable, TypeMismatch
 from freshview.events import Events
@@ -24,7 +24,9 @@ from freshview.maintenance.manager import (
     Activity,
     Candidate,
     Manager,
+    candidate,
     choose,
+    is_urgent,
     next_deadline,
     next_use,
     oldest_first,
@@ -93,6 +95,13 @@ def test_deadlines_are_times_of_day_in_the_views_zone() -> None:
     assert next_deadline("06:00", berlin, four_in_utc) == four_in_utc + HOUR
     assert next_deadline("before 05:00", berlin, four_in_utc) == four_in_utc
     assert next_deadline("4:30", berlin, four_in_utc) == four_in_utc + 23 * HOUR + 30 * MINUTE
+    settings_ = json.dumps({"spark.sql.session.timeZone": "Europe/Berlin"})
+    view = Relation(1, "v", "view", 1, 1, SCHEMA, 1, None, {"deadline": "06:00", "settings": settings_})
+    waiting = Backlog(1, 1, 1, four_in_utc, 9)
+    for now in (four_in_utc, four_in_utc + 5 * HOUR):  # one that was missed is as urgent as before
+        found = candidate(waiting, view, None, now)
+        assert found.deadline == four_in_utc + HOUR
+        assert is_urgent(found, now) == (now > four_in_utc)
     for text in ("soon", "24:00", "6", "06:60", "after 06:00"):
         with pytest.raises(InvalidStatement, match="time of day"):
             parse_deadline(text)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import freshview
 from freshview.errors import InvalidStatement, NotFound
 from freshview.transactions.reading import parse_csn, parse_time, to_micros
 
+EARLY = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))
+LATE = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-5)))
 ZONES = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Pacific/Apia"]).map(ZoneInfo)
 
 
@@ -50,3 +55,10 @@ def test_versions_are_whole_numbers_within_reach() -> None:
             parse_csn(text, "t")
     with pytest.raises(NotFound, match="9" * 30):
         parse_csn("9" * 30, "t")
+
+
+@pytest.mark.parametrize("as_of", ["2024-01-01", 1.5, True, EARLY, LATE])
+def test_a_moment_that_is_none_is_an_error_that_says_so(tmp_path: Path, as_of: Any) -> None:
+    """Before any Spark is started."""
+    with freshview.connect(tmp_path) as wh, pytest.raises(InvalidStatement, match=r"is no CSN|out of range"):
+        wh.sql("SELECT 1", as_of=as_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 
@@ -40,6 +41,21 @@ def _add_deferred(connection: Connection) -> None:
         _add_to_frontiers(connection, f"{name} BIGINT")
 
 
+def _add_lower_views(connection: Connection) -> None:
+    """Views read tables, and the views below them, which may be computed anew."""
+    r, i = t.relations.c, t.inputs.c
+    views = sa.select(r.id, r.properties).where(r.kind == "view", r.dropped_csn.is_(None)).order_by(r.id)
+    named = {row.id: json.loads(json.loads(row.properties)["sources"]) for row in connection.execute(views)}
+    sources = {view_id: [entry["id"] for entry in entries.values()] for view_id, entries in named.items()}
+    below: dict[int, set[int]] = {}
+    for view_id, read in sources.items():  # a view is younger than what it reads
+        lower = [source for source in read if source in sources]
+        below[view_id] = {*lower, *(deeper for source in lower for deeper in below[source])}
+        there = set(connection.execute(sa.select(i.relation_id).where(i.view_id == view_id)).scalars())
+        for relation_id in sorted(below[view_id] - there):
+            connection.execute(t.inputs.insert().values(view_id=view_id, relation_id=relation_id))
+
+
 def _add_to_frontiers(connection: Connection, column: str) -> None:
     """A column that a new catalog has from its first step."""
     known = {c["name"] for c in sa.inspect(connection).get_columns(t.frontiers.name)}
@@ -48,7 +64,7 @@ def _add_to_frontiers(connection: Connection, column: str) -> None:
 
 
 # Step n takes a catalog from version n to n + 1. Steps are only ever appended.
-STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions, _add_eager, _add_deferred)
+STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions, _add_eager, _add_deferred, _add_lower_views)
 
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:

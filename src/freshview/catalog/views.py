@@ -20,10 +20,11 @@ from freshview.catalog.writer import AtCommit, Catalog, _segment_values
 from freshview.errors import NotFound, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name
 
-CHANGES = ("data", "reset")  # commits that a view has to follow; others change no rows
+_REFRESH = "refresh"  # commits that tell views above that a view was computed anew, and had been wrong
+_RESETS = ("reset", _REFRESH)  # changes to which no delta leads
+CHANGES = ("data", *_RESETS)  # commits that a view has to follow; others change no rows
 READERS = ("transaction", "query")  # snapshots that may still ask for a view
 MAINTAIN = "maintain"  # jobs that took a view from one version to the next
-_REFRESH = "refresh"  # commits that stand for a view being computed anew
 _RECENT = 0.3  # how much the newest gap between uses counts
 
 
@@ -59,6 +60,7 @@ class ViewChange:
     view: Relation
     base: int  # the CSN on top of which the transaction's statements were taken
     start: Frontier  # where the view was
+    stored: int  # the CSN whose stored rows it changes
     segments: tuple[Segment, ...]
     leases: tuple[str, ...]
     stmtsn: int  # 0: all statements are in it; else those up to this one, and a partial task remains
@@ -96,7 +98,6 @@ class ViewCatalog:
         schema: Schema,
         properties: Mapping[str, str],
         sources: Sequence[Relation],
-        bases: Sequence[int],
         segments: Sequence[Segment],
         leases: Sequence[str],
         csn: int,
@@ -122,8 +123,9 @@ class ViewCatalog:
             catalog._ddl_commit(c, view_id, "create")
             c.execute(t.frontiers.insert().values(view_id=view_id, epoch=1, csn=csn, stmtsn=0, eager=int(eager)))
             self._defer(c, view_id, deferred)
-            if bases:
-                c.execute(t.inputs.insert(), [{"view_id": view_id, "relation_id": b} for b in sorted(set(bases))])
+            inputs = {i for source in sources for i in (source.id, *self._inputs(c, source))}
+            if inputs:
+                c.execute(t.inputs.insert(), [{"view_id": view_id, "relation_id": i} for i in sorted(inputs)])
             for seq, segment in enumerate(segments):
                 c.execute(t.segments.insert().values(**_segment_values(segment, csn, seq)))
             if leases:
@@ -134,16 +136,7 @@ class ViewCatalog:
         """A commit of its own for a refresh that has no other to stand at."""
         with self.catalog.database.write() as c:
             self.catalog.database.lock_clock(c)
-            return self.catalog._ddl_commit(c, view.id, _REFRESH)
-
-    def computed_anew(self, view_ids: Collection[int], after: int, upto: int) -> bool:
-        """Was one of these views refreshed in full with after < csn ≤ upto?"""
-        if not view_ids or after == upto:
-            return False
-        r = t.commits.c
-        asked = sa.and_(r.relation_id.in_(view_ids), r.kind == _REFRESH, r.csn > after, r.csn <= upto)
-        with self.catalog.database.read() as c:
-            return c.execute(sa.select(r.csn).where(asked).limit(1)).first() is not None
+            return self.catalog._ddl_commit(c, view.id, "reserve")
 
     def frontier(self, view: Relation) -> int:
         """The CSN up to which a view is maintained and can be read."""
@@ -171,11 +164,14 @@ class ViewCatalog:
         found = [self.catalog.relation_by_id(i) for i in sorted(view_ids)]
         return [view for view in found if view is not None]
 
-    def bases(self, view: Relation) -> list[int]:
-        """Ids of the tables that a view reads, directly or through other views."""
+    def inputs(self, view: Relation) -> list[int]:
+        """Ids of the tables and views that a view reads, directly or through other views."""
         with self.catalog.database.read() as c:
-            query = sa.select(t.inputs.c.relation_id).where(t.inputs.c.view_id == view.id)
-            return list(c.execute(query).scalars())
+            return self._inputs(c, view)
+
+    def _inputs(self, c: sa.Connection, view: Relation) -> list[int]:
+        query = sa.select(t.inputs.c.relation_id).where(t.inputs.c.view_id == view.id)
+        return list(c.execute(query).scalars())
 
     # -- tasks -------------------------------------------------------------------------------------
 
@@ -199,7 +195,7 @@ class ViewCatalog:
         return [
             Task(
                 view_id, rows[0].txsn, csn, rows[0].stmtsn, rows[0].committed_at, tuple(r.relation_id for r in rows),
-                sum(r.rows for r in rows), any(r.kind == "reset" for r in rows),
+                sum(r.rows for r in rows), any(r.kind in _RESETS for r in rows),
             )
             for (csn, view_id), rows in found.items()
         ]  # fmt: skip
@@ -217,10 +213,11 @@ class ViewCatalog:
     def in_progress(self) -> set[int]:
         """Ids of the views that somebody is maintaining now."""
         with self.catalog.database.read() as c:
-            names = sa.select(t.leases.c.relation_id).where(
-                t.leases.c.path == JOB_PATH, t.leases.c.expires_at >= self.catalog.database.now(c)
-            )
-            return set(c.execute(names).scalars())
+            return set(c.execute(self._at_work(c)).scalars())
+
+    def _at_work(self, c: sa.Connection) -> sa.Select[Any]:
+        l, now = t.leases.c, self.catalog.database.now(c)  # noqa: E741
+        return sa.select(l.relation_id).where(l.path == JOB_PATH, l.expires_at >= now)
 
     def snapshots(self, after: int, before: int) -> list[int]:
         """CSNs between two that open transactions and queries may still read."""
@@ -232,11 +229,15 @@ class ViewCatalog:
             return sorted(set(c.execute(query).scalars()))
 
     def advance(self, csn: int) -> int:
-        """Move views that have nothing to do up to a CSN: they need nothing older; how many moved."""
+        """Move views that have nothing to do up to a CSN: they need nothing older; how many moved.
+
+        One that somebody is at stays where that job began.
+        """
         f = t.frontiers.c
         waiting = _beyond_frontiers(t.inputs.c.view_id).where(t.commits.c.csn <= csn)
         with self.catalog.database.write(durable=False) as c:
-            idle = sa.and_(f.csn < csn, f.stmtsn == 0, f.view_id.not_in(waiting.correlate(None)))
+            needed = [query.correlate(None) for query in (waiting, self._at_work(c))]
+            idle = sa.and_(f.csn < csn, f.stmtsn == 0, *(f.view_id.not_in(query) for query in needed))
             return c.execute(t.frontiers.update().where(idle).values(csn=csn)).rowcount
 
     # -- versions ----------------------------------------------------------------------------------
@@ -272,21 +273,37 @@ class ViewCatalog:
         return before, frontier if after is None else min(after, frontier)
 
     def _changed(self, c: sa.Connection, view: Relation, after: int, upto: int) -> bool:
-        """Did a commit with after < csn ≤ upto change a table that the view reads?"""
+        """Did a commit with after < csn ≤ upto change what the view reads?"""
         csn = t.commits.c.csn
         return c.execute(changes_after(view, after, csn).where(csn <= upto).limit(1)).first() is not None
 
     # -- jobs --------------------------------------------------------------------------------------
 
     def apply(
-        self, view: Relation, c0: Frontier, c1: int, segments: Sequence[Segment], leases: Sequence[str], job: Job
+        self,
+        view: Relation,
+        c0: Frontier,
+        c1: int,
+        segments: Sequence[Segment],
+        leases: Sequence[str],
+        job: Job,
+        *,
+        anew: bool = False,
     ) -> bool:
-        """Show a job's result if the view is still where the job began; False if not."""
+        """Show a job's result if the view is still where the job began; False if not.
+
+        Where a view was computed `anew` and had been wrong, a commit tells the views above, whose rows may come from
+        what was wrong: they have a task, to which no delta leads.
+        """
         with self.catalog.database.write() as c:
+            if anew:
+                self.catalog.database.lock_clock(c)
             self.catalog._check_leases(c, leases)
             if not self._move(c, view, c0, Frontier(c1), segments, leases):
                 return False
             self._record(c, job)
+            if anew and segments:
+                self.catalog._ddl_commit(c, view.id, _REFRESH)
             return True
 
     def _move(
@@ -340,11 +357,17 @@ class ViewCatalog:
         return also
 
     def _show(self, c: sa.Connection, change: ViewChange, csn: int) -> bool:
+        """Law: neither what the view reads nor its rows have changed since. Its frontier may have moved on, idle."""
+        now = self._frontier(c, change.view)
         since = min(change.base, change.start.csn)
-        if change.start.stmtsn or self._changed(c, change.view, since, csn - 1):
+        if change.start.stmtsn or now.stmtsn or self._changed(c, change.view, since, csn - 1):
+            return False
+        s = t.segments.c
+        newer = sa.select(s.csn).where(s.relation_id == change.view.id, s.csn > change.stored, s.csn <= now.csn)
+        if c.execute(newer.limit(1)).first() is not None:
             return False
         end = Frontier(csn, change.stmtsn)
-        if not self._move(c, change.view, change.start, end, change.segments, change.leases):
+        if not self._move(c, change.view, now, end, change.segments, change.leases):
             return False
         if not change.stmtsn:
             self._record(c, replace(change.job, to_csn=csn))
@@ -457,6 +480,7 @@ class ViewCatalog:
         catalog = self.catalog
         with catalog.database.write() as c:
             catalog.database.lock_clock(c)
+            self._check_properties(c, view)
             csn = catalog._ddl_commit(c, view.id, "alter")
             if eager is not None:
                 self._set_eager(c, view.id, eager)
@@ -465,6 +489,13 @@ class ViewCatalog:
             merged = {**view.properties, **properties}
             c.execute(t.relations.update().where(t.relations.c.id == view.id).values(properties=json.dumps(merged)))
             return csn
+
+    def _check_properties(self, c: sa.Connection, view: Relation) -> None:
+        """What was checked for a change is still so."""
+        self.catalog._check_unchanged(c, view)
+        known = c.execute(sa.select(t.relations.c.properties).where(t.relations.c.id == view.id)).scalar_one()
+        if json.loads(known) != view.properties:
+            raise WriteConflict(f"view {view.name}", "was altered meanwhile", "Run the statement again.")
 
     # -- uses --------------------------------------------------------------------------------------
 
@@ -501,7 +532,7 @@ def source_ids(view: Relation) -> dict[str, int]:
 
 
 def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
-    """Commits after a CSN that changed a table which the view reads."""
+    """Commits after a CSN that changed what the view reads."""
     r, i = t.commits.c, t.inputs.c
     return (
         sa.select(*columns)
@@ -511,7 +542,7 @@ def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
 
 
 def _beyond_frontiers(*columns: Any) -> sa.Select[Any]:
-    """THE definition of what is pending: commits beyond a view's frontier to tables that the view reads."""
+    """THE definition of what is pending: commits beyond a view's frontier to what the view reads."""
     r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
     partial = sa.and_(f.stmtsn > 0, r.csn == f.csn)
     return (

@@ -5,7 +5,8 @@ Table 1 decides per key by the first and the last change. The rules of Figures 3
 - A *partial* condense stands on the delta of every source, by its key (of a bag: by whole rows), below all joins and
   after the columns that the view does not use are gone: all changes of a run become one change from the version before
   to the version after, so intermediate versions meet no join.
-- The *full* condense stands on the view's delta, before it is applied: rows of several terms may cancel each other.
+- The *full* condense stands on the view's delta, before it is applied: rows of several terms may cancel each other. A
+  view is stored as a bag, so it is by whole rows: of a row that was deleted and inserted again nothing is left.
 - It is pushed through the joins, onto the delta of a source, if the view's rows have that source's key and nothing else
   has changed: then delta rows that touch one view row are delta rows of one key.
 """
@@ -37,8 +38,7 @@ def condenses(name: str, form: Form, keys: Mapping[str, tuple[str, ...]]) -> tup
     below = [
         Condense(s, "partial", key, pushed=bool(key) and _keeps_key(form, s, keys)) for s, key in sorted(keys.items())
     ]
-    by = tuple(stored for _, stored in form.keys)
-    return (*below, Condense(name, "full", by))
+    return (*below, Condense(name, "full", ()))
 
 
 def _keeps_key(form: Form, source: str, keys: Mapping[str, tuple[str, ...]]) -> bool:

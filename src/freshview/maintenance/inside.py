@@ -131,7 +131,10 @@ class Inside:
         if base >= self._views.frontier(view):
             self._keeper.bring(view, base)
         start, at = self._views.position(view), self._views.stored_at(view, base)
-        return None if at is None else Overlay(view, base, start, self._views.stored(view, at))
+        below = [s for s in self._keeper.sources(view) if s.kind == "view"]
+        if at is None or any(self._views.stored_at(s, base) != base for s in below):
+            return None  # the change would be computed from rows that are not those of the base
+        return Overlay(view, base, start, self._views.stored(view, at))
 
     def _extend(self, overlay: Overlay, own: Own) -> None:
         start, end = (Point(overlay.base, own=rows) for rows in (overlay.seen, own))
@@ -140,7 +143,7 @@ class Inside:
         overlay.add(work, own, self._transaction.stmtsn, time.monotonic() - begun)
 
     def _touches(self, view: Relation) -> bool:
-        return bool(self._transaction.written.intersection(self._views.bases(view)))
+        return bool(self._transaction.written.intersection(self._views.inputs(view)))
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -205,14 +208,15 @@ class Inside:
         segments = tuple(s for parts, _ in stored for s in parts)
         leases = tuple(lease for _, held in stored for lease in held)
         rows = sum(s.rows for s in segments)
-        rows_in = sum(s.rows for i in self._views.bases(view) for s in own.get(i, ()))
+        rows_in = sum(s.rows for i in self._views.inputs(view) for s in own.get(i, ()))
         job = Job(
             view.id, overlay.start.readable, 0, overlay.strategy, 1, overlay.delta_rows, rows, overlay.seconds, None,
             view.name, rows_in, condensed(overlay.strategy, rows_in, overlay.delta_rows), {"compute": overlay.seconds},
         )  # fmt: skip
         return ViewChange(
-            view, overlay.base, overlay.start, segments, leases, overlay.stmtsn if rest else 0, below, job
-        )
+            view, overlay.base, overlay.start, overlay.stored.csn, segments, leases, overlay.stmtsn if rest else 0,
+            below, job,
+        )  # fmt: skip
 
     def _is_behind(self, view_id: int) -> bool:
         """Have statements come after the last query of a view?"""

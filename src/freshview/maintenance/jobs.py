@@ -114,7 +114,7 @@ class Jobs:
         try:
             end = self.reached(self._views.sources(view).values(), end)
         except FreshviewError as error:
-            self._failed(view, left.frontier.readable, end, left, begun, error)
+            self._failed(view, left.frontier, end, left, begun, error)
             raise
         run = partial(self._run, view, left.frontier, end, sources=self._clock() - begun)
         return self._in_turn(view, left.frontier, run, wait=wait)
@@ -188,42 +188,58 @@ class Jobs:
         c0 = start.readable
         pin = self._catalog.begin("job", at=c0)
         try:
-            try:
-                work = self._execute(view, start, c1, full or left.reset)
-            except Exception as error:
-                self._failed(view, c0, c1, left, begun, error)
-                raise
-            computed = self._clock()
-            segments, leases = store(self._catalog, self._storage, view.id, work.rows)
-            self._events.emit("job.computed", view=view.name, from_csn=c0, to_csn=c1)
-            done = False
-            try:
-                now = self._clock()
-                phases = {"wait": waited, "sources": sources, "compute": computed - begun, "store": now - computed}
-                job = Job(
-                    view.id, c0, c1, work.strategy, len(left.tasks), work.delta_rows, work.rows.num_rows, now - begun,
-                    None, view.name, left.rows, condensed(work.strategy, left.rows, work.delta_rows), phases,
-                    {c.on: (c.read, c.left) for c in work.condensed},
-                )  # fmt: skip
-                done = self._views.apply(view, start, c1, segments, leases, job)
-            finally:
-                if not done:
-                    give_up(self._catalog, self._storage, view.id, segments, leases)
-            what = "job.done" if done else "job.lost"
-            self._events.emit(what, view=view.name, from_csn=c0, to_csn=c1, rows=left.rows)
-            if not done:
-                return None
-            self._done(view, c1)
-            return job
+            work = self._execute(view, start, c1, full or left.reset)
+            phases = {"wait": waited, "sources": sources, "compute": self._clock() - begun}
+            job = self._show(view, start, c1, left, work, begun, phases, anew=full)
+        except Exception as error:
+            self._failed(view, start, c1, left, begun, error)
+            raise
         finally:
             self._catalog.release(pin)
+        self._events.emit("job.done" if job else "job.lost", view=view.name, from_csn=c0, to_csn=c1, rows=left.rows)
+        if job is not None:
+            self._done(view, c1)
+        return job
 
-    def _failed(self, view: Relation, c0: int, c1: int, left: Pending, begun: float, error: Exception) -> None:
-        seconds = self._clock() - begun
+    def _show(
+        self,
+        view: Relation,
+        start: Frontier,
+        c1: int,
+        left: Pending,
+        work: Work,
+        begun: float,
+        phases: dict[str, float],
+        *,
+        anew: bool,
+    ) -> Job | None:
+        """Store what was computed, and move the frontier; None, and nothing is left of it, if that moved meanwhile."""
+        computed = self._clock()
+        segments, leases = store(self._catalog, self._storage, view.id, work.rows)
+        done = False
+        try:
+            self._events.emit("job.computed", view=view.name, from_csn=start.readable, to_csn=c1)
+            now = self._clock()
+            job = Job(
+                view.id, start.readable, c1, work.strategy, len(left.tasks), work.delta_rows, work.rows.num_rows,
+                now - begun, None, view.name, left.rows, condensed(work.strategy, left.rows, work.delta_rows),
+                {**phases, "store": now - computed}, {c.on: (c.read, c.left) for c in work.condensed},
+            )  # fmt: skip
+            done = self._views.apply(view, start, c1, segments, leases, job, anew=anew)
+            return job if done else None
+        finally:
+            if not done:
+                give_up(self._catalog, self._storage, view.id, segments, leases)
+
+    def _failed(self, view: Relation, start: Frontier, c1: int, left: Pending, begun: float, error: Exception) -> None:
+        """Keep it in the history, unless somebody else has done the job meanwhile: then the view has no error."""
+        c0, seconds = start.readable, self._clock() - begun
         what = str(error) or type(error).__name__
         how = "cancelled" if isinstance(error, Cancelled) else "failed"
         with suppress(FreshviewError):  # the error that is under way tells more
-            self._views.record(Job(view.id, c0, c1, how, len(left.tasks), 0, 0, seconds, what, view.name, left.rows))
+            if self._views.position(view) == start:
+                job = Job(view.id, c0, c1, how, len(left.tasks), 0, 0, seconds, what, view.name, left.rows)
+                self._views.record(job)
         self._events.emit(f"job.{how}", view=view.name, from_csn=c0, to_csn=c1, error=what)
 
 
@@ -248,7 +264,12 @@ def store(catalog: Catalog, storage: Storage, view_id: int, rows: pa.Table) -> t
         return [Segment(view_id, PENDING, 0, rows.num_rows, len(payload), 1, payload=payload)], []
     lease = catalog.lease(view_id, storage.layout.new_folder("delta"))
     assert lease is not None
-    files = storage.write_parquet(view_id, lease.path, rows)
+    try:
+        files = storage.write_parquet(view_id, lease.path, rows)
+    except BaseException:
+        storage.discard(view_id, lease.path)
+        catalog.drop_leases([lease.id])
+        raise
     size = sum(f.size for f in files)
     return [Segment(view_id, PENDING, 0, rows.num_rows, size, 1, files=files)], [lease.id]
 

@@ -107,7 +107,8 @@ def candidate(backlog: Backlog, view: Relation, use: Use | None, now: int) -> Ca
     return Candidate(
         backlog.view_id, backlog.oldest_at, backlog.newest_csn, backlog.rows,
         tuple(source_ids(view).values()), next_use(use, now) if use is not None else None,
-        next_deadline(deadline, _zone(settings), now) if deadline is not None else None,
+        # One that was missed stays: the view is as urgent as before.
+        next_deadline(deadline, _zone(settings), backlog.oldest_at) if deadline is not None else None,
     )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def parse_deadline(text: str) -> tuple[int, int]:
 
 
 def next_deadline(text: str, zone: tzinfo, now: int) -> int:
-    """The next moment at which it is that time of day."""
+    """The first moment from now at which it is that time of day."""
     hour, minute = parse_deadline(text)
     today = datetime.fromtimestamp(now / _SECOND, UTC).astimezone(zone)
     for days in (0, 1):

@@ -130,11 +130,10 @@ class ViewKeeper:
             begun = time.monotonic()
             segments, leases = self._first_rows(runner, rows, view_id, schema)
             self._learn_full(view_id, definition, csn, time.monotonic() - begun)
-            bases = {b for r in sources.values() for b in (self._views.bases(r) if r.kind == "view" else [r.id])}
             try:
                 view, created = self._views.create(
-                    view_id, statement.name, schema, properties, list(sources.values()), sorted(bases), segments,
-                    leases, csn, existing, eager=eager, deferred=mode_in(given) == DEFERRED,
+                    view_id, statement.name, schema, properties, list(sources.values()), segments, leases, csn,
+                    existing, eager=eager, deferred=mode_in(given) == DEFERRED,
                 )  # fmt: skip
             except BaseException:
                 give_up(self._catalog, self._storage, view_id, segments, leases)
@@ -248,16 +247,18 @@ class ViewKeeper:
         return self._jobs.step(view, csn, most_rows=most_rows, wait=False)
 
     def refresh(self, view: Relation) -> Job:
-        """Compute a view anew, whatever it has seen, and then all views above it, which took its rows for right.
+        """Compute a view anew, whatever it has seen; if it was wrong, also all views above it, which took it for right.
 
-        One that fails on its data does not hold up the others; its error is told when they are done.
+        They have a task for it, so that nothing is lost if this ends in between. One that fails on its data does not
+        hold up the others; its error is told when they are done.
         """
         job, failed = self._jobs.refresh(view), []
-        for above in self._views.above(view):
+        for above in self._views.above(view) if job.view_rows else ():
             try:
-                self._jobs.refresh(above)
                 if is_deferred(above):
                     self.deferred.refresh(above)  # what it shows may be wrong, so that it shows this instead
+                else:
+                    self.bring(above, self._catalog.snapshot())
             except FreshviewError as error:
                 if is_transient(error):
                     raise
@@ -295,18 +296,13 @@ class ViewKeeper:
         return self.change(view, span, self._views.stored(view, start.csn), full=full)
 
     def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Work:
-        """The change of a view's stored rows over a span.
-
-        A view below that was computed anew in between may have been corrected. That is no delta for a view above it,
-        which may never have seen the error: it is computed anew too.
-        """
+        """The change of a view's stored rows over a span."""
         with self._guard:
             pace = self._paces.setdefault(view.id, Pace())
-        definition = self.definition(view)
-        below = [r.id for r in definition.sources.values() if r.kind == "view"]
-        anew = full or self._views.computed_anew(below, span.start.csn, span.end.csn)
-        working = Working(view, definition, span, stored, lambda small: self._runner_of(view, small=small), pace)
-        return working.work(full=anew)
+        working = Working(
+            view, self.definition(view), span, stored, lambda small: self._runner_of(view, small=small), pace
+        )
+        return working.work(full=full)
 
     def _make_ready(self, view: Relation, csn: int) -> None:
         """Have a small view's rows at hand, so that the next query finds it as one that was never touched."""
@@ -333,7 +329,7 @@ class ViewKeeper:
         assert isinstance(inside, Inside)
         if is_deferred(view):
             return self.read_shown(view, inside.seen)
-        if not transaction.written.intersection(self._views.bases(view)):
+        if not transaction.written.intersection(self._views.inputs(view)):
             return None
         state = inside.state(view) if self.definition(view).incremental else None
         if state is None:
@@ -459,8 +455,8 @@ class ViewKeeper:
         """How long ago the oldest commit was made that the view has not seen."""
         return pending(self._views, view, csn).age(self._catalog.now())
 
-    def bases(self, view: Relation) -> list[int]:
-        return self._views.bases(view)
+    def inputs(self, view: Relation) -> list[int]:
+        return self._views.inputs(view)
 
     def history(self, view: Relation | None = None) -> list[Job]:
         return self._views.history(view)
@@ -488,7 +484,8 @@ class ViewKeeper:
             else:
                 scenario, segments = mode_of(self._views.is_eager(view)), []
                 stand = Deferral(pin.csn, pin.csn, 0, 0)
-            bases = [r for i in self._views.bases(view) if (r := self._catalog.relation_by_id(i)) is not None]
+            read = [r for i in self._views.inputs(view) if (r := self._catalog.relation_by_id(i)) is not None]
+            bases = [r for r in read if r.kind != "view"]
             checks = Invariants(
                 view, visible_schema(view), runner, lambda csn: self._views.stored(view, csn),
                 lambda csn: self._defined(view, csn, None, runner), bases,

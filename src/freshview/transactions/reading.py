@@ -55,7 +55,7 @@ def parse_time(text: str, name: str, zone: tzinfo) -> int:
     try:
         moment = datetime.fromisoformat(text)
         return to_micros(moment if moment.tzinfo else moment.replace(tzinfo=zone))
-    except (ValueError, OverflowError):
+    except ValueError:
         raise InvalidStatement(
             f"{name} TIMESTAMP AS OF {text!r}", "is not a time", "Write 'YYYY-MM-DD hh:mm:ss', with or without a zone."
         ) from None
@@ -63,5 +63,8 @@ def parse_time(text: str, name: str, zone: tzinfo) -> int:
 
 def to_micros(moment: datetime) -> int:
     """Exact microseconds; a naive time is local time."""
-    delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    try:
+        delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise InvalidStatement(f"the time {moment}", "is out of range in UTC", "Give a later or earlier one.") from None
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds

@@ -1,0 +1,49 @@
+"""What a warehouse does unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import freshview
+from freshview import upkeep
+from freshview.catalog.records import Relation
+from freshview.errors import StorageUnavailable
+from freshview.maintenance.checkpoint import Checkpointer, CheckpointReport
+
+
+def test_a_checkpoint_that_fails_does_not_keep_others_from_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: the rest of the upkeep goes on, and the failure is told."""
+    monkeypatch.setattr(upkeep, "DUE_SEGMENTS", 1)
+    run = Checkpointer.run
+
+    def fails_for_a(checkpointer: Checkpointer, table: Relation) -> CheckpointReport:
+        if table.name == "a":
+            raise StorageUnavailable("table a", "its folder is gone", "Restore it.")
+        return run(checkpointer, table)
+
+    monkeypatch.setattr(Checkpointer, "run", fails_for_a)
+    with freshview.connect(tmp_path / "own") as wh:
+        told: list[str] = []
+        wh.events.listen(lambda e: told.append(e.details["relation"]) if e.name == "checkpoint.failed" else None)
+        for name in ("a", "b"):
+            wh.sql(f"CREATE TABLE {name} (k INT, PRIMARY KEY (k))")
+            wh.sql(f"INSERT INTO {name} VALUES (1)")
+        wh._upkeep._step()
+        assert told == ["a"]
+        assert {s.name: s.rows_in_main for s in wh.status().tables} == {"a": 0, "b": 1}
+
+
+@pytest.mark.parametrize(("load", "busy"), [(1.4, False), (1.6, True)])
+def test_the_manager_sleeps_while_others_want_the_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, busy: bool
+) -> None:
+    """As much as connect() was told to bear."""
+    monkeypatch.setattr(upkeep, "machine_load", lambda: load)
+    with freshview.connect(tmp_path, busy_load=1.5) as wh:
+        assert wh._upkeep._is_busy() == busy
+        with wh._activity.working():
+            assert wh._upkeep._is_busy()
