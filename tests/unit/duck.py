@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -58,6 +59,7 @@ def _type(values: list[Any]) -> str:
     return "DOUBLE" if any(isinstance(v, float) for v in values) else "BIGINT"
 
 
+@lru_cache(512)
 def translated(query: str) -> str:
     """The same query in DuckDB's dialect."""
     tree = sqlglot.parse_one(query, read="spark")

@@ -18,13 +18,12 @@ from tests.effort import examples
 from tests.unit.duck import Duck, Tables, comparable, means
 from tests.unit.oracle import Bag, evaluate
 from tests.unit.test_view_laws import VIEWS, forms
-from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, states, views
+from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, lowered_view, states, views
 
 from freshview.algebra.nodes import WEIGHT, Aggregate, Node, Project, Scan, SetOperation, Union, Window
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.delta.derive import at_version
 from freshview.delta.forms import STORED, delta_plan
-from freshview.sql.lowering import lower
 from freshview.sql.rendering import render
 
 slow = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
@@ -109,7 +108,7 @@ def _texts(tree: Node) -> set[str]:
 
 
 def _check_texts(duck: Duck, text: str, run: list[State]) -> None:
-    lowered = lower(text, SCHEMAS)
+    lowered = lowered_view(text)
     change = Change(run[0], run[1])
     for form in forms(lowered).values():
         plan = delta_plan(form, lowered, change.changed, dict.fromkeys(form.stored, "bigint"))
