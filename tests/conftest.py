@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import socket
-import subprocess
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,77 +10,47 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
+from tests import java
 
 import freshview
 from freshview import Warehouse
+from freshview.bench.postgres_server import Server, server_tools
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SERVER_FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql*/bin")
+os.environ["SPARK_SUBMIT_OPTS"] = java.SHORT  # of the processes that tests start
+
+# Of a server whose databases end with the tests: what a crash of the machine would leave is nobody's concern.
+_SERVER = {
+    "max_connections": "300", "autovacuum": "off", "fsync": "off", "synchronous_commit": "off",
+    "full_page_writes": "off",
+}  # fmt: skip
 
 
 def pytest_report_header() -> str:
-    tools = _postgres_tools()
-    return f"PostgreSQL: {tools or 'no server installed; the tests that need one are skipped'}"
+    return f"PostgreSQL: {server_tools() or 'no server installed; the tests that need one are skipped'}"
 
 
-def _postgres_tools() -> Path | None:
-    """The folder of initdb and postgres, if a server is installed."""
-    folders = [p for pattern in _SERVER_FOLDERS for p in sorted(Path("/").glob(pattern[1:]), reverse=True)]
-    on_path = shutil.which("initdb")
-    if on_path:
-        folders.append(Path(on_path).parent)
-    return next((f for f in folders if (f / "initdb").exists() and (f / "postgres").exists()), None)
-
-
-class PostgresServer:
-    """A real server on loopback and a free port, in a folder of its own."""
-
-    def __init__(self, tools: Path) -> None:
-        self._tools = tools
-        self._folder = Path(tempfile.mkdtemp(prefix="freshview-pg-"))
-        self._user = "postgres" if os.geteuid() == 0 else None  # the server refuses to run as root
-        if self._user:
-            shutil.chown(self._folder, self._user)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        data = self._folder / "data"
-        self._run("initdb", "-D", str(data), "-U", "freshview", "-A", "trust", "-E", "UTF8", "--no-sync")
-        options = f"-h 127.0.0.1 -p {self.port} -k {self._folder} -c max_connections=300"
-        log = str(self._folder / "log")
-        self._run("pg_ctl", "-D", str(data), "-o", options, "-l", log, "-w", "-t", "60", "start")
-
-    def _run(self, tool: str, *arguments: str) -> None:
-        subprocess.run(
-            [str(self._tools / tool), *arguments], check=True, user=self._user, cwd=self._folder,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+class PostgresServer(Server):
+    """A real server, with as many databases as tests ask for."""
 
     def new_database(self) -> str:
         """The URL of an empty database."""
         name = f"fv_{uuid.uuid4().hex[:12]}"
-        engine = sa.create_engine(self.url("postgres", "postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+        engine = sa.create_engine(self.url(driver="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.exec_driver_sql(f"CREATE DATABASE {name}")
         engine.dispose()
         return self.url(name)
 
-    def url(self, database: str, driver: str = "postgresql") -> str:
-        return f"{driver}://freshview@127.0.0.1:{self.port}/{database}"
-
-    def stop(self) -> None:
-        self._run("pg_ctl", "-D", str(self._folder / "data"), "-m", "immediate", "-w", "stop")
-        shutil.rmtree(self._folder, ignore_errors=True)
-
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    tools = _postgres_tools()
+    tools = server_tools()
     if tools is None:
         pytest.skip("no PostgreSQL server is installed on this machine")
-    server = PostgresServer(tools)
+    server = PostgresServer(tools, _SERVER)
     yield server
     server.stop()
 
@@ -103,7 +69,9 @@ def spark() -> Iterator[SparkSession]:
     """The one Spark session of a test run."""
     from freshview.spark.session import obtain_session
 
-    session = obtain_session()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", java.LONG)
+        session = obtain_session()
     yield session
     session.stop()
 

@@ -1,6 +1,7 @@
 """Run all tests in two halves side by side: those that share one Spark session, and all others.
 
-A Spark test leaves a core idle most of the time, since it waits for the driver. Options of pytest may be given.
+Those that start Spark in processes of their own (tests/processes, tests/cluster) gain little from a session that is
+warm, and go with the others. Options of pytest may be given.
 """
 
 from __future__ import annotations
