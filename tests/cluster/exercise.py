@@ -49,6 +49,11 @@ VIEWS = {
 }
 MEANINGS = {**VIEWS, "large": f"SELECT region, total FROM ({_BY_REGION}) WHERE n > 1000"}
 
+ARROW = {
+    "customer": pa.schema({"id": pa.int32(), "region": pa.string()}),
+    "orders": pa.schema({"id": pa.int64(), "customer": pa.int32(), "amount": pa.decimal128(12, 2)}),
+    "note": pa.schema({"text": pa.string(), "stars": pa.int32()}),
+}
 Rows = dict[int, dict[str, Any]]
 
 
@@ -66,8 +71,8 @@ class World:
         """All views, by plain Spark over the rows as they should be."""
         tables = {"customer": self.customers.values(), "orders": self.orders.values()}
         for name, rows in tables.items():
-            columns = TABLES[name].partition(", PRIMARY")[0]
-            self.spark.createDataFrame(list(rows), columns).createOrReplaceTempView(f"plain_{name}")
+            table = pa.Table.from_pylist(list(rows), ARROW[name])
+            self.spark.createDataFrame(table).createOrReplaceTempView(f"plain_{name}")
         found = {}
         for view, text in MEANINGS.items():
             found[view] = bag(self.spark.sql(re.sub(r"\b(FROM|JOIN) (customer|orders)\b", r"\1 plain_\2", text)))
@@ -140,7 +145,7 @@ def load(world: World) -> None:
     with world.wh.transaction() as tx:
         tx.upsert("customer", list(world.customers.values()))
         assert tx.insert("orders", frame).rows == ORDERS
-        tx.insert("note", pa.Table.from_pylist(world.notes, pa.schema([("text", pa.string()), ("stars", pa.int32())])))
+        tx.insert("note", pa.Table.from_pylist(world.notes, ARROW["note"]))
     for name, text in VIEWS.items():
         world.wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
 

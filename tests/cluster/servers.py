@@ -15,17 +15,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
+from tests.java import SHORT
 
 SPARK = Path(pyspark.__file__).parent
 _STARTS = 60.0  # seconds within which a server has to be there
+_ENVIRONMENT = {
+    "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": SHORT,
+    "SPARK_DAEMON_JAVA_OPTS": SHORT,
+}  # fmt: skip
 _PR_SET_PDEATHSIG = 1
 _ENDS = 10.0  # seconds within which a process that was asked to end has to be gone
 
-# Of every application: two executors of a core each, so two applications fit on the cluster at a time.
-_DEFAULTS = """\
-spark.cores.max 2
+# Of every application: executors of a core each, so that several fit on the cluster at a time.
+_DEFAULTS = f"""\
 spark.executor.cores 1
 spark.executor.memory 512m
+spark.executor.extraJavaOptions {SHORT}
 spark.ui.enabled false
 spark.ui.showConsoleProgress false
 spark.sql.shuffle.partitions 2
@@ -48,7 +53,7 @@ class Processes:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
-                env={**known, "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+                env={**known, **_ENVIRONMENT, **environment},
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
@@ -93,8 +98,8 @@ def _wait_for_end(pid: int) -> None:
         time.sleep(0.05)
 
 
-def start_cluster(processes: Processes) -> dict[str, str]:
-    """A master and two workers; the environment of applications that use them."""
+def start_cluster(processes: Processes, **executors: int) -> dict[str, dict[str, str]]:
+    """A master and two workers; the environments of applications that have so many executors there, by their names."""
     port, page = free_port(), free_port()
     url = f"spark://127.0.0.1:{port}"
     small = {"SPARK_DAEMON_MEMORY": "256m"}
@@ -107,10 +112,13 @@ def start_cluster(processes: Processes) -> dict[str, str]:
         command = [*_class("org.apache.spark.deploy.worker.Worker"), *place, *options, *work, url]
         processes.start(f"worker{number}", command, **small)
     processes.wait_until(lambda: _workers(page) == 2, "master", master)
-    settings = processes.folder / "conf"
-    settings.mkdir()
-    (settings / "spark-defaults.conf").write_text(_DEFAULTS)
-    return {"SPARK_MASTER": url, "SPARK_CONF_DIR": str(settings), "SPARK_DRIVER_MEMORY": "1g"}
+    environments = {}
+    for name, count in executors.items():
+        settings = processes.folder / f"conf-{name}"
+        settings.mkdir()
+        (settings / "spark-defaults.conf").write_text(f"{_DEFAULTS}spark.cores.max {count}\n")
+        environments[name] = {"SPARK_MASTER": url, "SPARK_CONF_DIR": str(settings), "SPARK_DRIVER_MEMORY": "1g"}
+    return environments
 
 
 def start_connect_server(processes: Processes) -> dict[str, str]:

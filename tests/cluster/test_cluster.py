@@ -17,10 +17,10 @@ def test_a_warehouse_on_a_cluster_answers_like_plain_spark(
     tmp_path: Path, processes: Processes, postgres: PostgresServer
 ) -> None:
     """Loads, transactions, views, upkeep, the manager, and a second process that queries meanwhile: all is exact."""
-    environment = start_cluster(processes)
+    environments = start_cluster(processes, build=2, watch=1)
     folder, catalog = str(tmp_path / "warehouse"), postgres.new_database()
-    builder = start_script(processes, "build", "build", folder, catalog, **environment)
-    watcher = start_script(processes, "watch", "watch", folder, catalog, **environment)
+    builder = start_script(processes, "build", "build", folder, catalog, **environments["build"])
+    watcher = start_script(processes, "watch", "watch", folder, catalog, **environments["watch"])
     assert finish(watcher, builder, seconds=_SECONDS) == ["done", "done"]
     used = [list((processes.folder / f"work{n}").glob("app-*")) for n in (1, 2)]
     assert all(used), f"only one worker had work: {used}"
