@@ -41,12 +41,15 @@ class Definitions:
         engine: Callable[[], SparkEngine],
         transaction: Callable[[], UserTransaction],
         make_way: Callable[[Iterable[str]], None],
+        adopt: Callable[[Iterable[Relation]], None],
     ) -> None:
+        """`adopt` is told of what was written in bulk."""
         self._catalog = catalog
         self._keeper = keeper
         self._engine = engine
         self._transaction = transaction
         self._make_way = make_way
+        self._adopt = adopt
 
     def run(self, statement: Statement) -> Outcome:
         match statement:
@@ -79,7 +82,9 @@ class Definitions:
 
     def _create_view(self, statement: CreateView) -> Outcome:
         self._make_way(_names_in(statement.query))
-        return Outcome(*self._keeper.create(statement))
+        rows, csn = self._keeper.create(statement)
+        self._adopt([self._catalog.view(statement.name)])
+        return Outcome(rows, csn)
 
     def _create_table(self, statement: CreateTable) -> Outcome:
         if statement.location is not None:

@@ -104,7 +104,8 @@ class Upkeep:
         """Files of a bulk load become part of main at once where that costs next to nothing."""
         for relation in loaded:
             with self._told(relation):
-                if choose(self._catalog.state(relation, self._catalog.snapshot())) == "adopt":
+                state = self._catalog.state(relation, self._catalog.snapshot())
+                if any(s.files for s in state.segments) and choose(state) == "adopt":
                     self._checkpointer.run(relation)
 
     @contextmanager

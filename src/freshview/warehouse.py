@@ -99,7 +99,9 @@ class Warehouse:
             self._catalog, self._keeper, self._watch, self.engine, self._has_session, self._make_way,
             self._activity.used,
         )  # fmt: skip
-        self._definitions = Definitions(self._catalog, self._keeper, self.engine, self.transaction, self._make_way)
+        self._definitions = Definitions(
+            self._catalog, self._keeper, self.engine, self.transaction, self._make_way, self._upkeep.adopt
+        )
 
     # -- the public surface ------------------------------------------------------------------------
 

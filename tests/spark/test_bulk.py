@@ -44,6 +44,9 @@ def test_a_bulk_load_becomes_main_without_being_written_again(swh: Warehouse) ->
             swh.sql(text)
     assert (swh.status().csn, swh.sql("SELECT * FROM t").count()) == (csn, count)
     assert _files(swh) == now
+    swh.sql("CREATE MATERIALIZED VIEW v AS SELECT u, id FROM t")
+    assert _pending(swh, "v") == (120_000, 0)
+    assert swh.check("v").ok
 
 
 def test_a_large_update_is_one_parquet_segment(swh: Warehouse) -> None:

@@ -95,10 +95,10 @@ def test_advice_is_followed_where_it_was_asked_for(views: Warehouse) -> None:
     assert (
         views.status().views[1].advice.startswith("eager, since updates are few and small, and queries follow at once")
     )
-    views._follow_advice()
+    views._upkeep._follow_advice()
     assert not views.status().views[1].eager  # it is not due
-    views._advice_due = 0.0
-    views._follow_advice()
+    views._upkeep._advice_due = 0.0
+    views._upkeep._follow_advice()
     assert [e.details["view"] for e in heard if e.name == "advice.applied"] == ["low"]
     high, low = views.status().views
     assert ((high.mode, high.eager), (low.mode, low.eager)) == (("lazy", False), ("auto", True))
