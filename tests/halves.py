@@ -1,6 +1,6 @@
 """Run all tests in two halves side by side: those that share one Spark session, and all others.
 
-Those that start Spark in processes of their own (tests/processes, tests/cluster) gain little from a session that is
+Those that start processes of their own (tests/processes, tests/cluster) gain little from a session that is
 warm, and go with the others. Options of pytest may be given.
 """
 

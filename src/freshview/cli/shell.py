@@ -71,19 +71,19 @@ class Shell:
         self.failures = 0
 
     def run(self) -> None:
-        while not self._over:
-            with Interruption().here():  # Ctrl-C stops what is being done, not the shell
-                self._turn()
+        while not self._over and self._turn():
+            pass
         if self._running.transaction is not None:
             complain("The open transaction is rolled back.")
 
-    def _turn(self) -> None:
-        with suppress(KeyboardInterrupt):  # what was typed is forgotten
+    def _turn(self) -> bool:
+        """Take what is typed next; False at its end. Ctrl-C stops what is being done, or forgets what was typed."""
+        with Interruption().here(), suppress(KeyboardInterrupt):
             text = self._source.read(self._running.transaction is not None)
             if text is None:
-                self._over = True
-            else:
-                self._guarded(text.strip())
+                return False
+            self._guarded(text.strip())
+        return True
 
     def _take(self, text: str) -> None:
         from freshview.sql.script import statements
