@@ -11,6 +11,7 @@ from tests.spark.sessions import jobs_run
 
 import freshview
 from freshview import Warehouse
+from freshview.spark import scan as scan_module
 
 
 def test_statements_near_a_key_run_no_job(swh: Warehouse, spark: SparkSession) -> None:
@@ -40,6 +41,24 @@ def test_small_relations_are_read_without_a_job(swh: Warehouse, spark: SparkSess
     swh.sql("CREATE TABLE t (k INT PRIMARY KEY, v STRING)")
     swh.sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     assert jobs_run(spark, lambda: swh.sql("SELECT k + 1 AS n, upper(v) FROM t WHERE k > 1").collect()) == 0
+
+
+def test_few_rows_that_change_again_and_again_stay_few(
+    swh: Warehouse, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to five times as many changes as a small relation may have rows; then Spark folds them, until a checkpoint."""
+    monkeypatch.setattr(scan_module, "LOCAL_ROWS", 4)
+    swh.sql("CREATE TABLE t (k INT PRIMARY KEY, v INT)")
+    swh.sql("INSERT INTO t VALUES (1, 0), (2, 0), (3, 0)")
+    found = []
+    for n in range(7):
+        with swh.transaction() as tx:
+            tx.upsert("t", [{"k": k, "v": n} for k in (1, 2, 3)])
+        jobs = jobs_run(spark, lambda n=n: found.append((n, swh.sql("SELECT * FROM t").collect())))  # type: ignore[misc]
+        assert (jobs == 0) == (3 * (n + 2) <= 20), n
+    swh.sql("CHECKPOINT t")
+    assert jobs_run(spark, lambda: found.append((6, swh.sql("SELECT * FROM t").collect()))) == 0
+    assert all(sorted(map(tuple, rows)) == [(k, n) for k in (1, 2, 3)] for n, rows in found)
 
 
 def test_literals_keys_and_the_api_need_no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

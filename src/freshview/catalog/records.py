@@ -42,6 +42,7 @@ class DataFile:
 
 
 PENDING = 2**62  # the CSN of a segment that is not committed yet: after every real one
+_CHURN = 5  # times as many changes as rows that a small relation may have
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,15 @@ class RelationState:
     @property
     def rows_at_most(self) -> int:
         """An upper bound on the rows to read for this state."""
-        return (self.main.rows if self.main else 0) + sum(s.rows for s in self.segments)
+        return self._main_rows + sum(s.rows for s in self.segments)
+
+    def is_small(self, most: int) -> bool:
+        """Is it sooner folded than handed out? Changes of few rows again and again leave few rows."""
+        return self._main_rows <= most and self.rows_at_most <= _CHURN * most
+
+    @property
+    def _main_rows(self) -> int:
+        return self.main.rows if self.main else 0
 
 
 @dataclass(frozen=True)

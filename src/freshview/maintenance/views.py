@@ -308,7 +308,7 @@ class ViewKeeper:
         """Have a small view's rows at hand, so that the next query finds it as one that was never touched."""
         with suppress(FreshviewError):  # the job stands
             state = self._views.stored(view, csn)
-            if state.rows_at_most <= LOCAL_ROWS:
+            if state.is_small(LOCAL_ROWS):
                 self._user_engine().scan(state)
 
     # -- inside transactions -----------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Scanner:
         schema = state.schema
         if state.relation.is_external:
             return self._external(state)
-        if state.rows_at_most <= LOCAL_ROWS:
+        if state.is_small(LOCAL_ROWS):
             return self.frame(self._storage.reader.contents(state), schema)
         changed = sum(s.rows for s in state.segments)
         if changed == 0:
@@ -94,7 +94,7 @@ class Scanner:
 
     def _check_files(self, state: RelationState) -> None:
         """A frame that was made before may have lost its files since."""
-        if state.relation.is_external or state.rows_at_most <= LOCAL_ROWS:
+        if state.relation.is_external or state.is_small(LOCAL_ROWS):
             return
         name = f"table {state.relation.name}"
         if state.main is not None:
