@@ -16,6 +16,7 @@ from freshview.catalog.records import RelationState
 from freshview.delta.forms import STORED
 from freshview.maintenance.changes import shown_rows
 from freshview.maintenance.definition import shown_column
+from freshview.relation.delta import encode
 from freshview.relation.schema import Column
 from freshview.storage.reader import StateReader
 
@@ -55,7 +56,8 @@ class Reduction:
         if not offers:
             return None
         near, values = min(offers, key=lambda o: len(o[1]))
-        key = (id(state), near.column, near.nulls, columns, values.to_string(window=len(values) + 1))
+        # The bytes of the values tell them apart to the letter; a shown text of them would be shortened.
+        key = (id(state), near.column, near.nulls, columns, encode(pa.table([values], names=[near.column])))
         if key not in self._rows:
             self._rows[key] = self._read(scan, state, near, values, columns)
         return self._rows[key]
