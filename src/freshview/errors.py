@@ -112,6 +112,20 @@ class TypeMismatch(FreshviewError):
     """
 
 
+class FieldMismatch(FreshviewError):
+    """Rows whose structs have other fields than the column that is to hold them.
+
+    Cause: A mistake in Freshview, or a data file of an external Delta table whose nested fields are spelled otherwise
+    than the table's. Arrow would fill such fields with NULL; nothing is stored instead. A query of a view that meets
+    this is answered from the view's definition.
+
+    Remedy: Create the view again, and report this with its definition; rewrite the file that the message names.
+
+    Example: column who: it has the fields Name, age, where name, age were expected. Create the view again, and report
+    this with its definition.
+    """
+
+
 class QueryFailed(FreshviewError):
     """Spark ran the query and the query itself failed (a cast, a division, a missing file).
 

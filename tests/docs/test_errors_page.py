@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.docs.blocks import ROOT, as_shown
 
@@ -19,6 +20,7 @@ from freshview import Warehouse, errors
 from freshview.cli import errors_reference
 from freshview.errors import FreshviewError
 from freshview.maintenance.jobs import _crowded
+from freshview.relation.fields import cast_column
 from freshview.spark.errors import spark_errors
 from freshview.spark.java import check_java
 
@@ -89,6 +91,11 @@ def _no_folder(wh: Warehouse) -> None:
     freshview.connect(wh.path.parent / "file" / "warehouse")
 
 
+def _other_fields(_: Warehouse) -> None:
+    given, wanted = (pa.schema({"who": pa.struct({n: pa.string(), "age": pa.int32()})}) for n in ("Name", "name"))
+    cast_column(given.empty_table().column(0), wanted.field(0).type, "column who")
+
+
 _RAISED: dict[type[FreshviewError], Callable[[Warehouse], object]] = {
     errors.WriteConflict: _conflict,
     errors.DuplicateKey: _insert({"id": 1, "name": "Ada"}),
@@ -97,6 +104,7 @@ _RAISED: dict[type[FreshviewError], Callable[[Warehouse], object]] = {
     errors.AlreadyExists: lambda wh: wh.sql("CREATE TABLE Customer (id INT)"),
     errors.InvalidStatement: _inside,
     errors.TypeMismatch: _insert({"id": "one", "name": "Ada"}),
+    errors.FieldMismatch: _other_fields,
     errors.SnapshotExpired: _expired,
     errors.TransactionClosed: _closed,
     errors.CorruptWarehouse: _foreign,

@@ -11,6 +11,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from freshview.errors import InvalidStatement, NotFound
+from freshview.relation.fields import cast_column
 from freshview.relation.types import DataType, fold, parse_type, refuse_key_type
 
 __all__ = ["ACTION", "STMTSN", "Column", "Schema", "check_relation_name", "fold"]
@@ -122,15 +123,15 @@ class Schema:
     def conform(self, table: pa.Table) -> pa.Table:
         """A table written under an earlier version of this schema, in today's columns.
 
-        Columns are only ever appended or renamed, so their place identifies them.
+        Columns are only ever appended or renamed, so their place identifies them. Fields inside a column are never
+        renamed: other fields are an error.
         """
         if table.schema.equals(self.arrow):
             return table
         arrays = []
         for i, field in enumerate(self.arrow):
             if i < table.num_columns:
-                column = table.column(i)
-                arrays.append(column if column.type == field.type else column.cast(field.type))
+                arrays.append(cast_column(table.column(i), field.type, f"column {field.name}"))
             else:
                 arrays.append(pa.nulls(table.num_rows, field.type))
         return pa.table(arrays, schema=self.arrow)

@@ -18,6 +18,7 @@ from pyspark.sql.types import IntegerType, NullType
 from freshview.catalog.records import DataFile, RelationState
 from freshview.errors import InvalidStatement, StorageUnavailable
 from freshview.interruption import Interruption
+from freshview.relation.fields import cast_table
 from freshview.relation.schema import Column, Schema
 from freshview.spark.background import Sessions
 from freshview.spark.errors import spark_errors
@@ -176,7 +177,7 @@ class SparkEngine:
         schema = pa.schema(list(types))
         with spark_errors(what):
             if any(pa.types.is_nested(f.type) for f in schema):
-                return frame.toArrow().rename_columns(schema.names).cast(schema)
+                return cast_table(frame.toArrow(), schema, what)
             instants = [pa.types.is_timestamp(f.type) and f.type.tz for f in schema]
             if any(instants):  # Python's times would be local and ambiguous
                 names = [quoted(n) for n in frame.columns]

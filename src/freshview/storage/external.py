@@ -25,6 +25,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from freshview.catalog.records import Main, Relation
 from freshview.errors import InvalidStatement, NotFound, SnapshotExpired, TypeMismatch
 from freshview.relation.delta import DELETE, INSERT, overlay, tag
+from freshview.relation.fields import cast_column
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType, from_arrow
 from freshview.storage.files import check_location
@@ -340,7 +341,9 @@ def _conformed(stored: pa.Table, values: PartitionValues, bag: Schema) -> pa.Tab
         if column.name in values:
             arrays.append(_constant(values[column.name], column.type, stored.num_rows))
         elif column.name in stored.column_names:
-            arrays.append(stored.column(column.name).cast(column.type.arrow))
+            # Delta tables gain fields inside structs too: files that are older lack them.
+            held, what = stored.column(column.name), f"column {column.name} of a data file"
+            arrays.append(cast_column(held, column.type.arrow, what, may_lack=True))
         else:
             arrays.append(pa.nulls(stored.num_rows, column.type.arrow))
     return pa.table(arrays, schema=bag.arrow)

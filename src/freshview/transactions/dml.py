@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from freshview.catalog.records import DataFile, Relation, RelationState
 from freshview.errors import DuplicateKey, InvalidStatement, NotNullViolation
 from freshview.relation.delta import DELETE, INSERT, UPSERT, first_duplicate, tag
+from freshview.relation.fields import cast_column
 from freshview.relation.ingest import check_required, is_number_store, store_number
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import INTEGERS
@@ -427,7 +428,7 @@ def _new_images(rows: pa.Table, old: pa.Table | None, clause: int, values: dict[
 
 
 def _cast(array: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    return array if array.type == column.type.arrow else array.cast(column.type.arrow)
+    return cast_column(array, column.type.arrow, f"column {column.name}")
 
 
 def _keys_only(rows: pa.Table, schema: Schema) -> pa.Table:
