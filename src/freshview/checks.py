@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
-from freshview.display import Shown, Table, Told
+from freshview.display import Shown, Table, Told, counted
 from freshview.errors import InvalidStatement
 from freshview.maintenance.invariants import Invariant
 from freshview.maintenance.views import ViewKeeper
@@ -44,7 +44,7 @@ class CheckReport(Shown):
     invariants: tuple[Invariant, ...] = ()  # of a view, where they were asked for
 
     def _told(self) -> Told:
-        rows = f"{self.missing_rows} row{'' if self.missing_rows == 1 else 's'} missing, {self.extra_rows} too many"
+        rows = f"{counted(self.missing_rows, 'row')} missing, {self.extra_rows} too many"
         parts = (("missing", self.missing[:_SHOWN_ROWS]), ("too many", self.extra[:_SHOWN_ROWS]))
         tables = [Table.of(found, f"{title}, the first {len(found)}") for title, found in parts if found]
         return Told(f"{self.name}: {'ok' if self.ok else 'NOT OK'}, {rows}", tables, list(map(str, self.invariants)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.spark.sessions import on_a_quiet_machine
+from tests.spark.sessions import Rows, on_a_quiet_machine, rows
 
 import freshview
 from freshview import Warehouse
@@ -18,16 +18,11 @@ from freshview.catalog import tables as t
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Event
 
-Rows = list[tuple[Any, ...]]
 SCENARIOS = ("base-log", "differential", "combined")
 RETAIL = (
     "SELECT c.custId, c.name, c.score, s.itemNo, s.quantity FROM customer c, sales s "
     "WHERE c.custId = s.custId AND s.quantity != 0 AND c.score = 'High'"
 )
-
-
-def rows(wh: Warehouse, query: str, **options: Any) -> Rows:
-    return sorted((tuple(r) for r in wh.sql(query, **options).collect()), key=repr)
 
 
 def make(wh: Warehouse, name: str, query: str, scenario: str = "combined", **properties: str) -> None:

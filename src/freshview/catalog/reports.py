@@ -19,6 +19,7 @@ from freshview.catalog.reader import readable_csn
 from freshview.catalog.records import Backlog, Deferral, Relation
 from freshview.catalog.views import CHANGES, MAINTAIN, Use, ViewCatalog, _beyond_frontiers, source_ids
 from freshview.catalog.writer import Catalog
+from freshview.display import counted
 
 WINDOW = timedelta(hours=24)  # what happened before says little of what comes
 _MICROSECOND = timedelta(microseconds=1)
@@ -49,12 +50,8 @@ class Amount:
     def __str__(self) -> str:
         if self == Amount():
             return "nothing yet"
-        segments = f"{_count(self.segments, 'segment')} ({_count(self.rows, 'row')}, {_count(self.bytes, 'byte')})"
-        return f"{segments} and {_count(self.checkpoints, 'superseded checkpoint')}"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
+        segments = f"{counted(self.segments, 'segment')} ({counted(self.rows, 'row')}, {counted(self.bytes, 'byte')})"
+        return f"{segments} and {counted(self.checkpoints, 'superseded checkpoint')}"
 
 
 @dataclass(frozen=True)

@@ -484,8 +484,8 @@ class ViewKeeper:
             else:
                 scenario, segments = mode_of(self._views.is_eager(view)), []
                 stand = Deferral(pin.csn, pin.csn, 0, 0)
-            read = [r for i in self._views.inputs(view) if (r := self._catalog.relation_by_id(i)) is not None]
-            bases = [r for r in read if r.kind != "view"]
+            read = map(self._catalog.relation_by_id, self._views.inputs(view))
+            bases = [r for r in read if r is not None and r.kind != "view"]
             checks = Invariants(
                 view, visible_schema(view), runner, lambda csn: self._views.stored(view, csn),
                 lambda csn: self._defined(view, csn, None, runner), bases,
