@@ -100,9 +100,27 @@ def is_plain(query: exp.Select, *, aggregate: bool = False) -> bool:
     parts = ("group", "having", "qualify", "limit", "offset")
     return (
         not any(query.args.get(p) for p in parts)
-        and not any(e.find(exp.Window) for e in query.expressions)
+        and not any(e.find(exp.Window) or is_generator(unnamed(e)) for e in query.expressions)
         and any(map(aggregates, query.expressions)) == aggregate
     )
+
+
+def unnamed(item: exp.Expr) -> exp.Expr:
+    """An item of a SELECT without its AS name or AS (names)."""
+    inner: exp.Expr = item.this if isinstance(item, exp.Alias | exp.Aliases) else item
+    return inner
+
+
+def is_generator(node: exp.Expr) -> bool:
+    """A call that makes rows of a row, not a value."""
+    if isinstance(node, exp.ExplodeOuter | exp.Explode | exp.Inline | exp.Stack):
+        return True
+    return isinstance(node, exp.Anonymous) and node.name.upper() in _GENERATORS
+
+
+_GENERATORS = {
+    "EXPLODE", "EXPLODE_OUTER", "POSEXPLODE", "POSEXPLODE_OUTER", "INLINE", "INLINE_OUTER", "STACK", "JSON_TUPLE",
+}  # fmt: skip
 
 
 def is_mark(node: exp.Expr) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import sqlglot
 from sqlglot import exp
@@ -51,10 +51,21 @@ from freshview.sql.fragments import (
     unaliased,
     with_windows_spelled_out,
 )
+from freshview.sql.generators import Generators, name_generators
 from freshview.sql.grouping import group_by
 from freshview.sql.misread import refuse_bare_calls, refuse_misread
-from freshview.sql.sources import Cte, Ctes, Relation, Scope, add, join, lateral_view, natural_as_using
+from freshview.sql.sources import Cte, Ctes, Relation, Scope, add, join, lateral_view
+from freshview.sql.spelling import (
+    is_free,
+    names_of,
+    refuse_names_from_columns,
+    refuse_other_variables,
+    refuse_star_arguments,
+    remember_spelling,
+    restore_spelling,
+)
 from freshview.sql.subqueries import keep, marked, without_subqueries
+from freshview.sql.using import natural_as_using, remember_using, shared_column
 
 __all__ = ["Unsupported", "lower"]
 
@@ -67,25 +78,45 @@ def lower(text: str, schemas: Mapping[str, Sequence[str]], names: Sequence[str] 
     """
     known = {fold(n): {fold(c): "string" for c in columns} for n, columns in schemas.items()}
     try:
-        tree = sqlglot.parse_one(text, read="spark")
-        refuse_bare_calls(tree, {c for columns in known.values() for c in columns})
-        require_determinate(tree)
-        refuse_misread(text, tree)
-        with_windows_spelled_out(tree)
-        natural_as_using(tree, known)
-        tree = qualify(tree, schema=dict(known), dialect="spark", quote_identifiers=False)
-    except sqlglot.errors.SqlglotError as error:
-        raise Unsupported(f"a query that cannot be resolved ({str(error).splitlines()[0]})") from error
-    try:
-        relation = Lowering(schemas).query(tree, {})
+        tree = _resolved(text, known)
+        taken = {*names_of(tree), *(c for columns in known.values() for c in columns), *map(fold, names or ())}
+        relation = Lowering(schemas, taken).query(tree, {})
+        outputs = tuple((c, name) for name, c in relation.outputs)
+        lowered = Lowered(pruned(relation.node, {c for c, _ in outputs}), outputs)
     except IllegalTree as error:
         raise Unsupported(f"a column of an outer query in this place ({error.cause})") from error
     except UnknownColumn as error:
         raise Unsupported(f"{error} of an outer query in this place") from error
-    outputs = tuple((c, name) for name, c in relation.outputs)
+    except RecursionError as error:
+        raise Unsupported("a query that is nested so deeply") from error
     if names is not None:
         _require_names([name for _, name in outputs], names)
-    return Lowered(pruned(relation.node, {c for c, _ in outputs}), outputs)
+    return lowered
+
+
+def _resolved(text: str, known: Mapping[str, Mapping[str, str]]) -> exp.Expr:
+    """The tree of a text, its columns qualified by the tables that have them."""
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+        refuse_bare_calls(tree, {c for columns in known.values() for c in columns})
+        require_determinate(tree)
+        refuse_misread(text, tree)
+        refuse_star_arguments(tree)
+        refuse_other_variables(tree)
+        refuse_names_from_columns(tree)
+        name_generators(tree)
+        remember_spelling(tree)
+        with_windows_spelled_out(tree)
+        natural_as_using(tree, known)
+        remember_using(tree)
+        tree = qualify(tree, schema={n: dict(c) for n, c in known.items()}, dialect="spark", quote_identifiers=False)
+        restore_spelling(tree)
+    except (Unsupported, InvalidStatement, RecursionError):
+        raise
+    except Exception as error:  # of the parser: what it cannot read, others can
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Unsupported(f"a query that cannot be resolved ({reason})") from error
+    return tree
 
 
 def _require_names(own: Sequence[str], theirs: Sequence[str]) -> None:
@@ -101,12 +132,15 @@ _MADE_UP = re.compile(r"_c(ol_)?\d+")
 
 
 class Lowering:
-    def __init__(self, schemas: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, schemas: Mapping[str, Sequence[str]], taken: Collection[str]) -> None:
         self._schemas = {fold(n): (n, tuple(c)) for n, c in schemas.items()}
         self._numbers = itertools.count(1)
+        self._taken = taken
 
     def fresh(self, name: str) -> str:
-        return f"{re.sub(r'[^A-Za-z0-9_]', '_', name)[:40] or 'c'}_{next(self._numbers)}"
+        """A column name that nothing in the text has: neither a column, nor a lambda variable."""
+        stem = re.sub(r"[^A-Za-z0-9_]", "_", name)[:40] or "c"
+        return next(n for i in self._numbers if is_free(n := f"{stem}_{i}", self._taken))
 
     # -- queries -----------------------------------------------------------------------------------
 
@@ -210,16 +244,19 @@ class Select:
 
     def finish(self, tree: exp.Select) -> Relation:
         """GROUP BY and everything after it."""
-        items = [(e.alias_or_name or f"_c{i}", e.unalias()) for i, e in enumerate(tree.expressions)]
+        generators = Generators(self, tree)
+        items = generators.items
         having, order = tree.args.get("having"), tree.args.get("order")
         limited = tree.args.get("limit") is not None or tree.args.get("offset") is not None
         ordered = [unaliased(o.this, items) for o in order.expressions] if order is not None and limited else []
         qualified = tree.args.get("qualify")
         conditions = [part.this for part in (having, qualified) if part is not None]
-        rest = [e for _, e in items] + conditions + ordered
+        rest = [e for _, e in items] + generators.expressions + conditions + ordered
         group = tree.args.get("group")
-        if group is not None or having is not None or any(aggregates(e) for e in rest):
+        grouped = group is not None or having is not None or any(aggregates(e) for e in rest)
+        if grouped:
             group_by(self, group, items, rest)
+        generators.apply(self, grouped=grouped)
         if having is not None:
             for conjunct in conjuncts(having.this):
                 self.filter(conjunct)
@@ -258,6 +295,8 @@ class Select:
         """The same inside an aggregate, or where nothing is grouped yet."""
 
         def rename(node: exp.Expr) -> exp.Expr:
+            if isinstance(node, exp.Coalesce) and (shared := shared_column(node)) is not None:
+                return column(self.scope.find_shared(*shared))
             if isinstance(node, exp.Column) and node.table:
                 found = self.scope.find(node.table, node.name)
                 if found is None:
@@ -335,9 +374,7 @@ class Select:
         """Union parts that have the same columns, under new names everywhere; old name → new."""
         names = {c: self.lowering.fresh(c) for c in parts[0].columns}
         self.node = Union(parts, tuple(names.values()))
-        for source in self.scope.sources.values():
-            for key, old in source.items():
-                source[key] = names.get(old, old)
+        self.scope.rename(names)
         rename = renamer(names)
         self.computed = [(e.transform(rename), names.get(n, n)) for e, n in self.computed]
         self.grouped = [(e.transform(rename), names.get(n, n)) for e, n in self.grouped]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from sqlglot import exp
 from freshview.algebra.nodes import Generate, Join, Node, Project, Union, column, conjunction, same
 from freshview.relation.schema import fold
 from freshview.sql.fragments import Unsupported, factored, is_plain
+from freshview.sql.using import using_of
 
 if TYPE_CHECKING:
     from freshview.sql.lowering import Select
@@ -30,6 +31,7 @@ class Scope:
 
     parent: Scope | None
     sources: dict[str, dict[str, str]] = field(default_factory=dict)
+    shared: dict[str, str] = field(default_factory=dict)  # columns that joins USING made one of two
 
     def find(self, table: str, name: str) -> str | None:
         scope: Scope | None = self
@@ -39,6 +41,21 @@ class Scope:
                 return found
             scope = scope.parent
         return None
+
+    def find_shared(self, tables: Sequence[str], name: str) -> str:
+        """The one column that is left of those which these tables share by USING."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.shared and all(fold(t) in scope.sources for t in tables):
+                return scope.shared[name]
+            scope = scope.parent
+        raise Unsupported(f"the column {name} of USING in this place")
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """The sources' columns are called otherwise from here on."""
+        for columns in (*self.sources.values(), self.shared):
+            for name, old in columns.items():
+                columns[name] = names.get(old, old)
 
 
 @dataclass(eq=False)
@@ -51,27 +68,6 @@ class Cte:
 
 
 Ctes = dict[str, Cte]
-
-
-def natural_as_using(tree: exp.Expr, tables: Mapping[str, Collection[str]]) -> None:
-    """NATURAL joins of tables become joins USING the columns that both sides have. Changes the tree."""
-    ctes = {fold(c.alias) for c in tree.find_all(exp.CTE)}
-
-    def columns(source: exp.Expr | None) -> list[str] | None:
-        known = isinstance(source, exp.Table) and not source.args.get("db") and fold(source.name) not in ctes
-        return list(tables[fold(source.name)]) if source is not None and known and fold(source.name) in tables else None
-
-    for select in tree.find_all(exp.Select):
-        source = select.args.get("from_")
-        left = columns(source.this) if source is not None else None
-        for part in select.args.get("joins") or ():
-            right = columns(part.this)
-            if (part.method or "").upper() == "NATURAL":
-                if left is None or right is None:
-                    raise Unsupported("a NATURAL JOIN of anything but tables")
-                part.set("method", None)
-                part.set("using", [exp.to_identifier(c) for c in left if c in right])
-            left = left + [c for c in right if c not in left] if left is not None and right is not None else None
 
 
 def _source(select: Select, tree: exp.Expr) -> tuple[str, Relation]:
@@ -123,7 +119,8 @@ def add(select: Select, tree: exp.Expr) -> None:
 def join(select: Select, tree: exp.Join) -> None:
     """One more source; a right join is a left join the other way round."""
     side, kind = (tree.side or "").upper(), (tree.kind or "").upper()
-    if tree.args.get("using") or tree.method:
+    using = using_of(tree)
+    if tree.method:
         raise Unsupported(f"join {tree.sql(dialect='spark'):.60}")
     conditions: list[exp.Expr] = []
     if isinstance(tree.this, exp.Lateral):
@@ -131,12 +128,14 @@ def join(select: Select, tree: exp.Join) -> None:
     else:
         name, relation = _source(select, tree.this)
     left, right = select.node, relation.node
+    pairs = _shared_by(select.scope, using, relation)
     visible = dict(select.scope.sources)
     select.scope.sources[fold(name)] = {fold(n): c for n, c in relation.outputs}
-    on = factored(tree.args["on"]) if tree.args.get("on") is not None else []
+    on = factored(tree.args["on"]) if tree.args.get("on") is not None and not using else []
     inner = side == "" and kind in ("", "INNER", "CROSS")
     later = [c for c in on if inner and c.find(exp.Query)]  # of an inner join, ON and WHERE mean the same
     conditions += [select.plain(c) for c in on if c not in later]
+    conditions += [exp.EQ(this=column(a), expression=column(b)) for _, a, b in pairs]
     condition = conjunction(conditions)
     if kind in ("SEMI", "ANTI"):
         select.node = Join(left, right, kind.lower(), condition)
@@ -151,8 +150,38 @@ def join(select: Select, tree: exp.Join) -> None:
         select.node = Join(left, right, "inner", condition)
     else:
         raise Unsupported(f"{side} {kind} JOIN")
+    if kind not in ("SEMI", "ANTI"):
+        _share(select, side, pairs, select.scope.sources[fold(name)])
     for conjunct in later:
         select.filter(conjunct)
+
+
+def _shared_by(scope: Scope, using: Sequence[str], relation: Relation) -> list[tuple[str, str, str]]:
+    """(name, left column, right column) of each column that a join USING compares."""
+    right = {fold(n): c for n, c in relation.outputs}
+    pairs = []
+    for name in using:
+        found = [columns[name] for columns in scope.sources.values() if name in columns]
+        left = scope.shared.get(name) or (found[0] if len(found) == 1 else None)
+        if left is None or name not in right:
+            raise Unsupported(f"JOIN … USING ({name})")
+        pairs.append((name, left, right[name]))
+    return pairs
+
+
+def _share(select: Select, side: str, pairs: Sequence[tuple[str, str, str]], joined: Mapping[str, str]) -> None:
+    """What `k` means after JOIN … USING (k): the left one, for a right join the right one, for a full join either."""
+    if not pairs:
+        return
+    before = dict(select.scope.shared)
+    for name, left, right in pairs:
+        if side == "FULL":
+            # The full join has given both new names. What stood for `k` so far was renamed with its source.
+            own = before.get(name) or next(c[name] for c in select.scope.sources.values() if name in c)
+            either = exp.Coalesce(this=column(own), expressions=[column(joined[name])])
+            select.scope.shared[name] = select.column_of(either)
+        else:
+            select.scope.shared[name] = right if side == "RIGHT" else left
 
 
 def _lateral(select: Select, tree: exp.Lateral) -> tuple[str, Relation, list[exp.Expr]]:
@@ -178,9 +207,7 @@ def _full_join(select: Select, left: Node, right: Node, condition: exp.Expr | No
                      + tuple((select.lowering.fresh(c), column(c)) for c in right.columns))  # fmt: skip
     names = {c: select.lowering.fresh(c) for c in matched.columns}
     select.node = Union((matched, padded), tuple(names.values()))
-    for columns in select.scope.sources.values():
-        for name, old in columns.items():
-            columns[name] = names.get(old, old)
+    select.scope.rename(names)
 
 
 def lateral_view(select: Select, lateral: exp.Lateral) -> None:

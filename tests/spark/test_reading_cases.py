@@ -1,0 +1,174 @@
+"""Less common SQL: a view equals its own text, run by plain Spark over the same rows, whatever changed.
+
+All definitions are kept over the same tables at once: each costs its own work only. The cases are one line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark.sessions import Rows, apart
+
+import freshview
+from freshview import Warehouse
+
+pytestmark = pytest.mark.spark
+
+TABLES = {
+    "a": "id INT, k INT, v INT, arr ARRAY<INT>, m MAP<STRING, INT>, st STRUCT<X: INT, y: STRING>, s STRING, d DOUBLE",
+    "b": "id INT, k INT, w BIGINT, s STRING",
+    "c": "id INT, k INT, z STRING",
+}
+ROWS = {
+    "a": (
+        "(1, 1, 10, array(1, 2), map('K', 1, 'k', 2), named_struct('X', 1, 'y', 'p'), '1', 0.0),"
+        "(2, 1, 20, array(3), map('K', 3), named_struct('X', 2, 'y', 'q'), '01', -0.0),"
+        "(3, 2, NULL, array(), map(), NULL, '2', 1.5), (4, NULL, 40, NULL, NULL, named_struct('X', 3, 'y', NULL), NULL, NULL)"
+    ),
+    "b": "(1, 1, 100, '1'), (2, 3, 9007199254740993, 'x'), (3, 3, NULL, '02'), (4, NULL, 7, NULL)",
+    "c": "(1, 2, 'two'), (2, 3, 'three'), (3, 4, 'four'), (4, 1, 'one')",
+}
+STEPS = {
+    "changed": (
+        "UPDATE a SET v = v + 1, arr = array(7, 8, 9) WHERE id = 2",
+        "DELETE FROM a WHERE id = 1",
+        "INSERT INTO a VALUES (5, 4, 50, array(1, NULL), map('K', 5), named_struct('X', 5, 'y', 'r'), '4', 2.5),"
+        "(6, 1, 21, array(7, 8, 9), map('K', 6), NULL, '1', 2.5)",
+        "DELETE FROM b WHERE k = 1",
+        "INSERT INTO b VALUES (5, 2, 9007199254740992, '2'), (6, 4, 1, '4')",
+        "UPDATE c SET k = 1 WHERE id = 1",
+    ),
+    "emptied": ("DELETE FROM a", "DELETE FROM b", "DELETE FROM c"),
+    "filled": tuple(f"INSERT INTO {name} VALUES {rows}" for name, rows in ROWS.items()),
+}
+CASES = {
+    # generators in a SELECT list
+    "exploded, then counted": "SELECT count(*) AS n FROM (SELECT k, explode(arr) AS e FROM a)",
+    "explode over groups": "SELECT k, explode(array(count(*), sum(v))) AS e FROM a GROUP BY k",
+    "explode without a name": "SELECT id, explode(arr) FROM a",
+    "explode under its default name": "SELECT id, col + 1 AS e FROM (SELECT id, explode(arr) FROM a)",
+    "a window beside explode": "SELECT id, count(*) OVER (PARTITION BY k) AS n, explode(arr) AS e FROM a",
+    "posexplode": "SELECT id, posexplode(arr) AS (p, e) FROM a WHERE id < 10",
+    "posexplode without names": "SELECT sum(pos) AS p, sum(col) AS c FROM (SELECT posexplode_outer(arr) FROM a)",
+    "explode a map": "SELECT id, explode(m) AS (mk, mv) FROM a",
+    "explode a map without names": "SELECT id, explode(m) FROM a",
+    "inline": "SELECT id, inline(array(st, st)) AS (x, y) FROM a",
+    "stack": "SELECT id, stack(2, k, v, v, k) AS (x, y) FROM a",
+    "stack without names": "SELECT max(col0) AS x, count(col1) AS y FROM (SELECT stack(2, k, v, v) FROM a)",
+    "json_tuple": "SELECT id, json_tuple(to_json(st), 'X', 'y') AS (x, y) FROM a",
+    "two generators": "SELECT id, explode(arr) AS e, explode_outer(m) AS (mk, mv) FROM a",
+    "explode beside a star": "SELECT *, explode(arr) AS e FROM a",
+    "explode the best": "SELECT id, explode(arr) AS e FROM a ORDER BY e DESC, id LIMIT 3",
+    "explode distinct": "SELECT DISTINCT explode(arr) AS e FROM a",
+    "explode the aggregate": "SELECT k, explode(sort_array(collect_list(v))) AS e FROM a GROUP BY k",
+    "exists explode": "SELECT id FROM a WHERE EXISTS (SELECT explode(a.arr))",
+    "exists an exploded row": "SELECT id FROM b WHERE EXISTS (SELECT explode(arr) FROM a)",
+    "in an exploded list": "SELECT id FROM b WHERE k IN (SELECT explode(arr) FROM a)",
+    "lateral explode": "SELECT a.id, x.e FROM a, LATERAL (SELECT explode(a.arr) AS e) x",
+    "lateral function": "SELECT a.id, x.e FROM a, LATERAL explode(a.arr) AS x(e)",
+    "a group beside explode and a window": (
+        "SELECT k, explode(array(count(*), sum(v))) AS e, rank() OVER (ORDER BY k) AS r FROM a GROUP BY k"
+    ),
+    # star as an argument
+    "a struct of a star": "SELECT id, to_json(struct(*)) AS j FROM c",
+    "a hash of a star": "SELECT id, xxhash64(*) AS h FROM c",
+    "the best row": "SELECT max(struct(*)).z AS z FROM c",
+    "the best row of a table": "SELECT k, max(struct(c.*)) AS z FROM c GROUP BY k",
+    # USING after an outer join
+    "full full using": "SELECT * FROM (SELECT k, v FROM a) x FULL JOIN (SELECT w, k FROM b) y USING (k) FULL JOIN (SELECT z, k FROM c) z USING (k)",
+    "right inner using": "SELECT * FROM (SELECT k, v FROM a) x RIGHT JOIN (SELECT w, k FROM b) y USING (k) JOIN (SELECT z, k FROM c) z USING (k)",
+    "right full using": "SELECT k, a.v, b.w, c.z, a.k AS ka FROM a RIGHT JOIN b USING (k) FULL JOIN c USING (k)",
+    "full left using": "SELECT k, a.v, b.w, c.z FROM a FULL JOIN b USING (k) LEFT JOIN c USING (k) WHERE k > 0",
+    "full semi using": "SELECT k, a.v, b.w FROM a FULL JOIN b USING (k) LEFT SEMI JOIN c USING (k)",
+    "left inner using": "SELECT *, z.k AS zk FROM (SELECT k, v FROM a) x LEFT JOIN (SELECT w, k FROM b) y USING (k) JOIN (SELECT z, k FROM c) z USING (k)",
+    "using of two types": "SELECT w, count(*) AS n FROM (SELECT k AS w FROM a) x FULL JOIN b USING (w) GROUP BY w",
+    "using of two columns": "SELECT k, s, v, w, z, c.k AS ck FROM a FULL JOIN b USING (k, s) RIGHT JOIN c USING (k)",
+    "natural full": "SELECT * FROM b NATURAL FULL JOIN c",
+    "natural right natural": "SELECT * FROM (SELECT k, v FROM a) x RIGHT JOIN b USING (k) NATURAL JOIN c",
+    "using seen from a subquery": (
+        "SELECT k FROM a FULL JOIN b USING (k) WHERE EXISTS (SELECT 1 FROM c WHERE c.id = k)"
+    ),
+    # names that become data
+    "a key of a map": "SELECT id, m.K AS u, m.k AS l, m['K'] AS q FROM a",
+    "the case of a field": "SELECT id, named_struct('A', v) AS s FROM a",
+    "a field in json": "SELECT id, to_json(named_struct('userId', v, 'Some text', k)) AS j FROM a",
+    "a field by column": "SELECT id, to_json(struct(V, a.k, st.X)) AS j FROM a",
+    "a field of a group": "SELECT K, to_json(struct(K, max(v))) AS j FROM a GROUP BY K",
+    "a field by place": "SELECT id, to_json(struct(m['K'], (v), upper(s))) AS j FROM a",
+    "a cast to fields": "SELECT id, CAST(st AS STRUCT<N: BIGINT, T: STRING>) AS s FROM a",
+    "arrays zipped": "SELECT id, to_json(arrays_zip(arr, arr)) AS z FROM a",
+    "a row": "SELECT id, to_json((id, V)) AS r FROM a",
+    "a variable like ours": "SELECT id, transform(arr, v_2 -> v_2 + v) AS t FROM a",
+    "a variable like ours again": "SELECT id, transform(arr, v_3 -> v_3 + V) AS t, aggregate(arr, 0, (id_1, k_2) -> id_1 + k_2 + k) AS g FROM a",
+    "a variable that hides a column": "SELECT id, transform(arr, v -> v + k) AS t FROM a",
+    "a variable in another case": "SELECT id, transform(arr, V -> v + k) AS t FROM a",
+    "a variable in a field": "SELECT id, to_json(transform(arr, Xy -> struct(Xy, k))) AS t FROM a",
+    "a field of an element": "SELECT id, transform(array(st), e -> e.X) AS x FROM a",
+}  # fmt: skip
+
+
+class Kept:
+    """Every definition as a view, and what it gave at each step: its rows and what plain Spark made of its text."""
+
+    def __init__(self, warehouse: Warehouse, spark: SparkSession) -> None:
+        self.warehouse = warehouse
+        self.plain = apart(spark)
+        self.given: dict[str, dict[str, tuple[object, object]]] = {name: {} for name in CASES}
+        self.failed: dict[str, Exception] = {}
+
+    def run(self, cases: Mapping[str, str]) -> None:
+        for name, columns in TABLES.items():
+            self.warehouse.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id))")
+            self.warehouse.sql(f"INSERT INTO {name} VALUES {ROWS[name]}")
+        for place, (name, definition) in enumerate(cases.items()):
+            self._try(name, lambda: self.warehouse.sql(f"CREATE MATERIALIZED VIEW {view(place)} AS {definition}"))
+        self._compare("created", cases)
+        for step, statements in STEPS.items():
+            for statement in statements:
+                self.warehouse.sql(statement)
+            self._compare(step, cases)
+
+    def _try(self, name: str, act: Any) -> Any:
+        try:
+            return act()
+        except Exception as error:
+            self.failed.setdefault(name, error)
+
+    def _compare(self, step: str, cases: Mapping[str, str]) -> None:
+        for table in TABLES:
+            found = self.warehouse.sql(f"SELECT * FROM {table}")
+            self.plain.createDataFrame(found.collect(), found.schema).createOrReplaceTempView(table)
+        for place, (name, definition) in enumerate(cases.items()):
+            if name not in self.failed:
+                ours = self._try(name, lambda: answer(self.warehouse.sql(f"SELECT * FROM {view(place)}")))
+                self.given[name][step] = ours, answer(self.plain.sql(definition))
+
+
+def view(place: int) -> str:
+    return f"v{place}"
+
+
+def answer(frame: DataFrame) -> tuple[str, Rows]:
+    """The types with the names of all fields, and the rows in an order that rows of any values have."""
+    return frame.schema.simpleString(), sorted((tuple(r) for r in frame.collect()), key=repr)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Kept]:
+    folder: Path = tmp_path_factory.mktemp("reading")
+    with freshview.connect(folder / "warehouse", spark=spark) as warehouse:
+        kept = Kept(warehouse, spark)
+        kept.run(CASES)
+        yield kept
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_view_equals_its_text(kept: Kept, name: str) -> None:
+    if name in kept.failed:
+        raise kept.failed[name]
+    for step, (ours, theirs) in kept.given[name].items():
+        assert ours == theirs, step
