@@ -76,12 +76,21 @@ LEFT = [
     ("STRING", "r'x'"),
     ("STRING", "'a\\\\n'"),
     ("STRING", "X'00'"),
+    ("STRING", '"a"'),
+    ("STRING", "'a' \"b\""),
+    ("STRING", "'a'\n'b'"),
+    ("STRING", "'${x}'"),
+    ("STRING", "'a' -- b"),
+    ("STRING", "/* a */ 'b'"),
+    ("STRING", "N'a'"),
+    ("STRING", "'a"),
     ("STRING", "concat('a')"),
     ("CHAR(3)", "'abcd'"),
     ("VARCHAR(3)", "'abcd'"),
     ("DATE", "'2024-01-01'"),
     ("DATE", "DATE '2024-02-30'"),
     ("DATE", "DATE '2024-1-1'"),
+    ("DATE", "DATE('2024-01-01')"),
     ("DATE", "current_date()"),
     ("DATE", "CAST('2024-01-01' AS TIMESTAMP)"),
     ("TIMESTAMP", "TIMESTAMP '2024-01-01 00:00:00'"),
@@ -151,6 +160,9 @@ SINGLE = Schema((Column("k", parse_type("INT")), Column("v", parse_type("INT")))
         ("t.k = 1", [1], True),
         ("x.k = 1", [1], True),
         ("k = 1 AND v > 5", [1], False),
+        ('k = 1 AND v = "w"', [1], False),
+        ("k = 1 AND NOT v = 2 = true", [1], False),
+        ("v BETWEEN 0 AND 1 AND k = 1", [1], False),
         ("v > 5 AND k IN (1, 2)", [1, 2], False),
         ("k = 1 AND k = 2", [1], False),
     ],
@@ -187,6 +199,19 @@ def test_conditions_on_the_key_pin_it(where: str, keys: list[int] | None, exact:
         "k = 1 OR (k = 2 AND v = 3)",
         "abs(k) = 1",
         "k IN (1, 1.5)",
+        'k = "v"',
+        'k IN (1, "v")',
+        "k = 1 = true",
+        "true = k = 1",
+        "k = 1 < 2",
+        "k = 1 IS NULL",
+        "k = 1 IN (1)",
+        "v BETWEEN 0 AND k = 1",
+        "k IN (1) = false",
+        "k = 1 OR true AND k = 2",
+        "k = 1 -- and no more",
+        "k IN (\u0661)",
+        "k = " + "(" * 5000 + "1" + ")" * 5000,
     ],
 )
 def test_other_conditions_pin_nothing(where: str) -> None:
@@ -224,7 +249,16 @@ def test_types_whose_comparison_is_spark_s_are_not_pinned(type_: str) -> None:
     assert key_pins(f"k = {literal}", schema, ("t",)) is None
 
 
+def test_a_struct_column_is_not_taken_for_the_table() -> None:
+    """Where case counts, T.k is a field of the column T, not the key of the table t."""
+    schema = Schema((*SINGLE.columns, Column("T", parse_type("STRUCT<k: INT>"))), ("k",))
+    assert key_pins("T.k = 1", schema, ("t",)) is None
+    assert key_pins("t.k = 1", schema, ("t",)) is not None
+
+
 def test_char_keys_are_pinned_padded() -> None:
+    """Not exactly: a setting says whether Spark pads before it compares."""
     pins = key_pins("k = 'ab'", Schema((Column("k", parse_type("CHAR(3)")),), ("k",)), ("t",))
     assert pins is not None
     assert pins.keys.column("k").to_pylist() == ["ab "]
+    assert not pins.exact

@@ -20,6 +20,7 @@ TARGET = "__fv_target"
 CLAUSE = "__fv_clause"
 ROW_ID = "__fv_row"
 _FOUND = "__fv_found"
+_SPELLED = re.compile(r'""|``|\\|\$\{|\bIDENTIFIER\s*\(', re.IGNORECASE)
 
 
 def old_name(place: int) -> str:
@@ -70,7 +71,12 @@ class NearQuery:
         return any("." in text for text in (self.where, *self.items))
 
     def mentioned(self, schema: Schema) -> list[int]:
-        """Places of the columns that its texts may mean: those whose name stands in them (one at the least)."""
+        """Places of the columns that its texts may mean: those whose name stands in them (one at the least).
+
+        All of them, where a name may be spelled otherwise than it is: with doubled quotes, or by a computed string.
+        """
+        if any(map(_SPELLED.search, (self.where, *self.items))):
+            return list(range(len(schema.names)))
         words = {fold(token.text) for text in (self.where, *self.items) if text for token in tokenize(text)}
         return [i for i, name in enumerate(schema.names) if fold(name) in words] or [0]
 

@@ -1,6 +1,8 @@
 """Literals that mean the same with and without Spark, and conditions that pin a key to them.
 
-Everything that is not plainly a literal is left to Spark: better slow than different.
+Everything that is not plainly a literal is left to Spark: better slow than different. What a text means may depend on
+the session: `"v"` is a string or a column, `'\\t'` a tab or two characters, `'it''s'` one string or two, `${x}` a
+variable. None of these is a literal here.
 """
 
 from __future__ import annotations
@@ -23,8 +25,16 @@ from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import INTEGERS
 
 _BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_WHOLE = re.compile(r"-?\d+", re.ASCII)
+_FRACTION = re.compile(r"-?\d*\.\d+", re.ASCII)
 _MAX_KEYS = 10_000
+# The pieces of a text without backslashes: quoted ones, and what stands between them.
+_PIECES = re.compile(r"""'[^']*'|`[^`]*`|"[^"]*"|[^'"`]+|['"`]""")
+_COMMENT = re.compile(r"--|/\*")
+_PREFIXED = re.compile(r"\b\w$|&$")  # r'…', x'…', U&'…'
+_CALLED_DATE = re.compile(r"\bDATE\s*\(", re.IGNORECASE)  # a call, whose name a session may give another meaning
+_STRING_OR_NAME = "`__fv_string_or_name`"  # no column of ours has such a name
 
 
 class NotLiteral(Exception):
@@ -62,7 +72,7 @@ def value(node: exp.Expr, column: Column) -> Any:
 
 
 def _number(text: str, kind: str, params: tuple[int, ...]) -> Any:
-    if re.fullmatch(r"-?\d+", text):
+    if _WHOLE.fullmatch(text):
         number = int(text)
         if kind in INTEGERS and -(2 ** _BITS[kind]) <= number < 2 ** _BITS[kind]:
             return number
@@ -70,7 +80,7 @@ def _number(text: str, kind: str, params: tuple[int, ...]) -> Any:
             return float(number)
         if kind == "decimal" and abs(number) < 10 ** (params[0] - params[1]):
             return Decimal(number)
-    elif re.fullmatch(r"-?\d*\.\d+", text):
+    elif _FRACTION.fullmatch(text):
         decimal = Decimal(text)
         exponent = -int(decimal.as_tuple().exponent)
         if exponent > 38 or abs(decimal) >= Decimal(10) ** (38 - exponent):
@@ -83,13 +93,29 @@ def _number(text: str, kind: str, params: tuple[int, ...]) -> Any:
 
 
 def parse_expression(text: str) -> exp.Expr:
-    """An expression, if its strings mean the same to sqlglot and Spark (no backslashes)."""
-    if "\\" in text:
-        raise NotLiteral
+    """An expression whose literals mean the same to sqlglot and to Spark, under all settings."""
     try:
-        return sqlglot.parse_one(text, read="spark")
-    except sqlglot.errors.SqlglotError:
+        return sqlglot.parse_one(_certain(text), read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError):
         raise NotLiteral from None
+
+
+def _certain(text: str) -> str:
+    """The text, with a name in the place of what may be a string or a name; NotLiteral if more of it is uncertain."""
+    if "\\" in text or "${" in text:
+        raise NotLiteral
+    pieces = _PIECES.findall(text)
+    for i, piece in enumerate(pieces):
+        if len(piece) == 1 and piece in "'\"`":
+            raise NotLiteral  # not closed
+        if piece[0] in "'\"`":
+            if i and (pieces[i - 1][0] in "'\"`" or _PREFIXED.search(pieces[i - 1])):
+                raise NotLiteral  # a doubled quote, or a prefix
+            if i > 1 and pieces[i - 1].isspace() and {piece[0], pieces[i - 2][0]} <= {"'", '"'}:
+                raise NotLiteral  # strings side by side are one string
+        elif _COMMENT.search(piece) or _CALLED_DATE.search(piece):
+            raise NotLiteral
+    return "".join(_STRING_OR_NAME if piece[0] == '"' else piece for piece in pieces)
 
 
 def literal_rows(query: str, columns: Sequence[Column]) -> pa.Table:
@@ -113,7 +139,7 @@ class KeyPins:
     """Keys (or leading and other parts of keys) that a condition allows."""
 
     keys: pa.Table
-    exact: bool  # the condition says nothing beyond, and pins the whole key
+    exact: bool  # the condition says nothing beyond, under any settings, and pins the whole key
 
 
 def key_pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> KeyPins | None:
@@ -129,11 +155,13 @@ def key_pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> KeyPins |
     pinned: dict[str, list[Any]] = {}
     exact = True
     for conjunct in tree.flatten() if isinstance(tree, exp.And) else [tree]:
-        found = _pin(conjunct.unnest(), schema, {fold(q) for q in qualifiers if q})
+        found = _pin(conjunct.unnest(), schema, [q for q in qualifiers if q])
         if found is None or found[0] in pinned:
             exact = False
         else:
             pinned[found[0]] = found[1]
+            # Whether a CHAR is padded before it is compared is a setting; the padded value is met in any case.
+            exact = exact and schema.column(found[0]).type.kind != "char"
     if not pinned:
         return None
     names = [k for k in schema.key if k in pinned]
@@ -144,7 +172,7 @@ def key_pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> KeyPins |
     return KeyPins(pa.table(arrays, names=names), exact and len(names) == len(schema.key))
 
 
-_PLAIN_LIST = re.compile(r"\s*(\w+)\s+IN\s*\(([\s\d,-]+)\)\s*", re.IGNORECASE)
+_PLAIN_LIST = re.compile(r"\s*(\w+)\s+IN\s*\(([\s\d,-]+)\)\s*", re.IGNORECASE | re.ASCII)
 
 
 def _plain_list(where: str, schema: Schema) -> KeyPins | None:
@@ -164,7 +192,7 @@ def _plain_list(where: str, schema: Schema) -> KeyPins | None:
         return None
 
 
-def _pin(node: exp.Expr, schema: Schema, qualifiers: set[str]) -> tuple[str, list[Any]] | None:
+def _pin(node: exp.Expr, schema: Schema, qualifiers: Sequence[str]) -> tuple[str, list[Any]] | None:
     if isinstance(node, exp.EQ):
         column, literals = node.this, [node.expression]
         if not isinstance(column, exp.Column):
@@ -173,7 +201,7 @@ def _pin(node: exp.Expr, schema: Schema, qualifiers: set[str]) -> tuple[str, lis
         column, literals = node.this, node.expressions
     else:
         return None
-    if not isinstance(column, exp.Column) or (column.table and fold(column.table) not in qualifiers) or column.db:
+    if not isinstance(column, exp.Column) or column.db or (column.table and not _means(column, qualifiers, schema)):
         return None
     name = next((k for k in schema.key if fold(k) == fold(column.name)), None)
     if name is None:
@@ -186,6 +214,13 @@ def _pin(node: exp.Expr, schema: Schema, qualifiers: set[str]) -> tuple[str, lis
     except NotLiteral:
         return None
     return name, list(dict.fromkeys(v for v in values if v is not None))
+
+
+def _means(column: exp.Column, qualifiers: Sequence[str], schema: Schema) -> bool:
+    """Is a column qualified by the table's name? Where case counts, another case may be that of a struct column."""
+    if column.table in qualifiers:
+        return True
+    return any(fold(column.table) == fold(q) for q in qualifiers) and not schema.has(column.table)
 
 
 # A day or a moment in words, with or without a zone, which may follow at once; more than Spark takes, never less.

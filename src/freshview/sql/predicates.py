@@ -22,7 +22,9 @@ from freshview.sql.fragments import Unsupported
 from freshview.sql.literals import may_be_moment
 from freshview.sql.misread import refuse_misread
 
-_UNCERTAIN = re.compile(r'["\\]|\|>|\b(var)?char\b', re.IGNORECASE)  # settings, or another parser, say what they mean
+_UNCERTAIN = re.compile(
+    r'["\\]|\$\{|\|>|\b(var)?char\b', re.IGNORECASE
+)  # settings, or another parser, say what they mean
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
 _TESTS = (*_COMPARISONS, exp.In, exp.Between, exp.Like, exp.Is)
 _KNOWN: dict[type[exp.Expr], tuple[str, ...]] = {  # what a condition may be made of, and the parts each may have
@@ -44,7 +46,7 @@ _CLAUSES = {
     "expressions", "from_", "joins", "where", "group", "having", "qualify", "windows", "order", "limit", "offset",
     "distinct", "hint", "with_",
 }  # fmt: skip
-_NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+")
+_NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+", re.ASCII)
 
 
 def asked_of(text: str, name: str, columns: Sequence[str]) -> list[exp.Expr] | None:
@@ -54,7 +56,7 @@ def asked_of(text: str, name: str, columns: Sequence[str]) -> list[exp.Expr] | N
     try:
         tree = sqlglot.parse_one(text, read="spark")
         refuse_misread(text, tree)
-    except (sqlglot.errors.SqlglotError, Unsupported):
+    except (sqlglot.errors.SqlglotError, Unsupported, RecursionError):
         return None
     table = _only_reference(tree, name)
     select = table.parent_select if table is not None else None
