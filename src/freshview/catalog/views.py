@@ -490,6 +490,13 @@ class ViewCatalog:
             c.execute(t.relations.update().where(t.relations.c.id == view.id).values(properties=json.dumps(merged)))
             return csn
 
+    def note(self, view: Relation, name: str, value: str) -> None:
+        """Keep a fact of ours about a view; that is no change of it, and has no CSN."""
+        with self.catalog.database.write() as c:
+            known = c.execute(sa.select(t.relations.c.properties).where(t.relations.c.id == view.id)).scalar_one()
+            merged = json.dumps({**json.loads(known), name: value})
+            c.execute(t.relations.update().where(t.relations.c.id == view.id).values(properties=merged))
+
     def _check_properties(self, c: sa.Connection, view: Relation) -> None:
         """What was checked for a change is still so."""
         self.catalog._check_unchanged(c, view)

@@ -59,13 +59,13 @@ def changes(
     if relation.is_external:
         seen = {m.delta_version: m for m in span.catalog.mains(relation.id)}
         parts = [external_changes(relation, *s.versions, seen.get(s.versions[1])) for s in segments if s.versions]
-        return _net(_images(parts, relation.schema), relation.schema, shown)
+        return net_images(_images(parts, relation.schema), relation.schema, shown)
     if sum(s.rows for s in segments) > OVERLAY_ROWS:
         raise TooLarge(sum(s.rows for s in segments))
     parts = [storage.reader.segment_rows(s, relation.schema) for s in segments]
     if not relation.schema.key:
         old, new = _images(parts, relation.schema)
-        return _net((shown_rows(relation, old), shown_rows(relation, new)), relation.schema, shown)
+        return net_images((shown_rows(relation, old), shown_rows(relation, new)), relation.schema, shown)
 
     def look_up(keys: pa.Table) -> pa.Table:
         state = span.before(relation)  # its columns may have had other names then, or not been there yet
@@ -73,7 +73,7 @@ def changes(
         own = [state.schema.names[p] for p in relation.schema.key_positions]
         return storage.reader.lookup(state, keys.rename_columns(own), columns=[state.schema.names[p] for p in places])
 
-    return _net(_keyed_images(parts, relation.schema, look_up), relation.schema, shown)
+    return net_images(_keyed_images(parts, relation.schema, look_up), relation.schema, shown)
 
 
 def shown_rows(relation: Relation, rows: pa.Table) -> pa.Table:
@@ -113,7 +113,7 @@ def _joined(parts: Sequence[pa.Table], schema: Schema) -> pa.Table:
     return pa.concat_tables([schema.segment_arrow.empty_table(), *(conform_delta(p, schema) for p in parts)])
 
 
-def _net(images: tuple[pa.Table, pa.Table], schema: Schema, shown: Schema) -> pa.Table:
+def net_images(images: tuple[pa.Table, pa.Table], schema: Schema, shown: Schema) -> pa.Table:
     """Deleted and inserted images as one signed bag of the shown columns, equal ones cancelled."""
     places = [schema.position(n) for n in shown.names]
     old, new = (table.select(places) for table in images)

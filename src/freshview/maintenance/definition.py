@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import sqlglot
+import pyarrow as pa
 from sqlglot import exp
 
 from freshview.algebra.nodes import Aggregate, Lowered, Node, TopK, Window
@@ -16,9 +16,10 @@ from freshview.catalog.records import Relation
 from freshview.delta.aggregates import TypesOf
 from freshview.delta.forms import Form, choose_form, hidden, rows_form
 from freshview.delta.report import operator_of
-from freshview.errors import InvalidStatement, NotMaintainable
+from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable
 from freshview.maintenance.coercion import coerced
-from freshview.maintenance.determinism import PAIRS, best_by_pairs, refuse_open_windows, with_tie_breaks
+from freshview.maintenance.determinism import best_by_pairs, refuse_open_ties, with_tie_breaks
+from freshview.maintenance.verdict import Verdict
 from freshview.relation.schema import Schema
 from freshview.sql.lowering import Unsupported, lower
 
@@ -47,6 +48,8 @@ class Definition:
     obstacles: tuple[tuple[Node, str], ...] = ()  # operators that would be recomputed, each with its reason
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the sources, as they were at CREATE
     as_written: bool = True  # the text itself says which rows it gives: no tie-break had to be added
+    plain: Lowered | None = None  # the tree before ties are broken
+    verdict: Verdict | None = None  # what Spark said of how the text was read; None: it was not asked
 
     @property
     def incremental(self) -> bool:
@@ -65,9 +68,6 @@ def analyse(
     refresh: str, types_of: TypesOf,
 ) -> Definition:  # fmt: skip
     """How a definition can be stored and maintained. `columns` are its sources' columns at CREATE."""
-    plain: Lowered | None = None
-    lowered: Lowered | None = None
-    form: Form | None = None
     types: dict[str, str] = {}
     obstacles: list[tuple[Node, str]] = []
     reason = ""
@@ -81,27 +81,37 @@ def analyse(
             form = rows_form(lowered, names)
             types = dict(types_of(form.tree))
     except Unsupported as unsupported:
-        undetermined = sqlglot.parse_one(text, read="spark").find(exp.Limit, exp.ArgMax, exp.ArgMin)
-        if undetermined is not None:
-            limit = isinstance(undetermined, exp.Limit)
-            raise NotMaintainable(
-                "LIMIT" if limit else undetermined.sql(dialect="spark"),
-                f"which of equal rows it keeps is not determined, since {unsupported} has no algebra here",
-                "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery.",
-            ) from unsupported
-        refuse_open_windows(text, str(unsupported))
-        lowered = form = plain = None
-        reason = f"{unsupported} has no delta rule"
+        return unread(text, sources, columns, names, refresh, f"{unsupported} has no delta rule")
+    except NotMaintainable:
+        raise
+    except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: the error is of our making
+        return unread(text, sources, columns, names, refresh, f"Spark refuses what was made of it ({error})")
     reason = reason or "; ".join(dict.fromkeys(why for _, why in obstacles))
     found = Definition(
         text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles), dict(columns),
-        as_written=lowered is None or (lowered == plain and not _has_top(lowered)),
+        as_written=lowered == plain and not _has_top(lowered), plain=plain,
     )  # fmt: skip
-    if refresh == "incremental" and reason:
-        raise NotMaintainable(
-            "view", f"it would have to be recomputed: {found.hindrance}", "Rewrite it, or leave 'refresh' at 'auto'."
-        )
+    _require_incremental(found)
     return found
+
+
+def unread(
+    text: str, sources: Mapping[str, Relation], columns: Mapping[str, tuple[str, ...]], names: tuple[str, ...],
+    refresh: str, reason: str,
+) -> Definition:  # fmt: skip
+    """A definition that keeps its text and is recomputed from it, if the text alone says which rows it gives."""
+    refuse_open_ties(text, reason)
+    found = Definition(text, dict(sources), names, refresh, None, None, {}, reason, (), dict(columns))
+    _require_incremental(found)
+    return found
+
+
+def _require_incremental(definition: Definition) -> None:
+    if definition.refresh == "incremental" and definition.reason:
+        raise NotMaintainable(
+            "view", f"it would have to be recomputed: {definition.hindrance}",
+            "Rewrite it, or leave 'refresh' at 'auto'.",
+        )  # fmt: skip
 
 
 def _has_top(lowered: Lowered) -> bool:

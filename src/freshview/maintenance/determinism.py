@@ -105,15 +105,43 @@ def _is_undetermined(node: exp.Expr, name: str) -> bool:
     return not (isinstance(above, exp.Window) and isinstance(node, _POSITIONAL))
 
 
-def refuse_open_windows(text: str, obstacle: str) -> None:
-    """Where a text must run as it is, nobody breaks the ties of its windows."""
-    for window in sqlglot.parse_one(text, read="spark").find_all(exp.Window):
+def refuse_open_ties(text: str, reason: str) -> None:
+    """Where a text must run as it is, nobody breaks its ties: what depends on them is refused."""
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        _refuse_open_words(text, reason)
+        return
+    undetermined = next((n for n in tree.find_all(exp.Limit, exp.ArgMax, exp.ArgMin) if not _is_limit_all(n)), None)
+    if undetermined is not None:
+        limit = isinstance(undetermined, exp.Limit)
+        raise NotMaintainable(
+            "LIMIT" if limit else undetermined.sql(dialect="spark"),
+            f"which of equal rows it keeps is not determined, since no order can be added to the text: {reason}",
+            "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery.",
+        )
+    for window in tree.find_all(exp.Window):
         if _is_positional(window):
             raise NotMaintainable(
                 window.sql(dialect="spark"),
-                f"which of tied rows comes first is not determined, since {obstacle} has no algebra here",
+                f"which of tied rows comes first is not determined, since no order can be added to the text: {reason}",
                 "Use rank() or dense_rank(), or rewrite the other construct.",
             )
+
+
+def _is_limit_all(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Limit) and node.expression is not None and node.expression.name.upper() == "ALL"
+
+
+def _refuse_open_words(text: str, reason: str) -> None:
+    """Of a text that cannot be parsed here, words that may leave ties open are refused."""
+    found = re.search(r"\b(limit|offset|row_number|lead|lag|ntile|nth_value|max_by|min_by)\b", text, re.IGNORECASE)
+    if found:
+        raise NotMaintainable(
+            found[0].upper(),
+            f"which of equal rows it takes is not determined, since no order can be added to the text: {reason}",
+            "Rewrite the query in plain SELECT syntax, or leave it out.",
+        )
 
 
 def with_tie_breaks(lowered: Lowered, types_of: TypesOf) -> Lowered:

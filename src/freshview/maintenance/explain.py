@@ -29,6 +29,8 @@ def explained(
         found.append(f"  stored as: {definition.form.rule}")
     why = "" if definition.incremental else f" ({definition.reason or 'asked for'})"
     found.append(f"  maintained: {'incrementally' if definition.incremental else 'by recomputation'}{why}")
+    if definition.verdict is not None:
+        found.append(f"  reading: {definition.verdict}")
     found.append("  operators:")
     found += lines(maintainability(definition), "    ")
     return "\n".join([*found, *_condensing(name, definition, last or {}), *_query(name, definition)])

@@ -95,7 +95,7 @@ class Modes:
 
 def checked_refresh(given: Mapping[str, str], merged: Mapping[str, str]) -> str:
     """The value of 'refresh', if all properties make sense; `merged` are the given ones with those that a view has."""
-    known = {"refresh": _REFRESH, "maintenance": MODES}
+    known = {"refresh": _REFRESH, "maintenance": MODES, "selftest": ("on", "off")}
     for name, value in given.items():
         if name in known and value.lower() not in known[name]:
             raise InvalidStatement(

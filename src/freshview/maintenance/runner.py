@@ -14,8 +14,10 @@ from freshview.algebra.stages import staged
 from freshview.algebra.traversal import scans
 from freshview.catalog.records import DataFile, Relation, RelationState
 from freshview.catalog.writer import Catalog
+from freshview.delta.forms import hidden
 from freshview.maintenance.definition import Definition, shown_column, visible_columns
 from freshview.relation.schema import Schema, fold
+from freshview.relation.types import quote
 from freshview.sql.binding import bind
 from freshview.sql.rendering import render
 from freshview.storage.main import read_parquet
@@ -37,6 +39,11 @@ class Runner:
 
     def run(self, plan: Node, frame: Callable[[Scan], Any]) -> Frame:
         """A plan as one Spark query."""
+        text, frames = self.text(plan, frame)
+        return self.engine.query(text, frames, text)
+
+    def text(self, plan: Node, frame: Callable[[Scan], Any]) -> tuple[str, dict[str, Any]]:
+        """The text of a plan with {placeholders}, and the frames that they stand for."""
         names: dict[object, str] = {}
         frames: dict[str, Any] = {}
         for scan in scans(plan):
@@ -45,8 +52,7 @@ class Runner:
                 frames[names[_reading(scan)]] = frame(scan)
         marks = {k: f"\1{n}\2" for k, n in names.items()}
         text = render(plan, lambda s: marks[_reading(s)])
-        text = text.replace("{", "{{").replace("}", "}}").replace("\1", "{").replace("\2", "}")
-        return self.engine.query(text, frames, text)
+        return text.replace("{", "{{").replace("}", "}}").replace("\1", "{").replace("\2", "}"), frames
 
     def in_stages(self, plan: Node, frame: Callable[[Scan], Any]) -> Frame:
         """A plan as several Spark queries: small parts that it uses more than once are computed first."""
@@ -78,6 +84,22 @@ class Runner:
             then = {n: f.select(*(f"`{c}`" for c in definition.columns[n])) for n, f in frames.items()}
             return self.original(definition.text, then)
         return self.run(form.tree, lambda s: frames[s.relation])
+
+    def stored(self, definition: Definition, frames: Mapping[str, Any], schema: Schema) -> Frame:
+        """The stored rows, from scratch, in the columns that the store has.
+
+        A view whose text was lowered once, and is not any more, has columns that nothing fills: all rows belong to it.
+        """
+        rows = self.recomputed(definition, frames)
+        if definition.form is not None or schema.names == definition.names:
+            return rows
+        shown = hidden("shown", definition.names)
+        items = [
+            quote(c.name) if c.name in definition.names
+            else f"CAST({'true' if c.name == shown else 'NULL'} AS {c.type}) AS {quote(c.name)}"
+            for c in schema.columns
+        ]  # fmt: skip
+        return rows.selectExpr(*items)
 
     def defined(self, definition: Definition, frames: Mapping[str, Any]) -> Frame:
         """What a query of the definition gives: the stored rows that are shown."""

@@ -30,6 +30,7 @@ from freshview.maintenance.definition import (
     analyse,
     check_output_names,
     sources_to_json,
+    unread,
     visible_columns,
     visible_schema,
 )
@@ -50,10 +51,12 @@ from freshview.maintenance.policies import (
     mode_in,
     policy_of,
 )
+from freshview.maintenance.reading import TRIAL, Reader
 from freshview.maintenance.relevance import Matching, Relevance
 from freshview.maintenance.runner import Frame, Runner
 from freshview.maintenance.span import Point, Span, in_memory
 from freshview.maintenance.tasks import JOB_ROWS, Pending, pending
+from freshview.maintenance.verdict import PROPERTY, RECOMPUTED, Verdict
 from freshview.maintenance.work import Work, Working, estimate_full
 from freshview.relation.delta import INSERT, tag
 from freshview.relation.schema import Schema
@@ -66,6 +69,8 @@ from freshview.transactions.transaction import INLINE_BYTES, Transaction
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
+# Under other arithmetic than Spark's own, a plan says too little of the delta rules: they are tested.
+_STRICT = ("spark.sql.ansi.enabled", "spark.sql.decimalOperations.allowPrecisionLoss")
 States = Callable[[Relation], RelationState]
 Freshness = str | timedelta | None  # "fresh", "any", at most so old; None: as the view's mode has it
 
@@ -81,6 +86,7 @@ class ViewKeeper:
         self._user_engine = engine
         self._engines: dict[tuple[str, bool], SparkEngine] = {}
         self._definitions: dict[tuple[int, int, str], Definition] = {}
+        self._current: set[tuple[int, int]] = set()  # views whose reading was asked about again (id, epoch)
         self._paces: dict[int, Pace] = {}
         self._guard = threading.Lock()
         self._eager_turn = threading.RLock()
@@ -116,13 +122,14 @@ class ViewKeeper:
             eager = commits_maintain(given)
             if eager:
                 self.modes.require_eager_sources(statement.name, sources.values())
-            definition = analyse(statement.query, sources, columns, names, refresh, runner.types_of(frames))
+            read = analyse(statement.query, sources, columns, names, refresh, runner.types_of(frames))
+            definition, verdict = self._asked(read, statement.name, settings, given)
             rows = runner.recomputed(definition, frames)
             schema = runner.engine.schema_of(rows, ())
             properties = {
                 **given, "definition": statement.query, "sources": sources_to_json(sources),
                 "settings": json.dumps(settings),
-                "columns": json.dumps(list(names)), "refresh": refresh,
+                "columns": json.dumps(list(names)), "refresh": refresh, PROPERTY: verdict.to_json(),
             }  # fmt: skip
             if existing is not None:
                 self.require_unused(existing)
@@ -199,20 +206,75 @@ class ViewKeeper:
         key = (view.id, view.epoch, view.properties.get("refresh", "auto"))
         known = self._definitions.get(key)
         if known is None:
-            sources = self._views.sources(view)
-            columns = {n: tuple(e["columns"]) for n, e in json.loads(view.properties["sources"]).items()}
-            runner = self._runner_of(view)
-            frames = {n: runner.empty(r) for n, r in sources.items()}
-            names = tuple(json.loads(view.properties["columns"]))
-            refresh = view.properties.get("refresh", "auto")
-            known = analyse(view.properties["definition"], sources, columns, names, refresh, runner.types_of(frames))
-            if known.form is not None and known.form.stored != view.schema.names:
-                raise ViewUnusable(
-                    f"view {view.name}", "its rows were stored by another version of Freshview, in another form",
-                    "Create it again: CREATE OR REPLACE MATERIALIZED VIEW.",
-                )  # fmt: skip
-            self._definitions[key] = known
+            known = self._definitions[key] = self._opened(view)
         return known
+
+    def _opened(self, view: Relation) -> Definition:
+        """The definition of a stored view. What another version of the program said of its reading is asked again."""
+        sources = self._views.sources(view)
+        columns = {n: tuple(e["columns"]) for n, e in json.loads(view.properties["sources"]).items()}
+        names = tuple(json.loads(view.properties["columns"]))
+        text, refresh = view.properties["definition"], view.properties.get("refresh", "auto")
+        verdict = Verdict.of(view.properties)
+        runner = self._runner_of(view)
+        try:
+            if verdict is not None and verdict.is_current and verdict.kind == RECOMPUTED:
+                return replace(unread(text, sources, columns, names, refresh, verdict.reason), verdict=verdict)
+            frames = {n: runner.empty(r) for n, r in sources.items()}
+            known = analyse(text, sources, columns, names, refresh, runner.types_of(frames))
+            if verdict is None or not verdict.is_current:
+                settings = json.loads(view.properties["settings"])
+                known, verdict = self._asked(known, view.name, settings, view.properties)
+            if known.form is not None and known.form.stored != view.schema.names:
+                verdict = Verdict(RECOMPUTED, reason="its rows were stored in another form, by another version")
+                known = unread(text, sources, columns, names, refresh, verdict.reason)
+        except NotMaintainable as error:
+            raise ViewUnusable(
+                f"view {view.name}", f"this version of Freshview cannot keep it ({error})",
+                "Create it again: CREATE OR REPLACE MATERIALIZED VIEW.",
+            ) from error  # fmt: skip
+        return replace(known, verdict=verdict)
+
+    def _asked(
+        self, definition: Definition, name: str, settings: Mapping[str, str], properties: Mapping[str, str]
+    ) -> tuple[Definition, Verdict]:
+        """A definition as far as Spark reads it as we do: one that it reads otherwise keeps its text."""
+
+        def progress(step: str) -> None:
+            self._events.emit("view.reading", view=name, step=step)
+
+        schemas = {}
+        for source, relation in definition.sources.items():
+            shown = visible_schema(relation)
+            schemas[source] = Schema(tuple(shown.column(c) for c in definition.columns[source]), relation.schema.key)
+        runner = self._runner({**settings, **TRIAL}, small=True)
+        strict = all(settings.get(key, "true").lower() == "true" for key in _STRICT)
+        reader = Reader(definition, runner, schemas, strict)
+        verdict = reader.verdict(selftest=properties.get("selftest", "on").lower() != "off", progress=progress)
+        if verdict.kind == RECOMPUTED and definition.form is not None:
+            definition = unread(
+                definition.text, definition.sources, definition.columns, definition.names, definition.refresh,
+                verdict.reason,
+            )  # fmt: skip
+        return replace(definition, verdict=verdict), verdict
+
+    def require_current_reading(self, view: Relation) -> None:
+        """A view whose reading was never asked about, or by another version, is asked about now.
+
+        If Spark reads it otherwise, its rows may be wrong: they are computed anew before anybody sees them.
+        """
+        key, before = (view.id, view.epoch), Verdict.of(view.properties)
+        if key in self._current or (before is not None and before.is_current):
+            return
+        definition = self.definition(view)
+        for source in definition.sources.values():
+            if source.kind == "view":
+                self.require_current_reading(source)
+        if definition.form is None and (before is None or before.kind != RECOMPUTED):
+            self.refresh(view)
+        assert definition.verdict is not None
+        self._views.note(view, PROPERTY, definition.verdict.to_json())
+        self._current.add(key)
 
     def drop(self, name: str, *, cascade: bool = False) -> int:
         view = self._catalog.relation(name)
@@ -236,6 +298,7 @@ class ViewKeeper:
 
     def bring(self, view: Relation, csn: int) -> list[Job]:
         """Maintain a view up to a CSN; the jobs that took, none if it had seen everything already."""
+        self.require_current_reading(view)
         return self._jobs.bring(view, csn)
 
     def maintain(self, view: Relation, csn: int, *, named: bool) -> list[Job]:
@@ -244,6 +307,7 @@ class ViewKeeper:
 
     def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
         """One job towards a CSN, if nobody else is at it."""
+        self.require_current_reading(view)
         return self._jobs.step(view, csn, most_rows=most_rows, wait=False)
 
     def refresh(self, view: Relation) -> Job:
@@ -300,8 +364,9 @@ class ViewKeeper:
         with self._guard:
             pace = self._paces.setdefault(view.id, Pace())
         working = Working(
-            view, self.definition(view), span, stored, lambda small: self._runner_of(view, small=small), pace
-        )
+            view, self.definition(view), span, stored, lambda small: self._runner_of(view, small=small), pace,
+            lambda error: self._events.emit("job.recomputes", view=view.name, error=str(error)),
+        )  # fmt: skip
         return working.work(full=full)
 
     def _make_ready(self, view: Relation, csn: int) -> None:
@@ -327,6 +392,7 @@ class ViewKeeper:
         written what the view reads. A deferred view shows the same all the time, without them."""
         inside = transaction.company
         assert isinstance(inside, Inside)
+        self.require_current_reading(view)
         if is_deferred(view):
             return self.read_shown(view, inside.seen)
         if not transaction.written.intersection(self._views.inputs(view)):
@@ -341,6 +407,7 @@ class ViewKeeper:
 
         `matching` tells what the reader asks of the rows: what does not match may be of an earlier CSN.
         """
+        self.require_current_reading(view)
         if is_deferred(view):
             return self._read_deferred(view, csn, freshness, matching)
         if freshness == "any" or (isinstance(freshness, timedelta) and self.age(view, csn) <= freshness):

@@ -21,7 +21,14 @@ from freshview.algebra.traversal import columns_read, scans
 from freshview.catalog.records import Relation, RelationState
 from freshview.delta.forms import STORED, delta_plan
 from freshview.delta.near import reduced
-from freshview.errors import BroadcastTooLarge, SnapshotExpired
+from freshview.errors import (
+    BroadcastTooLarge,
+    InvalidStatement,
+    NotFound,
+    QueryFailed,
+    SnapshotExpired,
+    TypeMismatch,
+)
 from freshview.maintenance.changes import TooLarge, changes, part, with_weight
 from freshview.maintenance.cost import Estimate, Pace, estimate
 from freshview.maintenance.definition import Definition
@@ -66,6 +73,7 @@ class Working:
     stored: RelationState  # the view's own rows, before
     runner: Callable[[bool], Runner]  # for small jobs, or for large ones
     pace: Pace = field(default_factory=Pace)
+    refused: Callable[[Exception], None] = lambda _: None  # told why the delta rules could not be carried out
     _states: dict[tuple[str, bool], RelationState] = field(default_factory=dict)
     _condensed: list[Condensed] = field(default_factory=list)
 
@@ -79,6 +87,12 @@ class Working:
                     return self._timed("incremental", plan, lambda: self._incremental(plan))
             except (TooLarge, SnapshotExpired, BroadcastTooLarge):
                 pass  # the change cannot be had; the result still can
+            except (InvalidStatement, NotFound, TypeMismatch, pa.ArrowException) as error:
+                self.refused(error)  # Spark accepts the text: what was made of it is at fault, never the user
+            except QueryFailed as error:
+                if type(error) is not QueryFailed:
+                    raise
+                self.refused(error)  # rules may compute what the definition does not; if not, it fails again
         return self._timed("full", None, self._full)
 
     def _timed(self, strategy: str, plan: Node | None, run: Callable[[], Work]) -> Work:
@@ -220,7 +234,7 @@ class Working:
         runner = self.runner(False)
         frames = {n: runner.shown(self.span.after(r)) for n, r in self.definition.sources.items()}
         schema = self.view.schema
-        with runner.settled(runner.recomputed(self.definition, frames)) as files:
+        with runner.settled(runner.stored(self.definition, frames, schema)) as files:
             if sum(f.rows for f in files) + self.stored.rows_at_most <= OVERLAY_ROWS:
                 fresh, old = runner.read(0, files, schema), runner.storage.reader.contents(self.stored)
                 signed = pa.concat_tables([_weighted(fresh, 1, schema), _weighted(old, -1, schema)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta, timezone, tzinfo
 from typing import Any
@@ -24,6 +24,7 @@ from freshview.spark.background import Sessions
 from freshview.spark.errors import spark_errors
 from freshview.spark.scan import Scanner, as_uri
 from freshview.spark.session import new_session, shares_disk
+from freshview.spark.settings import Defaults, adopt, kept_by_views
 from freshview.spark.types import as_schema, assign, cast_type, from_spark, identity_sql, quoted, spark_schema
 from freshview.sql.dml import NearQuery
 from freshview.storage.store import Storage
@@ -32,14 +33,6 @@ _OFFSET = re.compile(r"(?:Z|(?:UTC|GMT|UT)?(?:([+-])(\d{1,2})(?::?(\d{2}))?(?::?
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _WRITTEN = "__fv_written"
 
-
-# Settings that bear on what a query means: a view keeps those under which it was created.
-_MEANING = (
-    "spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive", "spark.sql.mapKeyDedupPolicy",
-    "spark.sql.decimalOperations.allowPrecisionLoss", "spark.sql.legacy.timeParserPolicy",
-    "spark.sql.legacy.sizeOfNull", "spark.sql.ansi.doubleQuotedIdentifiers", "spark.sql.groupByOrdinal",
-    "spark.sql.orderByOrdinal", "spark.sql.groupByAliases", "spark.sql.timestampType",
-)  # fmt: skip
 # Small jobs: one shuffle partition and a plan that is final, or fixed costs outweigh the work.
 _SMALL_JOBS = {
     "spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false",
@@ -56,14 +49,16 @@ class SparkEngine:
         storage: Storage,
         sessions: Sessions | None = None,
         home: SparkSession | None = None,
+        defaults: Defaults | None = None,
     ) -> None:
-        """`sessions` are those of the engines that this one is a sibling of, `home` is the user's among them."""
+        """`sessions` and `defaults` are those of the engines that this one is a sibling of, `home` is the user's."""
         self.session = session
         self._sessions = sessions or Sessions(session)
         self._storage = storage
         self._home = home or session
         self._scanner = Scanner(session, storage, home)
         self._conf_lock = threading.Lock()
+        self._defaults = {} if defaults is None else defaults
 
     def close(self) -> None:
         self._scanner.close()
@@ -71,17 +66,16 @@ class SparkEngine:
 
     def settings(self) -> dict[str, str]:
         """The session's settings that bear on what a query means."""
-        known = {key: self.session.conf.get(key, None) for key in _MEANING}
-        return {key: value for key, value in known.items() if value is not None}
+        with spark_errors("session"):
+            return kept_by_views(self.session, self._defaults)
 
     def sibling(self, settings: Mapping[str, str], *, small: bool) -> SparkEngine:
         """An engine on the same Spark with a session of its own, under other settings."""
         with spark_errors("session"):
             session = new_session(self.session)
-            for key, value in {**settings, **(_SMALL_JOBS if small else {})}.items():
-                session.conf.set(key, value)
+            adopt(session, {**settings, **(_SMALL_JOBS if small else {})}, self._defaults)
         self._sessions.add(session)
-        return SparkEngine(session, self._storage, self._sessions, self._home)
+        return SparkEngine(session, self._storage, self._sessions, self._home, self._defaults)
 
     def background(self, interruption: Interruption) -> AbstractContextManager[None]:
         """What this thread runs in the block, on siblings too, has low priority and can be interrupted."""
@@ -121,6 +115,33 @@ class SparkEngine:
         """A query whose {placeholders} stand for these frames; errors name `what`."""
         with spark_errors(_short(what)):
             return self.session.sql(text, None, **frames)
+
+    # -- what Spark says of a query without running it ---------------------------------------------
+
+    def opaque(self, name: str, schema: Schema) -> DataFrame:
+        """A frame that stands for a table in plans: nothing is known of its rows, its name is part of the plan."""
+
+        def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from batches
+
+        rows.__name__ = "".join(c if c.isalnum() else "_" for c in name)
+        with spark_errors(f"table {name}"):
+            return self.session.range(1).mapInArrow(rows, spark_schema(schema))
+
+    def means_the_same(self, one: DataFrame, other: DataFrame) -> bool:
+        """Are the analysed plans of two frames equal for Spark? Names of result columns do not count."""
+        with spark_errors("comparison"):
+            return bool(one.sameSemantics(other))
+
+    def explained(self, text: str, frames: Mapping[str, DataFrame]) -> str:
+        """What EXPLAIN EXTENDED prints of a query whose {placeholders} stand for these frames."""
+        with spark_errors("plan"):
+            return str(self.session.sql(f"EXPLAIN EXTENDED {text}", None, **frames).collect()[0][0])
+
+    def columns_of(self, frame: DataFrame) -> list[tuple[str, str]]:
+        """Names and types of a frame's columns, names inside types to the letter."""
+        with spark_errors("columns"):
+            return [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
 
     def time_zone(self) -> tzinfo:
         """The session's zone: a region, or an offset in one of the ways that Spark accepts."""

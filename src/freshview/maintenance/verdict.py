@@ -1,0 +1,55 @@
+"""What Spark said of the reading of a view's text, as it is stored with the view and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
+
+from freshview.display import counted
+
+# Raised whenever a text may be read otherwise than before: verdicts of an earlier number are asked for again.
+READING = 1
+PLAN, TESTED, UNTESTED, RECOMPUTED = "plan", "tested", "untested", "recomputed"
+PROPERTY = "reading"
+
+
+@cache
+def present() -> str:
+    """What a verdict holds for: this program, its way of reading, and this Spark."""
+    return f"{version('freshview')}/{READING}/{version('pyspark')}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a definition is maintained by what was read of its text, and why it may be."""
+
+    kind: str  # PLAN | TESTED | UNTESTED | RECOMPUTED
+    rows: int = 0
+    rounds: int = 0
+    reason: str = ""  # why it is recomputed
+    version: str = field(default_factory=present)
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "plan":
+                return "proven by plan"
+            case "tested":
+                return f"tested on {counted(self.rows, 'row')} in {counted(self.rounds, 'round')}"
+            case "untested":
+                return "not tested ('selftest' = 'off')"
+        return f"recomputed: {self.reason}"
+
+    @property
+    def is_current(self) -> bool:
+        return self.version == present()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @staticmethod
+    def of(properties: Mapping[str, str]) -> Verdict | None:
+        """The verdict among a view's properties; None if it was never asked for."""
+        return Verdict(**json.loads(properties[PROPERTY])) if PROPERTY in properties else None

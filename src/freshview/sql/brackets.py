@@ -1,0 +1,37 @@
+"""A parsed query written back with every operator in brackets, so that Spark can say whether it was read right.
+
+The parser used here knows many dialects, and gives some operators another precedence than Spark does. With brackets
+around each of them, the text has one reading only: the one that lowering works from.
+"""
+
+from __future__ import annotations
+
+import sqlglot
+from sqlglot import ErrorLevel, exp
+from sqlglot.errors import UnsupportedError
+
+from freshview.sql.fragments import Unsupported
+
+_OPERATORS = (exp.Binary, exp.Unary, exp.Between, exp.In)
+_NO_OPERATORS = (  # written between two parts, or before one, but not operators of an expression
+    exp.Dot, exp.Paren, exp.PropertyEQ, exp.Slice, exp.Kwarg, exp.JSONExtract, exp.JSONExtractScalar, exp.Alias,
+)  # fmt: skip
+
+
+def bracketed(text: str) -> str:
+    """The text of a query as it was parsed, every operator in brackets; Unsupported if it cannot be written back."""
+    tree = sqlglot.parse_one(text, read="spark")
+    for node in [n for n in tree.walk() if isinstance(n, _OPERATORS) and not isinstance(n, _NO_OPERATORS)]:
+        if node.parent is not None and not isinstance(node.parent, exp.Paren | exp.Escape):
+            _enclose(node)
+    try:
+        return tree.sql(dialect="spark", unsupported_level=ErrorLevel.RAISE)
+    except UnsupportedError as error:
+        raise Unsupported(f"a call that cannot be written back ({str(error).splitlines()[0]})") from error
+
+
+def _enclose(node: exp.Expr) -> None:
+    """Put a bracket around a node where it stands."""
+    bracket = exp.Paren()
+    node.replace(bracket)
+    bracket.set("this", node)
