@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint docs bench conformance soak clean
+.PHONY: setup demo test lint docs bench conformance hunt soak clean
 
 setup: $(STAMP)
 
@@ -38,7 +38,11 @@ bench: setup
 conformance: setup
 	$(BIN)/python -m freshview.bench.conformance
 
-# How long: FRESHVIEW_SOAK_SECONDS (1800), FRESHVIEW_KILLS (50), FRESHVIEW_SOAK_KILLS (300). FRESHVIEW_SOAK_SEED replays a run.
+# Definitions whose view might be wrong: make hunt ARGS="--definitions 5000 --seed 1 --processes 2". Options: ARGS=--help.
+hunt: setup
+	$(BIN)/python -m tests.hunt $(ARGS)
+
+# How long: FRESHVIEW_SOAK_SECONDS (1800), FRESHVIEW_HUNT_SECONDS (1200), FRESHVIEW_KILLS (50), FRESHVIEW_SOAK_KILLS (300). FRESHVIEW_SOAK_SEED replays a run.
 soak: setup
 	FRESHVIEW_EFFORT=10 $(BIN)/python -m pytest tests/unit tests/catalog -q
 	$(BIN)/python -m pytest tests/soak -s

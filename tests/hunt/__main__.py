@@ -1,0 +1,97 @@
+"""`python -m tests.hunt`: look for definitions whose view is silently wrong, and count what became of the others."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import queue
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.hunt.campaign import Plan, hunt
+from tests.hunt.kinds import KINDS
+from tests.hunt.report import lines_of, summary, write_failures, write_section
+from tests.hunt.run import Tally
+
+_WAIT = 900.0  # seconds within which some process has a batch
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a hunt; 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(prog="tests.hunt", description=__doc__)
+    parser.add_argument("--definitions", type=int, default=400, help="how many, of those that Spark accepts")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="some of: %(default)s")
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many seconds")
+    parser.add_argument("--batch", type=int, default=40, help="definitions to one warehouse")
+    parser.add_argument("--shrink", type=float, default=40.0, help="seconds to make a failure smaller; 0: not at all")
+    parser.add_argument("--failures", type=Path, default=Path("build/hunt/failures.md"))
+    parser.add_argument(
+        "--report", type=Path, nargs="?", const=Path("docs/conformance.md"), help="write the section here"
+    )
+    chosen = parser.parse_args(arguments)
+    plans = [
+        Plan(chosen.seed, chosen.kinds.split(","), -(-chosen.definitions // chosen.processes), chosen.batch,
+             chosen.seconds, chosen.shrink, place, chosen.processes)
+        for place in range(chosen.processes)
+    ]  # fmt: skip
+    begun = time.monotonic()
+    tallies = {kind: Tally() for kind in chosen.kinds.split(",")}
+    for kind, seed, tally in _results(plans):
+        tallies[kind].add(tally)
+        write_failures(chosen.failures, tally)
+        for line in lines_of(kind, seed, tally):
+            print(f"{time.monotonic() - begun:6.0f} s  {line}", flush=True)
+    table = summary(tallies, time.monotonic() - begun)
+    print("\n".join(table))
+    if chosen.report is not None:
+        write_section(chosen.report, table, chosen)
+    return 1 if any(t.wrong for t in tallies.values()) else 0
+
+
+def _results(plans: Sequence[Plan]) -> Any:
+    """What comes of the batches of all plans, as they end."""
+    if len(plans) == 1:
+        yield from hunt(plans[0])
+        return
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue()
+    workers = [context.Process(target=_work, args=(plan, results)) for plan in plans]
+    for worker in workers:
+        worker.start()
+    running = len(workers)
+    while running:
+        try:
+            found = results.get(timeout=_WAIT)
+        except queue.Empty:
+            print("a process has stopped", file=sys.stderr)
+            break
+        if found is None:
+            running -= 1
+        elif isinstance(found, str):
+            print(found, file=sys.stderr)
+        else:
+            yield found
+    for worker in workers:
+        worker.join(30)
+        if worker.is_alive():
+            worker.terminate()
+
+
+def _work(plan: Plan, results: Any) -> None:
+    try:
+        for found in hunt(plan):
+            results.put(found)
+    except Exception as error:
+        results.put(f"process {plan.place}: {type(error).__name__}: {error}")
+        raise
+    finally:
+        results.put(None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

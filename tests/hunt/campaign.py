@@ -1,0 +1,51 @@
+"""One process of a hunt: batch after batch of all kinds in turn, failures made smaller on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.hunt import spark as sessions
+from tests.hunt.kinds import KINDS
+from tests.hunt.run import Tally, run_batch
+from tests.hunt.shrink import shrink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SHRUNK = 12  # failures of a process that are made smaller; after so many, what they have in common is known
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one of several processes does: the batches whose number leaves its place, divided by the processes."""
+
+    seed: str
+    kinds: Sequence[str]
+    definitions: int
+    size: int = 40
+    seconds: float = float("inf")
+    shrink_seconds: float = 40.0
+    place: int = 0
+    processes: int = 1
+
+
+def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[tuple[str, str, Tally]]:
+    """Kind, seed and outcome of batch after batch, until there were enough definitions or seconds."""
+    end = time.monotonic() + plan.seconds
+    session = sessions.start() if spark is None else spark
+    number, seen, shrunk = plan.place, 0, 0
+    while seen < plan.definitions and time.monotonic() < end:
+        turn = number // plan.processes
+        kind = plan.kinds[(turn + plan.place) % len(plan.kinds)]
+        seed = f"{plan.seed}/{number}"
+        tally = run_batch(session, KINDS[kind](session, seed, min(plan.size, plan.definitions)))
+        if plan.shrink_seconds:
+            budget = max(0, _SHRUNK - shrunk)
+            shrunk += len(tally.wrong[:budget])
+            tally.wrong[:budget] = [shrink(session, f, plan.shrink_seconds) for f in tally.wrong[:budget]]
+        seen += tally.definitions
+        number += plan.processes
+        yield kind, seed, tally

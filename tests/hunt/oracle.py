@@ -1,0 +1,66 @@
+"""Plain Spark: answers the text of a definition over the model's rows, in a session that knows nothing of Freshview."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructField, StructType, _parse_datatype_string
+from tests.hunt.tables import Row, State, Table
+from tests.hunt.values import Answer, answer_of
+from tests.spark.sessions import apart
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Oracle:
+    """A session of plain Spark with the tables as temporary views."""
+
+    def __init__(self, spark: SparkSession, tables: Iterable[Table], settings: Mapping[str, str]) -> None:
+        self.session = apart(spark)
+        self.tables = {t.name: t for t in tables}
+        for key, value in settings.items():
+            self.session.conf.set(key, value)
+
+    def load(self, state: Mapping[str, Sequence[Row]], only: Iterable[str] | None = None) -> None:
+        """Put the rows of a state into the temporary views."""
+        for name in self.tables if only is None else only:
+            table = self.tables[name]
+            rows = table.arrow([table.padded(r) for r in state[name]])
+            self.session.createDataFrame(rows, spark_schema(table)).createOrReplaceTempView(name)
+
+    def answer(self, text: str, below: Iterable[tuple[str, str]] = ()) -> Answer:
+        """The answer to a query; `below` are views that it reads, lower ones first."""
+        for name, query in below:
+            self.session.sql(query).createOrReplaceTempView(name)
+        return answer_of(self.session.sql(text))
+
+    def is_determined(self, text: str, below: Sequence[tuple[str, str]], state: State, answer: Answer) -> bool:
+        """Whether the answer stays the same when the rows come in other orders."""
+        draw = random.Random(repr(text))
+        try:
+            for attempt in range(4):
+                mixed = {n: list(reversed(rows)) for n, rows in state.items()}
+                if attempt:
+                    for rows in mixed.values():
+                        draw.shuffle(rows)
+                self.load(mixed)
+                if answer.difference(self.answer(text, below)):
+                    return False
+            return True
+        finally:
+            self.load(state)
+
+
+def spark_schema(table: Table) -> StructType:
+    """Spark's schema of a table. CHAR and VARCHAR are strings with the mark that Spark gives them in its catalog."""
+    fields = []
+    for column in table.columns:
+        if column.type.startswith(("char(", "varchar(")):
+            mark = {"__CHAR_VARCHAR_TYPE_STRING": column.type}
+            fields.append(StructField(column.name, _parse_datatype_string("string"), True, mark))
+        else:
+            fields.append(StructField(column.name, _parse_datatype_string(column.type), True))
+    return StructType(fields)

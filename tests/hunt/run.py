@@ -1,0 +1,267 @@
+"""Run batches: create their views, change their tables, and compare each view after each round with plain Spark."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from tests.hunt.batch import Batch, Definition
+from tests.hunt.oracle import Oracle
+from tests.hunt.tables import Change, State, Table
+from tests.hunt.values import Answer, answer_of
+
+import freshview
+from freshview import Warehouse
+from freshview.errors import FreshviewError, NotMaintainable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from freshview.session import UserTransaction
+
+_VERDICT = re.compile(r"(proven by plan|tested on \d+ rows in \d+ rounds|not tested)")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A view whose rows, names or types differ from what plain Spark answers; or an error of the wrong kind."""
+
+    batch: Batch  # with this definition alone
+    moment: str  # "created", "round 1", …
+    difference: str
+
+    @property
+    def definition(self) -> Definition:
+        return self.batch.definitions[0]
+
+
+@dataclass
+class Tally:
+    """What became of the definitions of one kind."""
+
+    definitions: int = 0  # that Spark accepts
+    lowered: int = 0
+    recomputed: int = 0
+    refused: int = 0
+    undetermined: int = 0  # accepted, but Spark's own answer depends on the order of rows
+    raised: int = 0  # rounds in which Spark itself raised an error
+    dropped: int = 0  # that Spark itself refuses
+    seconds: float = 0.0
+    wrong: list[Failure] = field(default_factory=list)
+    manners: list[Failure] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)  # of refusals
+    verdicts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Tally) -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+def run_batch(spark: SparkSession, batch: Batch) -> Tally:
+    """Check all definitions of a batch in one warehouse."""
+    begun = time.perf_counter()
+    tally = Tally()
+    states = batch.states()
+    oracle = Oracle(spark, batch.tables, batch.settings)
+    oracle.load(states[0])
+    wanted = _answers(oracle, batch.definitions)
+    tally.dropped = len(batch.definitions) - len(wanted)
+    tally.definitions = len(wanted)
+    with warehouse(spark, batch) as wh:
+        load(wh, batch)
+        views = {f"v{i}": d for i, d in enumerate(batch.definitions) if d in wanted}
+        created = [name for name, d in views.items() if _created(wh, name, d, batch, tally)]
+        open_: dict[str, Definition] = {name: views[name] for name in created}
+        past: list[tuple[int, dict[Definition, Answer]]] = []
+        for place, state in enumerate(states):
+            moment = f"round {place}" if place else "created"
+            csn = apply(wh, batch.rounds[place - 1], batch.tables) if place else wh.status().csn
+            if place:
+                oracle.load(state, {c.table for c in batch.rounds[place - 1]})
+                if found := _wrong_tables(wh, oracle, batch, place):
+                    tally.wrong.append(found)
+                    break
+                wanted = _answers(oracle, open_.values())
+            past.append((csn, wanted))
+            for name, definition in list(open_.items()):
+                if definition not in wanted:
+                    tally.raised += 1
+                    continue
+                if not _compared(wh, name, definition, wanted[definition], oracle, state, batch, moment, tally):
+                    del open_[name]
+        _compare_past(wh, open_, past, batch, tally)
+    tally.seconds = time.perf_counter() - begun
+    return tally
+
+
+@contextmanager
+def warehouse(spark: SparkSession, batch: Batch) -> Iterator[Warehouse]:
+    """A fresh warehouse with a session of its own, set as the batch says."""
+    session = spark.newSession()
+    for key, value in batch.settings.items():
+        session.conf.set(key, value)
+    with (
+        tempfile.TemporaryDirectory(prefix="hunt-") as folder,
+        freshview.connect(Path(folder) / "warehouse", spark=session) as wh,
+    ):
+        yield wh
+
+
+def load(wh: Warehouse, batch: Batch) -> None:
+    """Create the tables with their first rows."""
+    for table in batch.tables:
+        wh.sql(table.ddl)
+    with wh.transaction() as tx:
+        for table in batch.tables:
+            if batch.start[table.name]:
+                tx.insert(table.name, table.arrow(batch.start[table.name]))
+
+
+def apply(wh: Warehouse, changes: Iterable[Change], tables: Sequence[Table]) -> int:
+    """Run a round's changes as one transaction; its CSN."""
+    known = {t.name: t for t in tables}
+    with wh.transaction() as tx:
+        for change in changes:
+            table = known[change.table]
+            number = table.columns[0].name
+            new = list(change.inserted)
+            if change.condition and _deleted(tx, table, change.condition):
+                pass
+            elif table.keyed:
+                replaced = [r for r in change.inserted if r[0] in change.deleted]
+                gone = sorted(set(change.deleted) - {r[0] for r in replaced})
+                new = [r for r in change.inserted if r[0] not in change.deleted]
+                if gone:
+                    tx.delete(table.name, [{number: n} for n in gone])
+                if replaced:
+                    tx.upsert(table.name, table.arrow(replaced))
+            elif change.deleted:
+                tx.sql(f"DELETE FROM {table.name} WHERE {number} IN ({', '.join(map(str, change.deleted))})")
+            if new:
+                tx.insert(table.name, table.arrow(new))
+    return wh.status().csn
+
+
+def _deleted(tx: UserTransaction, table: Table, condition: str) -> bool:
+    """Delete by a condition; False if it is refused."""
+    try:
+        tx.sql(f"DELETE FROM {table.name} WHERE {condition}")
+    except FreshviewError:
+        return False
+    return True
+
+
+def _answers(oracle: Oracle, definitions: Iterable[Definition]) -> dict[Definition, Answer]:
+    """What plain Spark answers to each definition that it accepts and can compute."""
+    found = {}
+    for definition in definitions:
+        try:
+            found[definition] = oracle.answer(definition.text, definition.below)
+        except Exception:  # of Spark, or of PySpark for types that it cannot convert
+            continue
+    return found
+
+
+def _wrong_tables(wh: Warehouse, oracle: Oracle, batch: Batch, place: int) -> Failure | None:
+    """A table whose rows are wrong after a round that deleted by a condition."""
+    for change in batch.rounds[place - 1]:
+        if change.condition:
+            query = f"SELECT * FROM {change.table}"
+            if difference := oracle.answer(query).difference(answer_of(wh.sql(query))):
+                told = Definition(
+                    f"SELECT 1 AS one FROM {change.table}", f"DELETE FROM {change.table} WHERE {change.condition}"
+                )
+                return _failure(batch, told, f"round {place}", difference)
+    return None
+
+
+def _created(wh: Warehouse, name: str, definition: Definition, batch: Batch, tally: Tally) -> bool:
+    """Create a view, to be maintained by delta rules wherever there are any; False if it is refused."""
+    try:
+        for lower, text in definition.below:
+            wh.sql(f"CREATE MATERIALIZED VIEW {lower} AS {text}")
+        wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {definition.text}")
+    except FreshviewError as error:
+        tally.refused += 1
+        tally.reasons[_reason(error)] += 1
+        return False
+    except Exception as error:
+        tally.refused += 1
+        tally.manners.append(_failure(batch, definition, "created", _told(error)))
+        return False
+    try:
+        for each in (*(lower for lower, _ in definition.below), name):
+            wh.sql(f"ALTER MATERIALIZED VIEW {each} SET TBLPROPERTIES ('refresh' = 'incremental')")
+        tally.lowered += 1
+    except NotMaintainable:
+        tally.recomputed += 1
+    if tally.lowered % 4 == 1 and (found := _VERDICT.search(str(wh.explain(name)))):
+        tally.verdicts[re.sub(r"\d+", "n", found[1])] += 1  # of one view in four: an explanation takes its time
+    return True
+
+
+def _compared(
+    wh: Warehouse, name: str, definition: Definition, wanted: Answer, oracle: Oracle, state: State, batch: Batch,
+    moment: str, tally: Tally,
+) -> bool:  # fmt: skip
+    """Read a view and compare it with Spark's answer; False if they differ, or if it cannot be read."""
+    try:
+        difference = wanted.difference(answer_of(wh.sql(f"SELECT * FROM {name}")))
+    except (FreshviewError, PySparkException) as error:
+        tally.manners.append(_failure(batch, definition, moment, f"an error that Spark does not raise: {_told(error)}"))
+        return False
+    except Exception as error:
+        tally.manners.append(_failure(batch, definition, moment, _told(error)))
+        return False
+    if not difference:
+        return True
+    if oracle.is_determined(definition.text, definition.below, state, wanted):
+        tally.wrong.append(_failure(batch, definition, moment, difference))
+    else:
+        tally.undetermined += 1
+    return False
+
+
+def _compare_past(
+    wh: Warehouse, views: Mapping[str, Definition], past: Sequence[tuple[int, Mapping[Definition, Answer]]],
+    batch: Batch, tally: Tally,
+) -> None:  # fmt: skip
+    """Read one view in eight as of an earlier commit."""
+    for place, (name, definition) in enumerate(views.items()):
+        csn, wanted = past[len(past) - 2]
+        if place % 8 or definition not in wanted:
+            continue
+        try:
+            difference = wanted[definition].difference(answer_of(wh.sql(f"SELECT * FROM {name}", as_of=csn)))
+        except (FreshviewError, PySparkException) as error:
+            difference = ""
+            tally.manners.append(_failure(batch, definition, f"as of CSN {csn}", _told(error)))
+        if difference:
+            tally.wrong.append(_failure(batch, definition, "as of an earlier commit", difference))
+
+
+def _failure(batch: Batch, definition: Definition, moment: str, difference: str) -> Failure:
+    alone = Batch(
+        batch.kind, batch.seed, batch.tables, [definition], batch.start, batch.rounds, batch.settings
+    )  # fmt: skip
+    return Failure(alone, moment, difference)
+
+
+def _reason(error: FreshviewError) -> str:
+    """The kind of a refusal: its class, and its text without names and numbers."""
+    text = str(error).splitlines()[0]
+    cause = text.split(": ", 1)[-1]
+    return f"{type(error).__name__}: {re.sub(r'[0-9]+', 'n', cause)[:70]}"
+
+
+def _told(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__module__}.{type(error).__name__}: {lines[0][:200]}"

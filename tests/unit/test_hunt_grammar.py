@@ -1,0 +1,109 @@
+"""The generator of the hunt: definitions and rows come from a seed alone, and every clause is met."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from tests.hunt import every_type, grammar
+from tests.hunt.functions import split_arguments
+from tests.hunt.shrink import shorter_texts, value_text
+from tests.hunt.tables import EVERY_TYPE, GRAMMAR, NAN, arrow_type, changed, draw_changes, initial, typed_tables
+from tests.hunt.values import Answer, bag
+
+_DRAWS = 1500
+
+
+def test_a_definition_is_determined_by_its_seed() -> None:
+    first = [grammar.definition(f"s/{n}") for n in range(100)]
+    assert first == [grammar.definition(f"s/{n}") for n in range(100)]
+    assert len({d.text for d, _ in first}) > 95
+
+
+def test_every_clause_is_met() -> None:
+    met = Counter(clause for n in range(_DRAWS) for clause in grammar.definition(f"c/{n}")[1])
+    assert set(grammar.CLAUSES) == set(met)
+
+
+def test_brackets_and_quotes_are_balanced() -> None:
+    for n in range(_DRAWS):
+        definition, _ = grammar.definition(f"b/{n}")
+        text = definition.text
+        assert "{" not in text.replace("'{\"A\":1}'", ""), text
+        assert text.count("(") == text.count(")"), text
+        assert len(text) < 20_000
+
+
+def test_rows_are_determined_by_their_seed_and_numbered() -> None:
+    """A keyed table has each number once; in others rows of one number are equal, whatever the changes."""
+    for seed in range(50):
+        draw, again = random.Random(seed), random.Random(seed)
+        state, same = initial(draw, GRAMMAR), initial(again, GRAMMAR)
+        assert repr(state) == repr(same)
+        for _ in range(4):
+            changes = draw_changes(draw, GRAMMAR, state)
+            assert repr(changes) == repr(draw_changes(again, GRAMMAR, state))
+            state = changed(state, changes)
+        for table in GRAMMAR:
+            numbers = [r[0] for r in state[table.name]]
+            if table.keyed:
+                assert len(numbers) == len(set(numbers))
+            else:
+                assert len(set(map(repr, state[table.name]))) == len(set(numbers))
+
+
+def test_every_type_makes_arrow_rows_of_its_own() -> None:
+    for table in typed_tables(sorted(EVERY_TYPE)):
+        rows = initial(random.Random(1), [table])[table.name]
+        assert table.arrow(rows).num_rows == len(rows)
+    batch = every_type.batch("1", 40)
+    assert len({d.text for d in batch.definitions}) == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("map<int,array<string>>", pa.map_(pa.int32(), pa.list_(pa.string()))),
+        ("decimal(20,0)", pa.decimal128(20, 0)),
+        ("char(3)", pa.string()),
+        ("struct<A:int,b:decimal(3,1)>", pa.struct([("A", pa.int32()), ("b", pa.decimal128(3, 1))])),
+    ],
+)  # fmt: skip
+def test_types_of_arrow(text: str, wanted: pa.DataType) -> None:
+    assert arrow_type(text) == wanted
+
+
+def test_answers_differ_by_one_bit_or_one_letter() -> None:
+    def answer(column: str, values: list[object], kind: pa.DataType) -> Answer:
+        return Answer(((column, str(kind)),), bag(pa.table({column: pa.array(values, kind)})))
+
+    nan = answer("x", [NAN, 0.0, None], pa.float64())
+    assert not nan.difference(answer("x", [None, 0.0, math.nan], pa.float64()))
+    assert nan.difference(answer("x", [NAN, -0.0, None], pa.float64()))
+    assert nan.difference(answer("X", [NAN, 0.0, None], pa.float64()))
+    assert nan.difference(answer("x", [NAN, NAN, 0.0, None], pa.float64()))
+    maps = pa.map_(pa.string(), pa.int32())
+    assert not answer("m", [[("a", 1), ("b", 2)]], maps).difference(answer("m", [[("b", 2), ("a", 1)]], maps))
+    sliced = pa.table({"l": pa.array([[1], [2, 3], None, []], pa.list_(pa.int32()))}).slice(1)
+    assert bag(sliced) == Counter({((2, 3),): 1, (None,): 1, ((),): 1})
+
+
+def test_values_are_printed_as_python() -> None:
+    value = (1, [{"A": Decimal("1.50"), "b": None}], NAN, float("inf"), b"\x00", [("k", -0.0)])
+    assert repr(eval(value_text(value), {"Decimal": Decimal, "NAN": NAN})) == repr(value)
+
+
+def test_arguments_are_split_outside_brackets_and_strings() -> None:
+    assert split_arguments("array(1, 2), 'a, b', x -> f(x, 1)") == ["array(1, 2)", "'a, b'", "x -> f(x, 1)"]
+
+
+def test_shorter_texts_are_shorter() -> None:
+    text = "SELECT k, max(V) AS m FROM t JOIN u USING (k) WHERE k > 1 AND V < 3 GROUP BY k HAVING count(*) > 1"
+    found = shorter_texts(text)
+    assert found
+    assert all(len(t) < len(text) for t in found)
+    assert any("HAVING" not in t for t in found)
