@@ -324,18 +324,6 @@ def _is_met(projection: _Projection, path: Node, table: str, delta: pa.Table) ->
     return bool(engine.collect(found, [pa.field(_HIT, pa.int32())], "predicate of the query").num_rows)
 
 
-# Settings, besides those that a view keeps, that bear on literals and comparisons; with what they are if nobody says.
-_READING = {
-    "spark.sql.session.collation.default": "UTF8_BINARY",
-    "spark.sql.legacy.literal.pickMinimumPrecision": "true",
-    "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
-    "spark.sql.legacy.allowNegativeScaleOfDecimal": "false",
-    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "false",
-}  # fmt: skip
-
-
 def _agree(ours: SparkEngine, theirs: SparkEngine) -> bool:
     """Does a predicate mean the same in two sessions?"""
-    return ours.settings() == theirs.settings() and all(
-        ours.session.conf.get(key, usual) == theirs.session.conf.get(key, usual) for key, usual in _READING.items()
-    )
+    return ours.settings() == theirs.settings()
