@@ -57,13 +57,16 @@ class Status(Shown):
             [(t.name, t.kind, t.rows_in_main, t.pending_segments, t.pending_rows) for t in stored], "tables",
         )  # fmt: skip
         views = Table(
-            ("view", "mode", "frontier", "tasks", "rows", "status", "advice"),
+            ("view", "mode", "frontier", "tasks", "rows", "status", "reading", "advice"),
             [
-                (v.name, told_mode(v), v.frontier, v.pending_tasks, v.pending_rows, told_condition(v), v.advice)
+                (
+                    v.name, told_mode(v), v.frontier, v.pending_tasks, v.pending_rows, told_condition(v),
+                    f"{v.reading:.60}", v.advice,
+                )
                 for v in self.views
             ],
             "views",
-        )
+        )  # fmt: skip
         headline = f"warehouse {self.path}: last commit CSN {self.csn}, readable since CSN {self.horizon}"
         return Told(headline, [t for t in (tables, views) if t.rows], [self.held_by] if self.held_by else [])
 

@@ -50,7 +50,8 @@ def job(n: int = 1, view: str = "totals", error: str | None = None) -> Job:
 
 
 def status(name: str = "orders") -> Status:
-    view = ViewStatus(name, "lazy", False, 3, 2, 9, None, timedelta(seconds=5), advice="lazy, since")
+    age = timedelta(seconds=5)
+    view = ViewStatus(name, "lazy", False, 3, 2, 9, None, age, advice="lazy, since", reading="proven by plan")
     tables = (TableStatus(name, "table", 1000, 2, 30), TableStatus("v", "view", 5, 0, 0))
     return Status("/data/wh", "sqlite:///x", 4, 1, tables, (view,), held_by=f"view {name} has tasks")
 
@@ -84,8 +85,8 @@ def test_a_status_reads_as_a_report() -> None:
         "  table   kind   rows in main  segments  their rows",
         "  orders  table          1000         2          30",
         "views:",
-        "  view    mode  frontier  tasks  rows  status   advice",
-        "  orders  lazy         3      2     9  pending  lazy, since",
+        "  view    mode  frontier  tasks  rows  status   reading         advice",
+        "  orders  lazy         3      2     9  pending  proven by plan  lazy, since",
         "view orders has tasks",
     ]
     assert str(Status("w", "c", 0, 0, ())) == "warehouse w: last commit CSN 0, readable since CSN 0"

@@ -85,7 +85,8 @@ def analyse(
     except NotMaintainable:
         raise
     except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: the error is of our making
-        return unread(text, sources, columns, names, refresh, f"Spark refuses what was made of it ({error})")
+        cause = error.cause if isinstance(error, FreshviewError) else str(error)
+        return unread(text, sources, columns, names, refresh, f"Spark refuses what was made of it ({cause})")
     reason = reason or "; ".join(dict.fromkeys(why for _, why in obstacles))
     found = Definition(
         text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles), dict(columns),

@@ -11,6 +11,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.maintenance.advice import Advice, advised, is_auto, mode_of
 from freshview.maintenance.policies import next_runs, policy_of
+from freshview.maintenance.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class ViewStatus:
     scenario: str = ""  # of a deferred view
     shown: int | None = None  # the CSN as of which a deferred view is read; others are fresh
     next_runs: str = field(default="", compare=False)  # when a deferred view's policies act next
+    reading: str = ""  # what Spark said of how the text was read: proven by plan, tested, or recomputed and why
 
 
 def overview(catalog: Catalog) -> tuple[ViewStatus, ...]:
@@ -50,6 +52,7 @@ def _status(report: ViewReport, advice: Advice, now: int) -> ViewStatus:
         report.view.name, "auto" if is_auto(report.view) else mode_of(report.eager), report.eager, report.frontier,
         left.tasks if left else 0, left.rows if left else 0, report.error,
         timedelta(microseconds=max(now - left.oldest_at, 0) if left else 0), report.in_progress, str(advice),
+        reading=_reading(report.view),
     )  # fmt: skip
     if report.deferral is None:
         return known
@@ -58,6 +61,11 @@ def _status(report: ViewReport, advice: Advice, now: int) -> ViewStatus:
         known, mode="deferred", advice="", scenario=policy.scenario, shown=report.deferral.shown,
         next_runs=next_runs(policy, report.deferral),
     )  # fmt: skip
+
+
+def _reading(view: Relation) -> str:
+    verdict = Verdict.of(view.properties)
+    return str(verdict) if verdict is not None else "not asked about yet"
 
 
 @dataclass(frozen=True)

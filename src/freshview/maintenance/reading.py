@@ -34,7 +34,7 @@ from freshview.delta.forms import rows_form
 from freshview.errors import FreshviewError
 from freshview.maintenance.definition import Definition
 from freshview.maintenance.runner import Frame, Runner
-from freshview.maintenance.selftest import SelfTest
+from freshview.maintenance.selftest import SelfTest, told
 from freshview.maintenance.verdict import PLAN, RECOMPUTED, TESTED, UNTESTED, Verdict
 from freshview.relation.schema import Schema, fold
 from freshview.relation.types import INTEGERS
@@ -73,7 +73,7 @@ class Reader:
         except (_Differs, Unsupported) as differs:
             reason = str(differs)
         except (FreshviewError, SqlglotError, RecursionError) as error:
-            reason = f"what was made of it cannot be asked about ({_first_line(error)})"
+            reason = f"what was made of it cannot be asked about ({told(error)})"
         return Verdict(RECOMPUTED, reason=reason)
 
     def _asked(self, selftest: bool, progress: Progress) -> Verdict:
@@ -119,7 +119,7 @@ class Reader:
                 return own
             theirs = self._plan(again, frames)
         except FreshviewError as error:
-            raise _Differs(f"read here as {again:.200}, which Spark refuses ({_first_line(error)})") from error
+            raise _Differs(f"read here as {again:.200}, which Spark refuses ({told(error)})") from error
         if own is None or theirs is None or renumbered(own) != renumbered(theirs):
             one, two = (normal(p) if p is not None else None for p in (own, theirs))
             if one is None or one != two:
@@ -153,7 +153,7 @@ class Reader:
             self.runner.run(asked_all, lambda s: frames[s.relation])
         except FreshviewError as error:
             shown = ", ".join(dict.fromkeys(e.sql(dialect="spark") for e in doubtful))
-            raise _Differs(f"{shown:.200}: not all of it is a scalar to Spark ({_first_line(error)})") from error
+            raise _Differs(f"{shown:.200}: not all of it is a scalar to Spark ({told(error)})") from error
 
     # -- the tree ----------------------------------------------------------------------------------
 
@@ -207,7 +207,3 @@ def _scalars(node: Node) -> Iterator[tuple[Node, list[exp.Expr]]]:
 def _is_doubtful(expression: exp.Expr) -> bool:
     """Has the expression a call that is not known to be a scalar?"""
     return any(isinstance(n, exp.Func) and not isinstance(n, _KNOWN_SCALARS) for n in expression.walk())
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

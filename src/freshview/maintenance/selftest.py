@@ -32,7 +32,7 @@ from freshview.relation.schema import Schema
 
 _ROUNDS = 3
 _SECONDS = 2.5  # after which no further tables are tried
-_SHRINKING = 3.0  # seconds in which a difference is made small
+_QUESTIONS = 30  # that may be asked to make a difference small
 
 
 class Fails(Exception):
@@ -123,7 +123,7 @@ class SelfTest:
         try:
             return self._runner.engine.arrow(self._runner.original(self._definition.text, frames), "self-test")
         except (FreshviewError, pa.ArrowException) as error:
-            raise Fails(_first_line(error)) from error
+            raise Fails(told(error)) from error
 
     def _tree(self, state: World) -> pa.Table | str:
         """The stored rows from scratch, by the tree; or the error."""
@@ -166,7 +166,7 @@ class SelfTest:
         try:
             return self._runner.fetch(run(plan, frame), schema, small=True)
         except (FreshviewError, pa.ArrowException) as error:
-            return _first_line(error)
+            return told(error)
 
     def _frame(self, name: str, state: World) -> Any:
         key = (name, id(state[name]))
@@ -198,22 +198,29 @@ class SelfTest:
     # -- the smallest example ----------------------------------------------------------------------
 
     def _smallest(self, before: World | None, after: World) -> str:
-        """A difference in words, over as few rows as can be found in a short time."""
-        until = time.monotonic() + _SHRINKING
-        for alone in ([None] if before is None else [None, before]):
-            if self._told(alone, after) is None:
-                continue
-            then, now = alone, after
-            for name in sorted(now):
-                place = 0
-                while place < now[name].num_rows and time.monotonic() < until:
-                    fewer = {**now, name: _without(now[name], place)}
-                    if self._told(then, fewer) is None:
-                        place += 1
-                    else:
-                        now = fewer
-            return self._told(then, now) or ""
+        """A difference in words, over as few rows as can be found with a few questions."""
+        for start in (None, before):
+            if self._told(start, after) is not None:
+                return self._told(start, self._reduced(start, after)) or ""
         return "the rows kept by delta rules differ from the text's after several changes"
+
+    def _reduced(self, before: World | None, after: World) -> World:
+        """The state with rows left out, by halves, that the difference does not need."""
+        asked = 0
+        for name in sorted(after, key=lambda n: -after[n].num_rows):
+            size = after[name].num_rows
+            while size:
+                place = 0
+                while place < after[name].num_rows and asked < _QUESTIONS:
+                    rows = after[name]
+                    fewer = {**after, name: pa.concat_tables([rows.slice(0, place), rows.slice(place + size)])}
+                    asked += 1
+                    if self._told(before, fewer) is None:
+                        place += size
+                    else:
+                        after = fewer
+                size //= 2
+        return after
 
     def _told(self, before: World | None, after: World) -> str | None:
         """The difference between the text and the tree, or the rules from one state to another; None if none."""
@@ -244,10 +251,6 @@ def _differs(expected: pa.Table, found: pa.Table) -> bool:
     return bool(difference.missing_rows or difference.extra_rows)
 
 
-def _without(rows: pa.Table, place: int) -> pa.Table:
-    return pa.concat_tables([rows.slice(0, place), rows.slice(place + 1)])
-
-
 def _rows(rows: pa.Table) -> str:
     shown = [tuple(r.values()) for r in rows.slice(0, 4).to_pylist()]
     more = ", …" if rows.num_rows > len(shown) else ""
@@ -258,5 +261,7 @@ def _cell_row(row: tuple[Any, ...]) -> str:
     return f"({', '.join(str(v) if v is not None else 'NULL' for v in row):.120})"
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+def told(error: BaseException) -> str:
+    """An error in a few words, without the text of a query of ours."""
+    words = error.cause if isinstance(error, FreshviewError) else str(error)
+    return (words.splitlines() or [type(error).__name__])[0][:200]

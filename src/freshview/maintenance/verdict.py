@@ -30,6 +30,7 @@ class Verdict:
     rows: int = 0
     rounds: int = 0
     reason: str = ""  # why it is recomputed
+    since: int = 0  # the CSN from which on the stored rows are right: an earlier version may have read it otherwise
     version: str = field(default_factory=present)
 
     def __str__(self) -> str:

@@ -86,7 +86,7 @@ class ViewKeeper:
         self._user_engine = engine
         self._engines: dict[tuple[str, bool], SparkEngine] = {}
         self._definitions: dict[tuple[int, int, str], Definition] = {}
-        self._current: set[tuple[int, int]] = set()  # views whose reading was asked about again (id, epoch)
+        self._right_since: dict[tuple[int, int], int] = {}  # of views whose reading was asked about again (id, epoch)
         self._paces: dict[int, Pace] = {}
         self._guard = threading.Lock()
         self._eager_turn = threading.RLock()
@@ -258,23 +258,34 @@ class ViewKeeper:
             )  # fmt: skip
         return replace(definition, verdict=verdict), verdict
 
-    def require_current_reading(self, view: Relation) -> None:
-        """A view whose reading was never asked about, or by another version, is asked about now.
+    def right_since(self, view: Relation) -> int:
+        """The CSN from which on the stored rows of a view are right.
 
-        If Spark reads it otherwise, its rows may be wrong: they are computed anew before anybody sees them.
+        A view whose reading was never asked about, or by another version of the program, is asked about now. If Spark
+        reads it otherwise, its rows may be wrong: they are computed anew before anybody sees them, and so are those of
+        views above it; older versions of both are answered from the definition.
         """
         key, before = (view.id, view.epoch), Verdict.of(view.properties)
-        if key in self._current or (before is not None and before.is_current):
-            return
+        if key in self._right_since:
+            return self._right_since[key]
+        if before is not None and before.is_current:
+            return before.since
         definition = self.definition(view)
-        for source in definition.sources.values():
-            if source.kind == "view":
-                self.require_current_reading(source)
+        lower = [self.right_since(r) for r in definition.sources.values() if r.kind == "view"]
+        verdict, since = definition.verdict, max([0, *lower])
+        assert verdict is not None
         if definition.form is None and (before is None or before.kind != RECOMPUTED):
-            self.refresh(view)
-        assert definition.verdict is not None
-        self._views.note(view, PROPERTY, definition.verdict.to_json())
-        self._current.add(key)
+            since = max(since, self.refresh(view).to_csn)
+            if is_deferred(view):
+                self.deferred.partial_refresh(view)
+            for above in self._views.above(view):
+                self._right_since[above.id, above.epoch] = since
+                known = Verdict.of(above.properties)
+                if known is not None:
+                    self._views.note(above, PROPERTY, replace(known, since=since).to_json())
+        self._views.note(view, PROPERTY, replace(verdict, since=since).to_json())
+        self._right_since[key] = since
+        return since
 
     def drop(self, name: str, *, cascade: bool = False) -> int:
         view = self._catalog.relation(name)
@@ -298,7 +309,7 @@ class ViewKeeper:
 
     def bring(self, view: Relation, csn: int) -> list[Job]:
         """Maintain a view up to a CSN; the jobs that took, none if it had seen everything already."""
-        self.require_current_reading(view)
+        self.right_since(view)
         return self._jobs.bring(view, csn)
 
     def maintain(self, view: Relation, csn: int, *, named: bool) -> list[Job]:
@@ -307,7 +318,7 @@ class ViewKeeper:
 
     def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
         """One job towards a CSN, if nobody else is at it."""
-        self.require_current_reading(view)
+        self.right_since(view)
         return self._jobs.step(view, csn, most_rows=most_rows, wait=False)
 
     def refresh(self, view: Relation) -> Job:
@@ -392,7 +403,7 @@ class ViewKeeper:
         written what the view reads. A deferred view shows the same all the time, without them."""
         inside = transaction.company
         assert isinstance(inside, Inside)
-        self.require_current_reading(view)
+        self.right_since(view)
         if is_deferred(view):
             return self.read_shown(view, inside.seen)
         if not transaction.written.intersection(self._views.inputs(view)):
@@ -407,12 +418,12 @@ class ViewKeeper:
 
         `matching` tells what the reader asks of the rows: what does not match may be of an earlier CSN.
         """
-        self.require_current_reading(view)
+        since = self.right_since(view)
         if is_deferred(view):
             return self._read_deferred(view, csn, freshness, matching)
         if freshness == "any" or (isinstance(freshness, timedelta) and self.age(view, csn) <= freshness):
             return self._at(view, self._views.frontier(view), self._reader())
-        return self._read_fresh(view, csn, matching)
+        return self._read_fresh(view, csn, matching) if csn >= since else self.from_definition(view, csn)
 
     def _read_deferred(self, view: Relation, csn: int, freshness: Freshness, matching: Matching | None) -> Frame:
         """What it shows, unless more is asked for; then the differentials, and the log, as far as that takes."""

@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ World = dict[str, pa.Table]
 
 _BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 _DAY = datetime.date(2024, 3, 1)
+_DIGITS = Context(prec=80)  # more than any DECIMAL has
 _MOST_KEYS = 200  # tries at a key that no other row has
 
 
@@ -241,9 +242,9 @@ def _usual(type_: DataType, profile: Profile) -> list[Any]:
             return [1.0, 0.5, 2.0, 0.0, -0.0, -1.5]
         case "decimal":
             places = type_.params[1]
-            unit = Decimal(1).scaleb(-places)
+            unit = _unit(type_)
             whole = [Decimal(n) for n in (1, 2, 3, 0, -1)] if type_.params[0] > places else []
-            return [v.quantize(unit) for v in whole] + [unit, -unit, unit * 5]
+            return [v.quantize(unit, context=_DIGITS) for v in whole] + [unit, -unit, unit * 5]
         case "string" | "varchar":
             fitting = [s for s in profile.strings if kind == "string" or len(s) <= type_.params[0]]
             return fitting or [""]
@@ -254,6 +255,11 @@ def _usual(type_: DataType, profile: Profile) -> list[Any]:
         case "date":
             return [_DAY, _DAY - datetime.timedelta(1), _DAY + datetime.timedelta(40), datetime.date(1999, 12, 31)]
     return [_moment(type_, n) for n in (0, 1, 3600, 86_400, -86_400 * 200)]
+
+
+def _unit(type_: DataType) -> Decimal:
+    """The smallest step of a DECIMAL."""
+    return Decimal(1).scaleb(-type_.params[1])
 
 
 def _moment(type_: DataType, seconds: int) -> datetime.datetime:
@@ -269,8 +275,8 @@ def _extreme(type_: DataType) -> list[Any]:
         case "float" | "double":
             return [math.nan, math.inf, -math.inf, 16777216.0]
         case "decimal":
-            most = Decimal(10 ** type_.params[0] - 1).scaleb(-type_.params[1])
-            return [most, -most]
+            most = _DIGITS.multiply(Decimal(10 ** type_.params[0] - 1), _unit(type_))
+            return [most, most.copy_negate()]
         case "date":
             return [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), datetime.date(1582, 10, 4)]
     if kind in ("timestamp", "timestamp_ntz"):
@@ -289,8 +295,7 @@ def _at(type_: DataType, number: int) -> Any:
         case "float" | "double":
             return float(number)
         case "decimal":
-            unit = Decimal(1).scaleb(-type_.params[1])
-            return unit * (number % 10 ** min(type_.params[0], 6))
+            return _unit(type_) * (number % 10 ** min(type_.params[0], 6))
         case "string" | "varchar" | "char":
             text = f"{number:04d}"
             return text if kind == "string" else text[-type_.params[0] :].ljust(type_.params[0])
@@ -318,10 +323,10 @@ def _near(literal: Any, type_: DataType) -> list[Any]:
             case "float" | "double":
                 return [float(literal), float(literal) + 0.5, float(literal) - 0.5]
             case "decimal":
-                unit = Decimal(1).scaleb(-type_.params[1])
-                exact = Decimal(literal).quantize(unit)
-                most = 10 ** (type_.params[0] - type_.params[1])
-                return [n for n in (exact, exact + unit, exact - unit) if abs(n) < most]
+                unit, most = _unit(type_), 10 ** (type_.params[0] - type_.params[1])
+                exact = Decimal(literal).quantize(unit, context=_DIGITS)
+                around = (exact, _DIGITS.add(exact, unit), _DIGITS.subtract(exact, unit))
+                return [n for n in around if n.copy_abs() < most]
             case "string" | "varchar" | "char":
                 text = str(literal)
                 several = [text, text + " ", text.swapcase(), text[:-1]]
