@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from freshview.errors import InvalidStatement
-from freshview.sql.binding import TableRef, bind
+from freshview.errors import InvalidStatement, NotMaintainable
+from freshview.sql.binding import TableRef, _split_explain, _without_versions, bind, refuse_foreign
+from freshview.sql.table_names import NotFoundByTokens, names_by_tokens
+from freshview.sql.tokens import tokenize
 
 OURS = {"t", "u", "my.table", "ü", "back`tick", "select"}
 
@@ -145,3 +147,96 @@ def test_two_versions_of_one_table_are_two_tables() -> None:
 def test_what_cannot_be_bound_is_refused(text: str) -> None:
     with pytest.raises(InvalidStatement):
         _bind(text)
+
+
+# -- texts that sqlglot cannot read ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [text for text, *_ in CASES] + [text for text, _ in WITHS])
+def test_tokens_tell_the_same_tables_as_the_parser(text: str) -> None:
+    """Or nothing: where a name may mean a table or a WITH query, only a parser can tell."""
+    query = _split_explain(text)[1]
+    tokens = tokenize(_without_versions(query, tokenize(query)))
+    try:
+        found = {tokens[i].text for i in names_by_tokens(tokens).tables}
+    except NotFoundByTokens:
+        return
+    assert {name for name in found if name.lower() in OURS} == {ref.name for ref in _bind(text)[1].values()}
+
+
+UNREAD: list[tuple[str, str]] = [
+    (
+        "SELECT window(d, '1 day').start, count(*) FROM t GROUP BY window(d, '1 day')",
+        "SELECT window(d, '1 day').start, count(*) FROM <fv0> AS `t` GROUP BY window(d, '1 day')",
+    ),
+    (
+        "WITH x AS (SELECT * FROM t) SELECT count(*) FROM x, u a GROUP BY window(d, '1 day'), trim(BOTH FROM t)",
+        "WITH x AS (SELECT * FROM <fv0> AS `t`) SELECT count(*) FROM x, <fv1> a GROUP BY window(d, '1 day'), "
+        "trim(BOTH FROM t)",
+    ),
+    (
+        "SELECT 1 FROM t WHERE EXISTS (TABLE u) AND a IS DISTINCT FROM u",
+        "SELECT 1 FROM <fv0> AS `t` WHERE EXISTS (TABLE <fv1> AS `u`) AND a IS DISTINCT FROM u",
+    ),
+    (
+        "SELECT count(*) FROM (t x JOIN LATERAL (SELECT * FROM u) y) GROUP BY window(d, '1 day')",
+        "SELECT count(*) FROM (<fv0> x JOIN LATERAL (SELECT * FROM <fv1> AS `u`) y) GROUP BY window(d, '1 day')",
+    ),
+    (f"SELECT {'(' * 3000}1{')' * 3000} FROM t", f"SELECT {'(' * 3000}1{')' * 3000} FROM <fv0> AS `t`"),
+    (
+        "SELECT * FROM " + "(SELECT * FROM " * 300 + "t" + ")" * 300,
+        "SELECT * FROM " + "(SELECT * FROM " * 300 + "<fv0> AS `t`" + ")" * 300,
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), UNREAD)
+def test_tokens_tell_the_tables_where_the_parser_fails(text: str, expected: str) -> None:
+    assert _bind(text)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT count(*) FROM (t GROUP BY window(d, '1 day')",
+        "SELECT count(*) FROM t JOIN GROUP BY window(d, '1 day')",
+        "WITH t AS (SELECT * FROM t) SELECT count(*) FROM t GROUP BY window(d, '1 day')",
+        "SELECT " + "(" * 3000 + "1 FROM t",
+    ],
+)
+def test_what_neither_tells_is_a_sentence(text: str) -> None:
+    with pytest.raises(InvalidStatement):
+        _bind(text)
+
+
+# -- what is not ours ------------------------------------------------------------------------------
+
+FOREIGN: list[tuple[str, tuple[str, ...]]] = [
+    ("SELECT * FROM t", ()),
+    ("SELECT * FROM t, range(10), explode(array(1)), LATERAL explode(a)", ()),
+    ("WITH x AS (SELECT 1) SELECT * FROM x", ()),
+    ("SELECT * FROM default.foo", ("default.foo",)),
+    ("SELECT * FROM spark_catalog.default.foo AS x", ("spark_catalog.default.foo",)),
+    ("SELECT * FROM global_temp.x", ("global_temp.x",)),
+    ("SELECT * FROM parquet.`/data/x`", ("parquet.`/data/x`",)),
+    ("SELECT * FROM a.b.c.d", ("a.b.c.d",)),
+    ("WITH x AS (SELECT * FROM default.foo) SELECT * FROM x", ("default.foo",)),
+    ("SELECT (SELECT max(a) FROM default.foo) FROM t", ("default.foo",)),
+    ("SELECT * FROM t WHERE a IN (SELECT a FROM default.foo)", ("default.foo",)),
+    ("SELECT * FROM read_files('/data')", ("READ_FILES('/data')",)),
+    ("SELECT * FROM IDENTIFIER('default.foo')", ("IDENTIFIER('default.foo')",)),
+    ("SELECT count(*) FROM default.foo GROUP BY window(d, '1 day')", ("default.foo",)),
+    ("SELECT count(*) FROM read_files('x') GROUP BY window(d, '1 day')", ("read_files(…)",)),
+]
+
+
+@pytest.mark.parametrize(("text", "foreign"), FOREIGN)
+def test_what_is_not_ours_is_listed(text: str, foreign: tuple[str, ...]) -> None:
+    """Queries may read it; views may not."""
+    bound = bind(text, lambda name: name == "t")
+    assert bound.foreign == foreign
+    if foreign:
+        with pytest.raises(NotMaintainable, match="no table or view of this warehouse"):
+            refuse_foreign(bound)
+    else:
+        refuse_foreign(bound)

@@ -1,6 +1,7 @@
 """Which tables a query reads, and the query with each of them replaced by a placeholder.
 
-sqlglot only finds the names; the text goes to Spark as it was written, apart from them.
+sqlglot only finds the names; the text goes to Spark as it was written, apart from them. Of a text that sqlglot cannot
+read, the tokens tell the names.
 """
 
 from __future__ import annotations
@@ -13,12 +14,22 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from freshview.errors import InvalidStatement
+from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.relation.schema import fold
+from freshview.sql.table_names import NotFoundByTokens, names_by_tokens
 from freshview.sql.tokens import Token, is_word, tokenize
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # its "falling back to Command" is no news here
 
+# What sqlglot raises over texts that are SQL for Spark: its own errors, and slips of its code.
+UNREADABLE = (
+    sqlglot.errors.SqlglotError, RecursionError, AttributeError, TypeError, ValueError, KeyError, IndexError,
+)  # fmt: skip
+# Table functions whose rows follow from their arguments.
+_DETERMINED = frozenset({
+    "explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode", "posexplode_outer", "range",
+    "stack", "variant_explode", "variant_explode_outer",
+})  # fmt: skip
 _VERSION_WORDS = ("VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME")
 
 
@@ -38,6 +49,7 @@ class BoundQuery:
     text: str
     tables: dict[str, TableRef]
     original: str
+    foreign: tuple[str, ...] = ()  # what it reads that is not ours: names with a database, files, table functions
 
 
 @dataclass(frozen=True)
@@ -47,39 +59,96 @@ class _Edit:
     text: str
 
 
+@dataclass(frozen=True)
+class _Named:
+    """A table of one name in the tokens of a query."""
+
+    at: int
+    name: str
+    has_alias: bool
+
+
 def bind(text: str, is_ours: Callable[[str], bool]) -> BoundQuery:
     """Replace every table that is ours; other names are left to Spark."""
     prefix, query = _split_explain(text)
     tokens = tokenize(query)
-    try:
-        tree = sqlglot.parse_one(_without_versions(query, tokens), read="spark")
-    except sqlglot.errors.SqlglotError as error:
-        raise InvalidStatement(
-            f"query {' '.join(text.split()):.80}", _first_line(error), "Check the syntax."
-        ) from error
-    by_start = {t.start: i for i, t in enumerate(tokens)}
+    names, foreign = _names(text, query, tokens)
     edits: list[_Edit] = []
     tables: dict[str, TableRef] = {}
     placeholders: dict[TableRef, str] = {}
-    for node in tree.find_all(exp.Table):
-        ident = node.this
-        if not isinstance(ident, exp.Identifier) or node.args.get("db") or _is_cte(node):
-            continue
-        at = by_start.get(ident.meta.get("start", -1))
-        if at is None:
-            continue
-        ref, after = _version_clause(ident.name, tokens, at + 1)
-        if not (ref.version or ref.timestamp or is_ours(ident.name)):  # only our tables have versions
+    for named in names:
+        ref, after = _version_clause(named.name, tokens, named.at + 1)
+        if not (ref.version or ref.timestamp or is_ours(named.name)):  # only our tables have versions
             continue
         placeholder = placeholders.setdefault(ref, f"fv{len(placeholders)}")
         tables[placeholder] = ref
         stop = tokens[after - 1].end + 1
-        edits.append(_Edit(tokens[at].start, stop, "{" + placeholder + "}"))
-        if not node.alias:
+        edits.append(_Edit(tokens[named.at].start, stop, "{" + placeholder + "}"))
+        if not named.has_alias:
             after = _skip_sample(tokens, after)
             stop = tokens[after - 1].end + 1
-            edits.append(_Edit(stop, stop, f" AS `{ident.name.replace('`', '``')}`"))
-    return BoundQuery(prefix + _edited(query, edits, escape=bool(tables)), tables, text)
+            edits.append(_Edit(stop, stop, f" AS `{named.name.replace('`', '``')}`"))
+    return BoundQuery(prefix + _edited(query, edits, escape=bool(tables)), tables, text, tuple(foreign))
+
+
+def refuse_foreign(bound: BoundQuery) -> None:
+    """A view reads relations of its warehouse, and nothing else: nobody would tell it of changes elsewhere."""
+    if bound.foreign:
+        raise NotMaintainable(
+            f"{bound.foreign[0]} in the definition of a view",
+            "it is no table or view of this warehouse, so that its changes would not be seen",
+            "Name tables of the warehouse, without a database. Others come in by CREATE TABLE … AS SELECT; a Delta "
+            "table that others write by CREATE TABLE … LOCATION.",
+        )
+
+
+def _names(text: str, query: str, tokens: Sequence[Token]) -> tuple[list[_Named], list[str]]:
+    """The tables of one name that a query reads, in the order of the parser, and what else it reads."""
+    plain = _without_versions(query, tokens)
+    try:
+        tree = sqlglot.parse_one(plain, read="spark")
+    except UNREADABLE as error:
+        try:
+            return _names_by_tokens(tokenize(plain), tokens)
+        except NotFoundByTokens:
+            cause = _first_line(error) if isinstance(error, sqlglot.errors.SqlglotError) else "it cannot be understood"
+            if isinstance(error, RecursionError):
+                cause = "it is nested too deeply"
+            raise InvalidStatement(f"query {' '.join(text.split()):.80}", cause, "Check the syntax.") from error
+    by_start = {t.start: i for i, t in enumerate(tokens)}
+    names, foreign = [], []
+    for node in tree.find_all(exp.Table):
+        ident = node.this
+        if node.args.get("db"):
+            foreign.append(_shown(node))
+        elif not isinstance(ident, exp.Identifier):
+            if ident.name.lower() not in _DETERMINED and _function(ident) not in _DETERMINED:
+                foreign.append(_shown(node))
+        elif not _is_cte(node):
+            at = by_start.get(ident.meta.get("start", -1))
+            if at is not None:
+                names.append(_Named(at, ident.name, bool(node.alias)))
+    return names, foreign
+
+
+def _names_by_tokens(plain: Sequence[Token], tokens: Sequence[Token]) -> tuple[list[_Named], list[str]]:
+    """Those that the tokens tell; `plain` are those of the text without version clauses, at the same places."""
+    found = names_by_tokens(plain)
+    by_start = {t.start: i for i, t in enumerate(tokens)}
+    names = [_Named(by_start[plain[i].start], plain[i].text, i in found.aliased) for i in found.tables]
+    calls = [f"{name}(…)" for name in found.calls if name.lower() not in _DETERMINED]
+    return names, [*found.qualified, *calls]
+
+
+def _function(node: exp.Expr) -> str:
+    """The name by which Spark knows a call."""
+    return node.sql_name().lower() if isinstance(node, exp.Func) else ""
+
+
+def _shown(node: exp.Table) -> str:
+    table = node.copy()
+    table.set("alias", None)
+    return f"{table.sql(dialect='spark'):.80}"
 
 
 def _edited(text: str, edits: list[_Edit], *, escape: bool) -> str:

@@ -1,0 +1,149 @@
+"""Where a query names tables, by its tokens alone: for texts that sqlglot cannot read, and Spark can.
+
+A relation is expected after FROM, JOIN and TABLE, and after a comma of a FROM clause. What stands there is a name, a
+call, VALUES, or a bracket with a query or with relations in it. Names that are not found here are not lost: Spark does
+not know them, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sqlglot.tokenizer_core import TokenType
+
+from freshview.relation.schema import fold
+from freshview.sql.tokens import Token, is_word
+
+_OPENERS = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
+_CLOSERS = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
+_WITH_FROM = ("EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY")  # calls in which FROM is a word of their own
+# Where a FROM clause ends. sqlglot takes GROUP BY and its like for one word.
+_ENDS = (
+    "SELECT", "WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET", "UNION",
+    "INTERSECT", "EXCEPT", "MINUS", "WINDOW", "QUALIFY", "VIEW", "WITH",
+)  # fmt: skip
+
+
+class NotFoundByTokens(Exception):
+    """The tokens do not tell which tables a query reads."""
+
+
+@dataclass
+class Names:
+    """What a query names as relations, by the place of the first token of each."""
+
+    tables: list[int] = field(default_factory=list)  # names of one part that are no WITH query
+    aliased: set[int] = field(default_factory=set)  # those of them that have an alias
+    qualified: list[str] = field(default_factory=list)  # names of several parts
+    calls: list[str] = field(default_factory=list)  # table functions
+
+
+@dataclass
+class _Level:
+    """One pair of brackets: is it in a FROM clause, does a relation have to follow, is it a list of VALUES?"""
+
+    in_from: bool = False
+    expecting: bool = False
+    values: bool = False
+    call: str = ""  # the word before the bracket
+
+
+def names_by_tokens(tokens: Sequence[Token]) -> Names:
+    """The relations that a query names."""
+    found = Names()
+    withs = _with_queries(tokens)
+    levels = [_Level()]
+    at = 0
+    while at < len(tokens):
+        token, level = tokens[at], levels[-1]
+        at += 1
+        if token.token_type in _OPENERS:
+            inner = level.expecting and not level.values
+            level.expecting = False
+            levels.append(_Level(inner, inner, call=tokens[at - 2].text.upper() if at > 1 else ""))
+        elif token.token_type in _CLOSERS:
+            levels.pop()
+            if not levels or level.expecting:
+                raise NotFoundByTokens
+        elif token.token_type == TokenType.COMMA:
+            level.expecting = level.in_from
+        elif token.token_type == TokenType.PIPE_GT or _is_end(token):
+            if level.expecting and not is_word(token, "SELECT", "WITH"):
+                raise NotFoundByTokens
+            level.in_from = level.expecting = level.values = False
+        elif _leads_to_relation(tokens, at - 1, level):
+            level.in_from = level.expecting = True
+        elif level.expecting and not is_word(token, "LATERAL", "TABLE"):
+            level.expecting = False
+            if is_word(token, "VALUES"):
+                level.values = True
+            else:
+                at = _relation(tokens, at - 1, withs, found)
+    if len(levels) != 1 or levels[0].expecting:
+        raise NotFoundByTokens
+    return found
+
+
+def _is_end(token: Token) -> bool:
+    return is_word(token, *_ENDS) or is_word(token, "GROUP BY", "ORDER BY", "SORT BY", "CLUSTER BY", "DISTRIBUTE BY")
+
+
+def _leads_to_relation(tokens: Sequence[Token], at: int, level: _Level) -> bool:
+    if is_word(tokens[at], "FROM"):  # not IS DISTINCT FROM, nor trim(… FROM …)
+        return level.call not in _WITH_FROM and not (at > 0 and is_word(tokens[at - 1], "DISTINCT"))
+    return is_word(tokens[at], "JOIN") or (is_word(tokens[at], "TABLE") and not level.expecting)
+
+
+def _relation(tokens: Sequence[Token], at: int, withs: dict[str, int], found: Names) -> int:
+    """A name, qualified or not, or a call; the place after it."""
+    if tokens[at].token_type == TokenType.STRING or not tokens[at].text:
+        raise NotFoundByTokens
+    parts, after = [tokens[at].text], at + 1
+    while after + 1 < len(tokens) and tokens[after].token_type == TokenType.DOT:
+        parts.append(tokens[after + 1].text)
+        after += 2
+    if after < len(tokens) and tokens[after].token_type == TokenType.L_PAREN:
+        found.calls.append(".".join(parts))
+    elif len(parts) > 1:
+        found.qualified.append(".".join(parts))
+    elif (ends := withs.get(fold(parts[0]))) is None:
+        found.tables.append(at)
+        if after < len(tokens) and (
+            is_word(tokens[after], "AS") or tokens[after].token_type in (TokenType.VAR, TokenType.IDENTIFIER)
+        ):
+            found.aliased.add(at)
+    elif at < ends:
+        raise NotFoundByTokens  # a table or the WITH query of that name: only a parser can tell
+    return after
+
+
+def _with_queries(tokens: Sequence[Token]) -> dict[str, int]:
+    """The names of WITH queries, each with the place from which on it surely means the query.
+
+    One inside brackets is not visible everywhere, and surely means nothing.
+    """
+    found: dict[str, int] = {}
+    if not any(is_word(t, "WITH") for t in tokens):
+        return found
+    depth = 0
+    for i in range(len(tokens) - 2):
+        depth += (tokens[i].token_type in _OPENERS) - (tokens[i].token_type in _CLOSERS)
+        if not is_word(tokens[i], "WITH", "RECURSIVE") and tokens[i].token_type != TokenType.COMMA:
+            continue
+        after = i + 2
+        if tokens[after].token_type == TokenType.L_PAREN:  # names of columns
+            after = _closing(tokens, after) + 1
+        if after + 1 < len(tokens) and is_word(tokens[after], "AS") and tokens[after + 1].token_type in _OPENERS:
+            name, ends = fold(tokens[i + 1].text), _closing(tokens, after + 1)
+            found[name] = max(found.get(name, 0), len(tokens) if depth else ends)
+    return found
+
+
+def _closing(tokens: Sequence[Token], at: int) -> int:
+    depth = 0
+    for i in range(at, len(tokens)):
+        depth += (tokens[i].token_type in _OPENERS) - (tokens[i].token_type in _CLOSERS)
+        if depth == 0:
+            return i
+    raise NotFoundByTokens
