@@ -85,8 +85,8 @@ def write_section(path: Path, table: Sequence[str], chosen: argparse.Namespace) 
     section = [
         _BEGIN, "", "## Hunt", "",
         f"Written by `make hunt ARGS=\"{options} --report\"`.",
-        "Random definitions become views. After each of two rounds of random changes every view is compared, as a bag,",
-        "names and types included, with what plain Spark answers to its text in a session apart.",
+        "Random definitions become views. After each of one to three rounds of random changes every view is compared,",
+        "as a bag, names and types included, with what plain Spark answers to its text in a session apart.",
         "", *table, "", _END,
     ]  # fmt: skip
     text = path.read_text() if path.exists() else ""

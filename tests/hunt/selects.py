@@ -82,17 +82,13 @@ def starred(g: Draw, depth: int) -> Query:
         case 2:
             g.clause("star argument")
             call = g.pick(
-                (
-                    "to_json(struct(*))",
-                    "xxhash64(No, k)",
-                    "struct(*)",
-                    "hash(No, k, c)",
-                    "count(*)",
-                    "to_json(struct(w.*))",
-                )
+                ("to_json(struct(*))", "xxhash64(*)", "struct(*)", "hash(*)", "to_json(struct(u.*))", "array(*)")
             )
-            key = "No, " if "count" not in call else ""
-            return Query(f"SELECT {key}{call} AS packed FROM w", (Col("No", "int"), Col("packed", "other"))[not key :])
+            shown, source = g.pick(("No, ", "")), g.pick(("u", "(SELECT No, k, Name FROM u) AS u"))
+            columns = (Col("No", "int"), Col("packed", "other"))[not shown :]
+            return Query(
+                f"SELECT {shown}{call} AS packed FROM {source}{where(g, Scope((Col('k', 'int'),)), 0)}", columns
+            )
         case 3:
             g.clause("star argument")
             call = g.pick(

@@ -191,6 +191,7 @@ def _utc(text: str) -> dt.datetime:
 INTEGERS = (0, 1, 2, 3, 3, 2)
 TEXTS = ("a", "b", "A", "ab", "", "a ", "b  ", "Ab")
 LONG = "long " * 30  # more characters than a shortened display of a value keeps
+LONGER = "long " * 15 + "LONG " + "long " * 14  # differs in its middle only
 DATES = tuple(dt.date.fromisoformat(d) for d in ("2024-01-31", "2024-02-29", "2023-12-31", "2024-03-10", "1969-12-31"))
 INSTANTS = tuple(
     _utc(t)
@@ -209,7 +210,7 @@ STRUCTS = ({"A": 1, "b": "x"}, {"A": 2, "b": None}, {"A": None, "b": "X "}, {"A"
 T = Table(
     "t",
     (
-        Column("Id", "int"), Column("k", "int", INTEGERS), Column("g", "string", TEXTS),
+        Column("Id", "int"), Column("k", "int", INTEGERS), Column("g", "string", (*TEXTS, LONG, LONGER)),
         Column("V", "bigint", (-5, 0, 7, 100, 1_000_000, 1)), Column("x", "double", DOUBLES),
         Column("d", "date", DATES), Column("ts", "timestamp", INSTANTS), Column("flag", "boolean", (True, False)),
         Column("amt", "decimal(10,2)", AMOUNTS), Column("arr", "array<int>", ARRAYS),
@@ -220,7 +221,7 @@ T = Table(
 U = Table(
     "u",
     (
-        Column("No", "int"), Column("k", "int", INTEGERS), Column("Name", "string", (*TEXTS, LONG)),
+        Column("No", "int"), Column("k", "int", INTEGERS), Column("Name", "string", (*TEXTS, LONG, LONGER)),
         Column("w", "smallint", (-3, 0, 1, 2, 300)), Column("y", "float", (0.0, -0.0, 0.5, -1.5, 4.0)),
         Column("c", "char(3)", ("a", "b", "ab", "", "abc")),
         Column("vc", "varchar(6)", ("a", "a  ", "B", "", "abcdef")),
@@ -231,7 +232,7 @@ U = Table(
 W = Table(
     "w",
     (
-        Column("No", "int"), Column("k", "bigint", INTEGERS), Column("g", "string", (*TEXTS, LONG)),
+        Column("No", "int"), Column("k", "bigint", INTEGERS), Column("g", "string", (*TEXTS, LONG, LONGER)),
         Column("q", "decimal(12,4)", tuple(map(Decimal, ("0.0000", "1.2500", "-7.5000", "3.0001")))),
         Column("c", "char(5)", ("a", "b", "ab", "abc", "")), Column("bin", "binary", (b"", b"a", b"\x00\xff", b"ab")),
         Column("items", "array<struct<P:int,q:string>>",

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.hunt import every_type, grammar
+from tests.hunt.batch import Batch
 from tests.hunt.functions import split_arguments
-from tests.hunt.shrink import shorter_texts, value_text
+from tests.hunt.run import Failure, Tally
+from tests.hunt.shrink import IMPORTS, as_test, shorter_texts, value_text
 from tests.hunt.tables import EVERY_TYPE, GRAMMAR, NAN, arrow_type, changed, draw_changes, initial, typed_tables
 from tests.hunt.values import Answer, bag
 
@@ -95,6 +99,26 @@ def test_answers_differ_by_one_bit_or_one_letter() -> None:
 def test_values_are_printed_as_python() -> None:
     value = (1, [{"A": Decimal("1.50"), "b": None}], NAN, float("inf"), b"\x00", [("k", -0.0)])
     assert repr(eval(value_text(value), {"Decimal": Decimal, "NAN": NAN})) == repr(value)
+
+
+def test_a_failure_is_printed_as_a_test() -> None:
+    """What it prints makes the same batch again."""
+    batch = replace(every_type.batch("1", 4), settings={"spark.sql.ansi.enabled": "false"})
+    failure = Failure(replace(batch, definitions=batch.definitions[:1]), "round 1", "rows: missing []")
+    seen: list[Batch] = []
+
+    def judged(_: object, given: Batch) -> Tally:
+        seen.append(given)
+        return Tally()
+
+    known: dict[str, Any] = {}
+    exec("\n".join(("from __future__ import annotations", *IMPORTS, as_test(failure))), known)
+    known["run_batch"] = judged
+    next(f for name, f in known.items() if name.startswith("test_hunt_"))(None)
+    assert repr(seen[0].start) == repr(dict(failure.batch.start))
+    assert repr(seen[0].rounds) == repr(failure.batch.rounds)
+    assert seen[0].definitions[0].text == failure.definition.text
+    assert [t.ddl for t in seen[0].tables] == [t.ddl for t in batch.tables]
 
 
 def test_arguments_are_split_outside_brackets_and_strings() -> None:
