@@ -96,7 +96,9 @@ CALLS = [
     "CAST(CAST(x'6e6f77' AS STRING) AS DATE)", "to_timestamp(concat_ws('', 'n', 'o', 'w'))",
     "date_add('now', 1)", "coalesce(d, 'today')", "CASE WHEN a > 1 THEN d ELSE 'today' END", "array(d, 'yesterday')",
     "date_add(concat('no', 'w'), 1)", "months_between('now', d)", "date_trunc('day', 'now')", "greatest(d, 'tomorrow')",
-    "d - 'today'", "unix_micros('now')", "map(d, 'today')",
+    "d - 'today'", "unix_micros('now')", "map(d, 'today')", "coalesce(d, concat('to', 'day'))", "nvl2(a, d, 'now')",
+    "IF(a > 1, 'today', d)", "CASE d WHEN 'today' THEN 1 END", "nullif(d, 'today')", "'${spark.app.name}'",
+    "coalesce(d, IF(1 = 1, 'today', ''))",
 ]  # fmt: skip
 PLACES = [
     "SELECT CASE WHEN a > 1 THEN coalesce(c, {}) END AS x FROM t",
@@ -112,6 +114,57 @@ PLACES = [
 def test_a_call_that_the_tables_do_not_determine_is_refused_wherever_it_stands(call: str, place: str) -> None:
     with pytest.raises(NotMaintainable, match=r"not determined by the tables.*put the value into a table"):
         refuse_indeterminate(place.format(call))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT d FROM t UNION ALL SELECT 'today'",
+        "SELECT 'today' AS x FROM t EXCEPT (SELECT d FROM t)",
+        "SELECT * FROM t UNION SELECT 'today', 1",
+        "SELECT TRANSFORM (a) USING 'cat' AS (b) FROM t",
+        "SELECT count(*), rand() FROM t GROUP BY window(d, '1 day')",  # what sqlglot cannot read
+        "SELECT current_date, count(*) FROM t GROUP BY window(d, '1 day')",
+        "SELECT count(*) FROM t WHERE d = 'today' GROUP BY window(d, '1 day')",
+    ],
+)
+def test_queries_that_the_tables_do_not_determine_are_refused(query: str) -> None:
+    with pytest.raises(NotMaintainable, match="not determined by the tables"):
+        refuse_indeterminate(query)
+
+
+def test_an_aggregate_whose_order_is_open_is_refused_in_a_text_that_is_not_parsed() -> None:
+    with pytest.raises(NotMaintainable, match="may not be determined"):
+        refuse_indeterminate("SELECT first(a) FROM t GROUP BY window(d, '1 day')")
+    refuse_indeterminate("SELECT count(*) FROM t GROUP BY window(d, '1 day') ORDER BY 1 NULLS FIRST")
+    refuse_indeterminate(f"SELECT {'(' * 3000}a{')' * 3000} FROM t")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "IF(d = DATE '2026-03-30', 'today', 'another day')",
+        "IF(d = DATE '2026-03-30', 'today', CAST(d AS STRING))",
+        "CASE WHEN a > 1 THEN 'now' WHEN a > 0 THEN 'today' ELSE NULL END",
+        "CASE lower(c) WHEN 'today' THEN 1 ELSE 2 END",
+        "coalesce(lower(c), 'today')",
+        "nvl2(a, 'now', 'later')",
+        "array('today', 'tomorrow')",
+        "greatest('today', upper(c))",
+        "lower(c) = 'today'",
+        "upper(c) IN ('now', 'later')",
+        "concat('now', c)",
+        "to_json(named_struct('today', a))",
+    ],
+)
+def test_words_for_a_day_may_be_text(expression: str) -> None:
+    """Where all that stands beside them is text, nothing converts them."""
+    refuse_indeterminate(f"SELECT {expression} AS x FROM t")
+
+
+def test_words_for_a_day_may_be_text_in_unions() -> None:
+    refuse_indeterminate("SELECT 'today' AS x UNION ALL SELECT lower(c) FROM t")
+    refuse_indeterminate("SELECT a, 'later' AS x FROM t UNION ALL SELECT * FROM t")
 
 
 @pytest.mark.parametrize("name", ["localtimestamp", "CURRENT_TIME", "user"])

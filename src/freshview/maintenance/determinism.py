@@ -10,12 +10,16 @@ from dataclasses import replace
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
 from freshview.algebra.nodes import Aggregate, Lowered, Node, Project, TopK, Window, column, same
 from freshview.algebra.traversal import rewrite
 from freshview.delta.aggregates import TypesOf, case
 from freshview.errors import NotMaintainable
-from freshview.sql.literals import is_moment, may_become_moment
+from freshview.maintenance.moments import takes_moment
+from freshview.sql.binding import UNREADABLE
+from freshview.sql.literals import may_be_moment
+from freshview.sql.tokens import tokenize
 
 _RANDOM = {
     "RAND", "RANDN", "RANDOM", "UUID", "NOW", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP",
@@ -24,16 +28,10 @@ _RANDOM = {
     "CURRENT_DATABASE", "CURRENT_TIMEZONE", "VERSION", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH",
     "CURTIME", "REFLECT", "JAVA_METHOD", "TRY_REFLECT", "AES_ENCRYPT",
 }  # fmt: skip
-_CONVERTING = (
-    exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT,
-    exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In,
+_RANDOM_NODES = (
+    exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser,
+    exp.QueryTransform,
 )  # fmt: skip
-_OF_TIME = re.compile("DATE|TIME|TS_|DAY|MONTH|YEAR|WEEK|QUARTER|HOUR|MINUTE|SECOND|TRUNC|EXTRACT|INTERVAL|UNIX")
-_OF_TEXT = (
-    exp.Alias, exp.Select, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Like, exp.ILike, exp.RegexpLike, exp.Lower,
-    exp.Upper, exp.Trim, exp.Length, exp.StrPosition, exp.Contains, exp.StartsWith, exp.EndsWith, exp.Reverse,
-)  # fmt: skip
-_RANDOM_NODES = (exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser)
 _UNORDERED = (
     exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat,
     exp.Mode, exp.ApproxQuantile, exp.ApproxTopK, exp.ApproxTopKAccumulate, exp.ApproxTopKCombine,
@@ -42,6 +40,8 @@ _UNORDERED_NAMES = {
     "FIRST", "LAST", "FIRST_VALUE", "LAST_VALUE", "COLLECT_LIST", "COLLECT_SET", "ARRAY_AGG", "LISTAGG", "STRING_AGG",
     "MODE", "HISTOGRAM_NUMERIC", "HLL_SKETCH_AGG", "HLL_UNION_AGG", "SCHEMA_OF_VARIANT_AGG",
 }  # fmt: skip
+_UNORDERED_WORDS = {*_UNORDERED_NAMES, "ANY_VALUE", "APPROX_PERCENTILE", "PERCENTILE_APPROX"}
+_BARE = {n for n in _RANDOM if n.startswith("CURRENT_")} | {"LOCALTIMESTAMP", "SESSION_USER", "TRANSFORM"}
 _SKETCHES = ("APPROX_TOP_K", "KLL_", "THETA_", "TUPLE_")  # their bytes depend on the order of the rows
 _WAYS_OUT: dict[type[exp.Expr], str] = {
     exp.ArrayAgg: "Sort it: sort_array(collect_list(x)).",
@@ -57,14 +57,17 @@ _POSITIONAL = (
 
 def refuse_indeterminate(text: str) -> None:
     """A view must be a function of its tables; say which call is not."""
-    tree = sqlglot.parse_one(text, read="spark")
+    if "${" in text:
+        raise _random("${…}")
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+    except UNREADABLE:
+        _refuse_words(text)
+        return
     for node in tree.walk():
         name = node.name.upper() if isinstance(node, exp.Anonymous) else node.key.upper()
         if isinstance(node, _RANDOM_NODES) or _is_random(node):
-            raise NotMaintainable(
-                f"{node.sql(dialect='spark')}", "its value is not determined by the tables",
-                "Leave it out, or put the value into a table.",
-            )  # fmt: skip
+            raise _random(f"{node.sql(dialect='spark')}")
         if _is_undetermined(node, name):
             raise NotMaintainable(
                 f"{node.sql(dialect='spark')}", "which row it takes, or in which order, is not determined",
@@ -72,18 +75,35 @@ def refuse_indeterminate(text: str) -> None:
             )  # fmt: skip
 
 
-def _is_random(node: exp.Expr) -> bool:
-    """A call whose value the tables do not determine, or a date that is written 'today'.
+def _random(what: str) -> NotMaintainable:
+    return NotMaintainable(
+        what, "its value is not determined by the tables", "Leave it out, or put the value into a table."
+    )
 
-    Spark converts such a string wherever a date is wanted; whether one is, only types could tell. So the word is
-    refused unless it stands where text does.
-    """
+
+def _refuse_words(text: str) -> None:
+    """Of a text that cannot be parsed here, the words of such calls are refused, in whatever order they stand."""
+    tokens = tokenize(text)
+    for i, token in enumerate(tokens):
+        name = token.text.upper()
+        if token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
+            if may_be_moment(token.text):
+                raise _random(f"'{token.text}'")
+            continue
+        is_call = i + 1 < len(tokens) and tokens[i + 1].token_type == TokenType.L_PAREN
+        if (is_call and name in _RANDOM) or name in _BARE:
+            raise _random(token.text)
+        if is_call and (name in _UNORDERED_WORDS or name.startswith(_SKETCHES)):
+            raise NotMaintainable(
+                token.text, "which row it takes, or in which order, may not be determined",
+                "Rewrite the query in plain SELECT syntax, or leave it out.",
+            )  # fmt: skip
+
+
+def _is_random(node: exp.Expr) -> bool:
+    """A call whose value the tables do not determine, or a date that is written 'today'."""
     names = [node.name.upper()] if isinstance(node, exp.Anonymous) else _names_of(node)
-    if not _RANDOM.isdisjoint(names):
-        return True
-    if isinstance(node, _CONVERTING) or any(map(_OF_TIME.search, names)):
-        return any(map(may_become_moment, node.iter_expressions()))
-    return not isinstance(node, _OF_TEXT) and any(map(is_moment, node.iter_expressions()))
+    return not _RANDOM.isdisjoint(names) or takes_moment(node, names)
 
 
 def _names_of(node: exp.Expr) -> list[str]:

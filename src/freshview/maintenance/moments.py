@@ -1,0 +1,100 @@
+"""Strings that Spark takes for a date or a time that passes: 'today', 'now UTC'.
+
+Spark converts such a constant wherever a date or a time is wanted; whether one is, only types could tell. So the word
+is refused, unless it stands where text does: beside what is surely text, or as an argument of what takes text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from freshview.sql.literals import is_moment, may_become_moment
+
+_CONVERSIONS = (exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate)
+_COMPARISONS = (
+    exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In, exp.Nullif,
+)  # fmt: skip
+_OF_TIME = re.compile("DATE|TIME|TS_|DAY|MONTH|YEAR|WEEK|QUARTER|HOUR|MINUTE|SECOND|TRUNC|EXTRACT|INTERVAL|UNIX")
+_OF_TEXT = (
+    exp.Alias, exp.Select, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Like, exp.ILike, exp.RegexpLike, exp.Lower,
+    exp.Upper, exp.Trim, exp.Length, exp.StrPosition, exp.Contains, exp.StartsWith, exp.EndsWith, exp.Reverse,
+)  # fmt: skip
+# Expressions whose value is text whatever they are made of; || of arrays is an array, so it counts by its operands.
+_TEXTS = (exp.ConcatWs, exp.Lower, exp.Upper, exp.Trim, exp.RawString)
+
+
+def takes_moment(node: exp.Expr, names: Sequence[str]) -> bool:
+    """May an expression of these names take a string for a date or a time that passes?"""
+    if isinstance(node, exp.SetOperation):
+        return any(map(_mix, zip(*_columns(node), strict=False))) or not _are_alike(node)
+    if isinstance(node, exp.If) and isinstance(node.parent, exp.Case):
+        compared = node.parent.this  # CASE x WHEN 'today'; what follows THEN belongs to the CASE
+        return is_moment(node.this) and not (compared is not None and is_text(compared))
+    arms = _arms(node)
+    if arms is not None:
+        return _mix(arms)
+    if isinstance(node, _COMPARISONS):
+        return _mix(list(node.iter_expressions()))
+    if isinstance(node, _CONVERSIONS) or any(map(_OF_TIME.search, names)):
+        return any(map(may_become_moment, node.iter_expressions()))
+    return not isinstance(node, _OF_TEXT) and any(map(is_moment, node.iter_expressions()))
+
+
+def is_text(node: exp.Expr) -> bool:
+    """Is the value of an expression surely text, or NULL?"""
+    match node:
+        case exp.Literal():
+            return bool(node.is_string)
+        case exp.Null():
+            return True
+        case exp.Paren() | exp.Alias():
+            return is_text(node.this)
+        case exp.Cast() | exp.TryCast():
+            return bool(node.to.is_type(*exp.DataType.TEXT_TYPES))
+        case exp.Concat():
+            return all(map(is_text, node.expressions))
+        case exp.DPipe():
+            return is_text(node.this) and is_text(node.expression)
+    arms = _arms(node) if isinstance(node, exp.If | exp.Case | exp.Coalesce | exp.Nvl2) else None
+    return isinstance(node, _TEXTS) if arms is None else all(map(is_text, arms))
+
+
+def _mix(parts: Sequence[exp.Expr]) -> bool:
+    """Does such a string stand beside what may be a date?"""
+    return any(map(may_become_moment, parts)) and not all(map(is_text, parts))
+
+
+def _arms(node: exp.Expr) -> list[exp.Expr] | None:
+    """Expressions that Spark gives one type; None if an expression has none such."""
+    match node:
+        case exp.Case():
+            found = [branch.args.get("true") for branch in node.args["ifs"]] + [node.args.get("default")]
+        case exp.If() | exp.Nvl2():
+            found = [node.args.get("true"), node.args.get("false")]
+        case exp.Coalesce() | exp.Greatest() | exp.Least():
+            found = [node.this, *node.expressions]
+        case exp.Array() if not isinstance(node.parent, exp.VarMap | exp.Map):
+            found = list(node.expressions)
+        case _:
+            return None
+    return [arm for arm in found if arm is not None]
+
+
+def _columns(node: exp.Expr) -> list[list[exp.Expr]]:
+    """The SELECT lists of the parts of a set operation."""
+    if isinstance(node, exp.SetOperation):
+        return _columns(node.left) + _columns(node.right)
+    if isinstance(node, exp.Subquery):
+        return _columns(node.this)
+    return [[item.unalias() for item in node.selects]] if isinstance(node, exp.Select) else [[]]
+
+
+def _are_alike(node: exp.SetOperation) -> bool:
+    """Do columns of the parts stand opposite each other? Not if a star hides how many there are; then no part may have
+    such a string at all."""
+    parts = _columns(node)
+    clear = len({len(part) for part in parts}) == 1 and not any(i.is_star for part in parts for i in part)
+    return clear or not any(map(may_become_moment, (i for part in parts for i in part)))
