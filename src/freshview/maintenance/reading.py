@@ -12,10 +12,10 @@ A definition that does not pass keeps its text and is recomputed from it. The ve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from freshview.algebra.nodes import (
     Aggregate,
@@ -38,7 +38,7 @@ from freshview.maintenance.selftest import SelfTest, told
 from freshview.maintenance.verdict import PLAN, RECOMPUTED, TESTED, UNTESTED, Verdict
 from freshview.relation.schema import Schema, fold
 from freshview.relation.types import INTEGERS
-from freshview.sql.binding import bind
+from freshview.sql.binding import UNREADABLE, bind
 from freshview.sql.brackets import bracketed
 from freshview.sql.fragments import Unsupported
 from freshview.sql.plans import normal, optimised, renumbered
@@ -72,7 +72,7 @@ class Reader:
             return self._asked(selftest, progress)
         except (_Differs, Unsupported) as differs:
             reason = str(differs)
-        except (FreshviewError, SqlglotError, RecursionError) as error:
+        except (FreshviewError, pa.ArrowException, *UNREADABLE) as error:
             reason = f"what was made of it cannot be asked about ({told(error)})"
         return Verdict(RECOMPUTED, reason=reason)
 
@@ -194,8 +194,8 @@ def _scalars(node: Node) -> Iterator[tuple[Node, list[exp.Expr]]]:
             yield node.input, [e for _, e in node.items]
         case Filter():
             yield node.input, [node.predicate]
-        case Join() if node.condition is not None and node.kind in ("inner", "left"):
-            yield node, [node.condition]
+        case Join() if node.condition is not None:
+            yield replace(node, kind="inner", condition=None, small=""), [node.condition]
         case Generate():
             yield node.input, [a for a in node.generator.iter_expressions() if isinstance(a, exp.Expr)]
         case TopK():

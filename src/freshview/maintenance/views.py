@@ -60,7 +60,7 @@ from freshview.maintenance.verdict import PROPERTY, RECOMPUTED, Verdict
 from freshview.maintenance.work import Work, Working, estimate_full
 from freshview.relation.delta import INSERT, tag
 from freshview.relation.schema import Schema
-from freshview.sql.binding import bind
+from freshview.sql.binding import bind, refuse_foreign
 from freshview.sql.statements import CreateView
 from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.store import Storage
@@ -187,6 +187,7 @@ class ViewKeeper:
             return True
 
         bound = bind(text, is_ours)
+        refuse_foreign(bound)
         if any(ref.version or ref.timestamp for ref in bound.tables.values()):
             raise NotMaintainable(
                 "view", "its definition reads a fixed version", "Leave VERSION and TIMESTAMP AS OF out."

@@ -22,6 +22,7 @@ from sqlglot import exp
 
 from freshview.relation.schema import Schema, fold
 from freshview.relation.types import INTEGERS, DataType
+from freshview.sql.binding import UNREADABLE
 
 World = dict[str, pa.Table]
 
@@ -77,7 +78,7 @@ def words_of(text: str) -> Words:
     others: list[Any] = []
     try:
         tree = sqlglot.parse_one(text, read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError):
+    except UNREADABLE:
         return Words()
     for literal in tree.find_all(exp.Literal):
         value = _literal(literal)
