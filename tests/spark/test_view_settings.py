@@ -26,7 +26,8 @@ _CASES: dict[str, tuple[dict[str, str], str]] = {
     "groups": ({"groupByAliases": "false"}, "SELECT lower(s) AS w, count(*) AS n FROM t GROUP BY w, s"),
     "zone": (
         {"session.timeZone": "America/New_York"},
-        "SELECT date_trunc('DAY', at) AS d, CAST(max(at) AS STRING) AS c, count(*) AS n FROM t GROUP BY 1",
+        "SELECT date_trunc('DAY', at) AS d, hour(at) AS h, CAST(max(at) AS STRING) AS c, count(*) AS n FROM t"
+        " GROUP BY 1, 2",
     ),
     "values": (
         {
@@ -79,7 +80,8 @@ def _expected(wh: Warehouse, spark: SparkSession, settings: dict[str, str], quer
 
 def _change(wh: Warehouse, spark: SparkSession) -> None:
     with setting(spark, spark__sql__session__timeZone="UTC"):
-        wh.sql("INSERT INTO t VALUES (10, 'B', 'w', TIMESTAMP'2020-11-01 05:30:00')")
+        wh.sql("INSERT INTO t VALUES (10, 'B', 'w', TIMESTAMP'2020-11-01 05:30:00')")  # half past one in New York,
+        wh.sql("INSERT INTO t VALUES (11, 'B', 'w', TIMESTAMP'2020-11-01 06:30:00')")  # and once more
         wh.sql("UPDATE t SET s = 'w' WHERE k = 1")
 
 

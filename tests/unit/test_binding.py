@@ -176,7 +176,7 @@ UNREAD: list[tuple[str, str]] = [
     ),
     (
         "SELECT 1 FROM t WHERE EXISTS (TABLE u) AND a IS DISTINCT FROM u",
-        "SELECT 1 FROM <fv0> AS `t` WHERE EXISTS (TABLE <fv1> AS `u`) AND a IS DISTINCT FROM u",
+        "SELECT 1 FROM <fv0> AS `t` WHERE EXISTS (TABLE <fv1>) AND a IS DISTINCT FROM u",
     ),
     (
         "SELECT count(*) FROM (t x JOIN LATERAL (SELECT * FROM u) y) GROUP BY window(d, '1 day')",

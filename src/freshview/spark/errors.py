@@ -110,6 +110,8 @@ def _failed(what: str, told: str) -> QueryFailed:
             return kind(what, told, remedy)
     if condition:
         return QueryFailed(what, told, "Correct the data or the statement.")
+    if telling.startswith("StackOverflowError"):
+        return QueryFailed(what, "it is nested too deeply for Spark", "Split it, or give Spark's Java a larger stack.")
     return SparkFailed(what, f"Spark failed ({told})", "Look into Spark's log.")
 
 

@@ -34,7 +34,7 @@ class Names:
     """What a query names as relations, by the place of the first token of each."""
 
     tables: list[int] = field(default_factory=list)  # names of one part that are no WITH query
-    aliased: set[int] = field(default_factory=set)  # those of them that have an alias
+    aliased: set[int] = field(default_factory=set)  # those of them that have an alias, or may have none (TABLE t)
     qualified: list[str] = field(default_factory=list)  # names of several parts
     calls: list[str] = field(default_factory=list)  # table functions
 
@@ -109,9 +109,10 @@ def _relation(tokens: Sequence[Token], at: int, withs: dict[str, int], found: Na
         found.qualified.append(".".join(parts))
     elif (ends := withs.get(fold(parts[0]))) is None:
         found.tables.append(at)
-        if after < len(tokens) and (
+        has_alias = after < len(tokens) and (
             is_word(tokens[after], "AS") or tokens[after].token_type in (TokenType.VAR, TokenType.IDENTIFIER)
-        ):
+        )
+        if has_alias or (at > 0 and is_word(tokens[at - 1], "TABLE")):
             found.aliased.add(at)
     elif at < ends:
         raise NotFoundByTokens  # a table or the WITH query of that name: only a parser can tell
