@@ -110,7 +110,7 @@ def build(folder: Path, catalog: str | None) -> None:
     begun, spark = time.monotonic(), session()
     with freshview.connect(folder, catalog, spark=spark) as wh:
         world = World(wh, spark)
-        for step in (load, change, read, refuse, lose, interrupt):
+        for step in (load, change, read, refuse, mean, lose, interrupt):
             step(world)
             print(f"{time.monotonic() - begun:.1f} s: {step.__name__}", flush=True)
     with freshview.connect(folder, catalog, spark=spark, background=True) as wh:
@@ -229,6 +229,27 @@ def refuse(world: World) -> None:
             wh.sql(f"CREATE MATERIALIZED VIEW {name} AS SELECT text, {expression} AS x FROM note")
     spark.sql("DROP TEMPORARY FUNCTION twice")
     spark.sql("DROP TEMPORARY VARIABLE mine")
+
+
+def mean(world: World) -> None:
+    """A setting of the session gives statements and views their meaning; a view keeps it when the session loses it."""
+    wh, conf = world.wh, world.spark.conf
+    wh.sql("CREATE TABLE word (k STRING, v STRING, at TIMESTAMP, PRIMARY KEY (k))")
+    wh.sql(
+        "INSERT INTO word SELECT k, v, timestamp_seconds(0) FROM VALUES ('v', 'x'), ('a', 'a'), ('b', 'b') AS w(k, v)"
+    )
+    changed = {"spark.sql.ansi.doubleQuotedIdentifiers": "true", "spark.sql.session.timeZone": "America/New_York"}
+    before = {key: conf.get(key) for key in changed}
+    for key, value in changed.items():
+        conf.set(key, value)
+    wh.sql(
+        'CREATE MATERIALIZED VIEW same AS SELECT k, day(at) AS d, count(*) AS n FROM word WHERE k = "v" GROUP BY 1, 2'
+    )
+    assert wh.sql('DELETE FROM word WHERE k = "v"').rows == 2, "the rows whose columns are equal, not the word v"
+    for key, value in before.items():
+        conf.set(key, value)
+    wh.sql("INSERT INTO word SELECT 'c', 'c', timestamp_seconds(0)")
+    require_same("kept meaning", bag(wh.sql("SELECT * FROM same")), Counter({("c", 31, 1): 1}))
 
 
 def lose(world: World) -> None:
