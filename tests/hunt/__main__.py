@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many seconds")
     parser.add_argument("--batch", type=int, default=40, help="definitions to one warehouse")
     parser.add_argument("--shrink", type=float, default=40.0, help="seconds to make a failure smaller; 0: not at all")
+    parser.add_argument("--selftest", choices=("on", "off"), default="on", help="of the views; off finds what it hides")
     parser.add_argument("--failures", type=Path, default=Path("build/hunt/failures.md"))
     parser.add_argument(
         "--report", type=Path, nargs="?", const=Path("docs/conformance.md"), help="write the section here"
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     plans = [
         Plan(chosen.seed, chosen.kinds.split(","), -(-chosen.definitions // chosen.processes), chosen.batch,
-             chosen.seconds, chosen.shrink, place, chosen.processes)
+             chosen.seconds, chosen.shrink, place, chosen.processes, chosen.selftest == "on")
         for place in range(chosen.processes)
     ]  # fmt: skip
     begun = time.monotonic()

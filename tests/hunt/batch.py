@@ -31,6 +31,7 @@ class Batch:
     start: State
     rounds: Sequence[Sequence[Change]]
     settings: Mapping[str, str] = field(default_factory=dict)
+    selftest: bool = True  # of the views, when they are created
 
     def states(self) -> list[State]:
         """The rows of all tables at first, and after each round."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.hunt import spark as sessions
@@ -30,6 +30,7 @@ class Plan:
     shrink_seconds: float = 40.0
     place: int = 0
     processes: int = 1
+    selftest: bool = True
 
 
 def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[tuple[str, str, Tally]]:
@@ -41,7 +42,8 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[tuple[str, s
         turn = number // plan.processes
         kind = plan.kinds[(turn + plan.place) % len(plan.kinds)]
         seed = f"{plan.seed}/{number}"
-        tally = run_batch(session, KINDS[kind](session, seed, min(plan.size, plan.definitions)))
+        batch = KINDS[kind](session, seed, min(plan.size, plan.definitions))
+        tally = run_batch(session, replace(batch, selftest=plan.selftest))
         if plan.shrink_seconds:
             budget = max(0, _SHRUNK - shrunk)
             shrunk += len(tally.wrong[:budget])

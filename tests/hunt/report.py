@@ -43,8 +43,8 @@ def summary(tallies: Mapping[str, Tally], seconds: float) -> list[str]:
         f"{total.definitions} definitions in {seconds:.0f} s; {total.dropped} more were refused by Spark itself."
     )
     if total.verdicts:
-        told = ", ".join(f"{what}: {n}" for what, n in total.verdicts.most_common())
-        lines.append(f"How the reading of lowered views was proven, for one view in four: {told}.")
+        told = ", ".join(f"{what}: {n}" for what, n in total.verdicts.most_common() if what)
+        lines.append(f"How the reading of the views was proven: {told}.")
     lines += ["", "| refused because | definitions |", "| --- | --- |"]
     lines += [f"| {reason.replace('|', '/')} | {n} |" for reason, n in Counter(total.reasons).most_common(20)]
     return lines

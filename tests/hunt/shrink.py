@@ -201,7 +201,7 @@ def as_test(failure: Failure) -> str:
         "        rounds=[",
         *(f"            [{', '.join(map(_change, changes))}]," for changes in batch.rounds),
         "        ],",
-        f"        settings={dict(batch.settings)!r},",
+        f"        settings={dict(batch.settings)!r}, selftest={batch.selftest},",
         "    )",
         "    assert not run_batch(spark, batch).wrong",
     ]
