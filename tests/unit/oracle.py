@@ -147,7 +147,8 @@ def _evaluate(node: Node, inputs: list[Bag], read: Read) -> Bag:
             return _generated(node, inputs[0])
         case TopK():
             envs = [_env(node.columns, r) for r in inputs[0].elements()]
-            kept = ordered(envs, node.order)[node.offset : node.offset + node.limit]
+            end = None if node.limit is None else node.offset + node.limit
+            kept = ordered(envs, node.order)[node.offset : end]
             return Counter(tuple(e[c] for c in node.columns) for e in kept)
     raise TypeError(type(node).__name__)
 

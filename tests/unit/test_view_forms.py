@@ -62,7 +62,14 @@ def test_sums_are_kept_where_spark_adds_them_exactly(types: dict[str, str], rule
     assert _form("SELECT a, SUM(b) AS s FROM t GROUP BY a", _types(**types)).rule == rule
 
 
-_MONEY = {"avg": "decimal(19,6)", "argument": "decimal(15,2)"}
+_MONEY = {
+    "avg": "decimal(19,6)", "argument": "decimal(15,2)", "multiple": "decimal(26,2)", "exact": "decimal(38,14)",
+    "total": "decimal(25,2)", "twice": "decimal(26,2)",
+}  # fmt: skip
+_LONG = {
+    "avg": "decimal(24,4)", "argument": "decimal(20,0)", "multiple": "decimal(31,0)", "exact": "decimal(38,9)",
+    "total": "decimal(30,0)", "twice": "decimal(31,0)", "fraction": "decimal(33,21)",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -76,6 +83,10 @@ _MONEY = {"avg": "decimal(19,6)", "argument": "decimal(15,2)"}
         ({**_MONEY, "fraction": "decimal(35,23)", "both": "decimal(38,23)"}, "sums"),
         ({**_MONEY, "fraction": "decimal(35,23)", "both": "decimal(38,18)"}, "groups"),
         ({**_MONEY, "fraction": "decimal(35,18)", "both": "decimal(38,23)"}, "groups"),
+        ({**_LONG, "both": "decimal(38,17)"}, "sums"),
+        ({**_LONG, "both": "decimal(38,21)"}, "groups"),  # 17 digits before the point, where 20 are needed
+        ({**_LONG, "both": "decimal(38,17)", "exact": "decimal(38,19)"}, "groups"),
+        ({**_LONG, "both": "decimal(38,17)", "multiple": "decimal(31,2)"}, "groups"),
     ],
 )  # fmt: skip
 def test_averages_are_kept_where_the_quotient_repeats_sparks(types: dict[str, str], rule: str) -> None:

@@ -201,6 +201,7 @@ class SetOperation(Node):
     right: Node
     kind: str  # "except" | "intersect"
     names: tuple[str, ...]
+    sets: bool = False  # both sides are made sets for it: EXCEPT or INTERSECT without ALL
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -259,7 +260,7 @@ class TopK(Node):
 
     input: Node
     order: tuple[exp.Expr, ...]
-    limit: int
+    limit: int | None  # None: all but the first `offset`
     offset: int = 0
 
     @property
@@ -329,3 +330,5 @@ def require(expression: exp.Expr, available: tuple[str, ...]) -> None:
             f"uses {', '.join(sorted(missing))}, not given by its input",
             "",
         )
+    if expression.find(exp.Query):  # it would be answered by tables of Spark's own catalog, if at all
+        raise IllegalTree("expression", "holds a subquery", "")

@@ -281,7 +281,7 @@ class _Building:
         if precision <= _IN_DOUBLES:
             return case(some, _through_doubles(column(total), column(known), result, scale - 4))
         self.quotients[name] = (argument, result)
-        whole, fraction = _decimal_quotient(column(total), column(known), precision - scale)
+        whole, fraction, _ = _decimal_quotient(column(total), column(known), precision - scale)
         return case(some, exp.cast(exp.Add(this=whole, expression=fraction), result, dialect="spark"))
 
     def _known(self, argument: exp.Expr) -> str:
@@ -302,7 +302,10 @@ class _Building:
 
 
 def _in_doubles(total: exp.Expr, known: exp.Expr) -> exp.Expr:
-    """AVG of small integers: Spark adds doubles, which is exact up to 2^53, and divides once."""
+    """AVG of small integers: Spark adds doubles, which is exact up to 2^53, and divides once.
+
+    Beyond that (4 million rows of the largest INT in one group) Spark's own sum depends on the order of the rows.
+    """
     return exp.Div(this=exp.cast(total, "double"), expression=exp.cast(known, "double"))
 
 
@@ -314,7 +317,7 @@ def _through_doubles(total: exp.Expr, known: exp.Expr, type_: str, scale: int) -
     return exp.cast(mean, type_, dialect="spark")
 
 
-def _decimal_quotient(total: exp.Expr, known: exp.Expr, digits: int) -> tuple[exp.Expr, exp.Expr]:
+def _decimal_quotient(total: exp.Expr, known: exp.Expr, digits: int) -> tuple[exp.Expr, exp.Expr, exp.Expr]:
     """AVG of other decimals: the quotient's whole part and its fraction, whose sum is rounded to the result's scale r.
 
     Spark rounds total / n once to r places (HALF_UP), we round the fraction, the sum and then the result. That is the
@@ -325,19 +328,31 @@ def _decimal_quotient(total: exp.Expr, known: exp.Expr, digits: int) -> tuple[ex
     count = exp.cast(known.copy(), "decimal(12, 0)")
     rest = exp.Mod(this=total.copy(), expression=count.copy())
     multiple = exp.Paren(this=exp.Sub(this=total.copy(), expression=exp.Paren(this=rest.copy())))
-    whole = exp.cast(exp.Div(this=multiple, expression=count), f"decimal({max(digits, 1)}, 0)")
+    exact = exp.Div(this=multiple, expression=count)
+    whole = exp.cast(exact.copy(), f"decimal({max(digits, 1)}, 0)")
     fraction = exp.Div(this=exp.Paren(this=rest.copy()), expression=exp.cast(known.copy(), "decimal(20, 0)"))
-    return whole, fraction
+    return whole, fraction, exact
 
 
 def _repeats(root: Aggregate, name: str, argument: exp.Expr, type_: str, types_of: TypesOf) -> bool:
-    """Does the quotient keep enough digits to repeat Spark's average?"""
+    """Does the quotient keep enough digits to repeat Spark's average, after the point and before it?
+
+    Where a type has too few digits before the point, Spark gives NULL or fails. How it shares the digits between both
+    sides of the point is a setting (allowPrecisionLoss), so Spark is asked for each step.
+    """
     match = _DECIMAL.fullmatch(type_)
     assert match is not None
     precision, scale = map(int, match.groups())
     total, known = exp.Sum(this=argument.copy()), exp.Count(this=argument.copy())
-    whole, fraction = _decimal_quotient(total, known, precision - scale)
+    whole, fraction, exact = _decimal_quotient(total, known, precision - scale)
     both = exp.Add(this=whole, expression=fraction.copy())
-    types = types_of(Aggregate(root.input, root.keys, ((f"{name}__fraction", fraction), (f"{name}__both", both))))
-    scales = [_DECIMAL.fullmatch(t) for n, t in types.items() if n.startswith(f"{name}__")]
-    return all(s is not None and int(s[2]) - scale >= _SPARE for s in scales)
+    steps = {"fraction": fraction, "both": both, "exact": exact, "multiple": exact.this.copy(), "total": total.copy()}
+    types = types_of(Aggregate(root.input, root.keys, tuple((f"{name}__{step}", e) for step, e in steps.items())))
+    found = {step: _DECIMAL.fullmatch(types[f"{name}__{step}"]) for step in steps}
+    digits = {step: (int(m[1]) - int(m[2]), int(m[2])) for step, m in found.items() if m is not None}
+    return (
+        len(digits) == len(steps)
+        and all(digits[step][1] - scale >= _SPARE for step in ("fraction", "both"))
+        and all(digits[step][0] >= precision - scale for step in ("both", "exact"))
+        and digits["multiple"][0] >= digits["total"][0]
+    )

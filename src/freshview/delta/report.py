@@ -209,6 +209,7 @@ def _operator(node: Node, names: Mapping[str, str]) -> str:
         case SetOperation():
             return f"{node.kind} all"
         case TopK():
+            first = "all" if node.limit is None else node.limit
             skipped = f" offset {node.offset}" if node.offset else ""
-            return f"top {node.limit}{skipped} by {_listed([_text(e, names) for e in node.order])}"
+            return f"top {first}{skipped} by {_listed([_text(e, names) for e in node.order])}"
     raise TypeError(type(node).__name__)

@@ -1,11 +1,15 @@
 """Where Spark converts values without being asked, a delta must see the converted ones.
 
 Branches of a set operation are cast to their common type: the delta of one branch alone would else have that branch's
-own type. A correlated scalar subquery becomes groups that are joined by `key = outer`; if that comparison converts
-keys of several groups to one value, the groups would each answer, so it has no delta rule.
+own type. What EXCEPT and INTERSECT make sets of is converted first: '1' and '01' may become one. IN (query) is an
+equality here; without ANSI, Spark converts the sides of IN to strings where it converts those of `=` to numbers, so
+that such an IN has no delta rule. A correlated scalar subquery becomes groups that are joined by `key = outer`; if that
+comparison converts keys of several groups to one value, the groups would each answer, so it has no delta rule.
 """
 
 from __future__ import annotations
+
+import re
 
 from sqlglot import exp
 
@@ -23,7 +27,7 @@ from freshview.algebra.nodes import (
 )
 from freshview.algebra.traversal import bottom_up, rewrite, with_inputs
 from freshview.delta.aggregates import TypesOf
-from freshview.sql.fragments import Unsupported
+from freshview.sql.fragments import OF_IN, Unsupported
 
 _INTEGERS = {"tinyint", "smallint", "int", "bigint"}
 
@@ -34,6 +38,8 @@ def coerced(lowered: Lowered, types_of: TypesOf) -> Lowered:
     for node in bottom_up(found):
         if isinstance(node, Join) and node.kind == "left":
             _require_one_group(node, types_of)
+        if isinstance(node, Join) and node.condition is not None:
+            _require_in_as_equality(node, types_of)
     return Lowered(found, lowered.outputs)
 
 
@@ -47,10 +53,32 @@ def _widened(node: Node, types_of: TypesOf) -> Node:
         pairs = list(zip(part.columns, node.columns, strict=True))
         if all(own[c] == common[n] for c, n in pairs):
             parts.append(part)
+            continue
+        items = [(c, column(c) if own[c] == common[n] else _cast(c, common[n])) for c, n in pairs]
+        if isinstance(node, SetOperation) and node.sets:
+            assert isinstance(part, Aggregate)  # lowering has made it a set
+            parts.append(Aggregate(Project(part.input, tuple(items)), part.keys, ()))
         else:
-            items = [(c, column(c) if own[c] == common[n] else _cast(c, common[n])) for c, n in pairs]
             parts.append(Project(part, tuple(items)))
     return with_inputs(node, tuple(parts))
+
+
+def _require_in_as_equality(node: Join, types_of: TypesOf) -> None:
+    """IN (query) converts as `=` does: always under ANSI, else among numbers and of equal types."""
+    assert node.condition is not None
+    both = [e for e in node.condition.find_all(exp.EQ) if e.meta_get(OF_IN)]
+    if not both:
+        return
+    sides = [(f"side{i}", s.copy()) for i, s in enumerate(s for e in both for s in (e.this, e.expression))]
+    lax = exp.Add(this=exp.Literal.string("1"), expression=exp.Literal.number(1))  # a double without ANSI
+    types = types_of(Project(Join(node.left, node.right, "inner"), (*sides, ("lax", lax))))
+    for one, two in zip(sides[::2], sides[1::2], strict=True):
+        a, b = types[one[0]], types[two[0]]
+        if a != b and types["lax"] == "double" and not all(map(_NUMBER.fullmatch, (a, b))):
+            raise Unsupported(f"IN (query) that compares {a} with {b}")
+
+
+_NUMBER = re.compile(r"tinyint|smallint|int|bigint|float|double|decimal\(\d+,\d+\)")
 
 
 def _cast(name: str, type_: str) -> exp.Expr:

@@ -18,6 +18,7 @@ from freshview.delta.aggregates import TypesOf, case
 from freshview.errors import NotMaintainable
 from freshview.maintenance.moments import takes_moment
 from freshview.sql.binding import UNREADABLE
+from freshview.sql.fragments import Unsupported
 from freshview.sql.literals import may_be_moment
 from freshview.sql.tokens import tokenize
 
@@ -182,11 +183,17 @@ def with_tie_breaks(lowered: Lowered, types_of: TypesOf) -> Lowered:
 def _signs_of_zeros(node: Node, types_of: TypesOf) -> list[exp.Ordered]:
     """Terms that tell 0.0 from -0.0, which are equal but not the same row."""
     types = types_of(node)
+    without = next((types[c] for c in node.columns if _NO_ORDER.search(types[c])), None)
+    if without is not None:
+        raise Unsupported(f"an order of rows with a {without}")
     return [
         exp.Ordered(this=exp.cast(column(c), "string"), desc=False)
         for c in node.columns
         if re.search(r"\b(double|float)\b", types[c])
     ]
+
+
+_NO_ORDER = re.compile(r"\bmap<|\bvariant\b|\binterval\b(?! )|collate")  # or equal values that are not the same
 
 
 def _is_positional(call: exp.Expr) -> bool:
@@ -208,10 +215,12 @@ _BOUNDS = (("start", "start_side"), ("end", "end_side"))
 def _ordered(call: exp.Expr, ties: list[exp.Ordered]) -> exp.Expr:
     """A call whose order leaves no ties. Its frame must hold the same rows, or it would mean another thing."""
     kind, start, end = _frame(call)
-    from_start = any(isinstance(x, exp.First | exp.FirstValue) for x in call.walk())
+    first = any(isinstance(x, exp.First | exp.FirstValue) for x in call.walk())
+    known = call.find(exp.IgnoreNulls) is not None  # the first known value may be that of any row of the frame
+    from_start = first and not known and start in ("", _FROM_START) and end in ("", "CURRENT ROW", _TO_END)
     steady = not any(isinstance(x, _FRAMED) for x in call.walk()) or kind == "ROWS"
-    whole = start == "UNBOUNDED PRECEDING" and end == "UNBOUNDED FOLLOWING"
-    if not steady and not whole and not (from_start and start in ("", "UNBOUNDED PRECEDING")):
+    whole = start == _FROM_START and end == _TO_END
+    if not steady and not whole and not from_start:
         raise NotMaintainable(
             call.sql(dialect="spark"), "its frame ends among rows that tie: which of them it takes is not determined",
             "Say ROWS BETWEEN …, or use max_by or min_by.",
@@ -223,6 +232,7 @@ def _ordered(call: exp.Expr, ties: list[exp.Ordered]) -> exp.Expr:
     return call
 
 
+_FROM_START, _TO_END = "UNBOUNDED PRECEDING", "UNBOUNDED FOLLOWING"
 _FRAMED = (exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.NthValue)  # those that look at a frame
 
 

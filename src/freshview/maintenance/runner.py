@@ -153,8 +153,8 @@ class Runner:
 
 
 def _chosen(frame: Any, columns: Sequence[str], shown: str | None) -> Frame:
-    rows = frame.where(f"`{shown}`") if shown else frame
-    return rows.select(*(f"`{c}`" for c in columns))
+    rows = frame.where(quote(shown)) if shown else frame
+    return rows.select(*map(quote, columns))
 
 
 def _reading(scan: Scan) -> object:

@@ -10,6 +10,8 @@ from freshview.algebra.nodes import column, conjunction, conjuncts
 from freshview.errors import InvalidStatement
 from freshview.relation.schema import fold
 
+OF_IN = "in"  # marks an equality that stands for IN (query): Spark may convert its sides otherwise than those of `=`
+
 
 class Unsupported(Exception):
     """The construct has no algebra; the message is the reason."""
@@ -181,6 +183,13 @@ def renamer(names: Mapping[str, str]) -> Callable[[exp.Expr], exp.Expr]:
         return node
 
     return rename
+
+
+def without_limit_all(tree: exp.Expr) -> None:
+    """LIMIT ALL is no limit. Changes the tree."""
+    for limit in list(tree.find_all(exp.Limit)):
+        if isinstance(limit.expression, exp.Var) and limit.expression.name.upper() == "ALL":
+            limit.pop()
 
 
 def require_determinate(tree: exp.Expr) -> None:

@@ -65,11 +65,13 @@ def _grouping_sets(
     nulled = {c: select.lowering.fresh(c) for c in distinct}
     flags = [select.lowering.fresh("grouping") for _ in calls]
     place = select.lowering.fresh("set")
+    used = {columns[i] for chosen in sets for i in chosen}
+    nothing = {c: exp.Null() if c in used else _typed_null(c) for c in distinct}
     parts: list[Node] = []
     for number, chosen in enumerate(sets):
         inside = {columns[i] for i in chosen}
         items = list(same(base.columns))
-        items += [(nulled[c], column(c) if c in inside else exp.Null()) for c in distinct]
+        items += [(nulled[c], column(c) if c in inside else nothing[c]) for c in distinct]
         items += [(f, _grouping_value(c, inside, distinct)) for f, c in zip(flags, calls, strict=True)]
         items.append((place, exp.Literal.number(number)))
         parts.append(Project(base, tuple(items)))
@@ -80,29 +82,39 @@ def _grouping_sets(
     return keys, meaning
 
 
+def _typed_null(key: str) -> exp.Expr:
+    """A NULL of a key's type, where no set has the key itself."""
+    return exp.Case(ifs=[exp.If(this=exp.false(), true=column(key))])
+
+
 def _grouping(group: exp.Group, items: list[exp.Expr]) -> tuple[list[exp.Expr], list[tuple[int, ...]] | None]:
     """Key expressions, and the grouping sets as places among them (None: one set of all)."""
     if group.args.get("all"):
         return [e for e in items if not aggregates(e)], None
     parts = [*group.expressions]
-    for kind in ("rollup", "cube", "grouping_sets"):
+    for kind in ("rollup", "cube"):
         for part in group.args.get(kind) or ():  # GROUP BY a, b WITH ROLLUP is GROUP BY ROLLUP (a, b)
             parts = [*parts, part] if part.expressions else [type(part)(expressions=parts)]
-    keys = [p for p in parts if not isinstance(p, _SETS)]
-    sets: list[tuple[int, ...]] = [tuple(range(len(keys)))]
-    for part in parts:
-        if not isinstance(part, _SETS):
+    keys: list[exp.Expr] = []
+    sets: list[tuple[int, ...]] = [()]
+    suffix = group.args.get("grouping_sets") or []
+    if suffix and any(isinstance(p, _SETS) for p in parts):
+        raise Unsupported("grouping sets after grouping sets")
+    for part in (
+        *parts,
+        *suffix,
+    ):  # keys count in the order in which they are written: grouping_id() has a bit for each
+        choices = [_places(expressions, keys) for expressions in (_sets(part) if isinstance(part, _SETS) else [[part]])]
+        if suffix and part not in suffix:  # GROUP BY a, b GROUPING SETS (…) only declares a and b
             continue
-        choices = []
-        for expressions in _sets(part):
-            places = []
-            for expression in expressions:
-                if expression not in keys:
-                    keys.append(expression)
-                places.append(keys.index(expression))
-            choices.append(tuple(places))
-        sets = [tuple(dict.fromkeys(a + b)) for a in sets for b in choices]
-    return keys, sets if any(isinstance(p, _SETS) for p in parts) else None
+        sets = [tuple(dict.fromkeys(x + y)) for x in sets for y in choices]
+    return keys, sets if suffix or any(isinstance(p, _SETS) for p in parts) else None
+
+
+def _places(expressions: list[exp.Expr], keys: list[exp.Expr]) -> tuple[int, ...]:
+    """The places of expressions among the keys, to which new ones are added."""
+    keys += [e for e in dict.fromkeys(expressions) if e not in keys]
+    return tuple(keys.index(e) for e in expressions)
 
 
 _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)

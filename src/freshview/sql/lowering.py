@@ -50,6 +50,7 @@ from freshview.sql.fragments import (
     substituted,
     unaliased,
     with_windows_spelled_out,
+    without_limit_all,
 )
 from freshview.sql.generators import Generators, name_generators
 from freshview.sql.grouping import group_by
@@ -84,7 +85,7 @@ def lower(text: str, schemas: Mapping[str, Sequence[str]], names: Sequence[str] 
         outputs = tuple((c, name) for name, c in relation.outputs)
         lowered = Lowered(pruned(relation.node, {c for c, _ in outputs}), outputs)
     except IllegalTree as error:
-        raise Unsupported(f"a column of an outer query in this place ({error.cause})") from error
+        raise Unsupported("a column of an outer query, or a subquery, in this place") from error
     except UnknownColumn as error:
         raise Unsupported(f"{error} of an outer query in this place") from error
     except RecursionError as error:
@@ -98,6 +99,7 @@ def _resolved(text: str, known: Mapping[str, Mapping[str, str]]) -> exp.Expr:
     """The tree of a text, its columns qualified by the tables that have them."""
     try:
         tree = sqlglot.parse_one(text, read="spark")
+        without_limit_all(tree)
         refuse_bare_calls(tree, {c for columns in known.values() for c in columns})
         require_determinate(tree)
         refuse_misread(text, tree)
@@ -183,13 +185,15 @@ class Lowering:
         else:
             if distinct:  # EXCEPT and INTERSECT of sets
                 a, b = _distinct(a), _distinct(b)
-            node = SetOperation(a, b, "except" if isinstance(tree, exp.Except) else "intersect", names)
+            node = SetOperation(a, b, "except" if isinstance(tree, exp.Except) else "intersect", names, distinct)
         if distinct:
             node = _distinct(node)
         return Relation(node, [(n, c) for (n, _), c in zip(left.outputs, names, strict=True)])
 
     def _values(self, tree: exp.Values) -> Relation:
         rows = tuple(tuple(r.expressions if isinstance(r, exp.Tuple) else [r]) for r in tree.expressions)
+        if any(value.find(exp.Query, exp.Column) for row in rows for value in row):
+            raise Unsupported("VALUES over columns or subqueries")
         alias = tree.args.get("alias")
         given = [c.name for c in alias.columns] if alias is not None else []
         names = given or [f"col{i + 1}" for i in range(len(rows[0]))]
@@ -221,7 +225,7 @@ class Select:
         self.prepare(tree)
         relation = self.finish(tree)
         if self.correlated:
-            raise Unsupported(f"{self.correlated[0].sql(dialect='spark'):.60} over columns of an outer query")
+            raise Unsupported("a condition over columns of an outer query in this place")
         return relation
 
     def prepare(self, tree: exp.Select) -> None:
@@ -415,7 +419,8 @@ def _top(relation: Relation, tree: exp.Expr, keys: list[str]) -> Relation:
     ]
     terms += [exp.Ordered(this=column(c), desc=False) for _, c in relation.outputs]
     limit, offset = tree.args.get("limit"), tree.args.get("offset")
-    node = TopK(relation.node, tuple(terms), count(limit), count(offset) if offset is not None else 0)
+    first, skipped = (count(part) if part is not None else None for part in (limit, offset))
+    node = TopK(relation.node, tuple(terms), first, skipped or 0)
     return Relation(Project(node, same(c for _, c in relation.outputs)), relation.outputs)
 
 

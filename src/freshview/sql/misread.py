@@ -42,6 +42,9 @@ def refuse_misread(text: str, tree: exp.Expr) -> None:
     except UnsupportedError as error:
         raise Unsupported(f"a call that cannot be written back ({str(error).splitlines()[0]})") from error
     ours, theirs = (sqlglot.tokenize(t, read="spark") for t in (text, written))
+    if any(token.token_type == TokenType.PIPE_GT for token in ours):
+        raise Unsupported("the operator |>")
+    _refuse_windows_of_time(tree)
     for one, two in pairwise(ours):  # 'it''s' is it's to Spark, and two strings side by side here
         if one.token_type == two.token_type == TokenType.STRING and one.end + 1 == two.start:
             raise Unsupported("a string with doubled quotes (write \\' for a quote)")
@@ -58,13 +61,29 @@ def refuse_misread(text: str, tree: exp.Expr) -> None:
         raise Unsupported("the type TIME")
 
 
+def _refuse_windows_of_time(tree: exp.Expr) -> None:
+    """Calls that change which rows there are, or what GROUP BY means."""
+    for call in tree.find_all(exp.Anonymous):
+        if call.name.upper() in ("WINDOW", "SESSION_WINDOW", "WINDOW_TIME"):
+            raise Unsupported(f"the call of {call.name.lower()}(…)")
+
+
 def _refuse_other_precedence(tree: exp.Expr) -> None:
-    """Spark binds <<, &, ^ and | one after the other, and a comparison before IN, IS or LIKE; this parser does not."""
-    for node in tree.find_all(*_BITS, *_COMPARISONS):
-        kinds = _BITS if isinstance(node, _BITS) else _PREDICATES
-        for operand in (node.this, node.expression):
-            if isinstance(operand, kinds) and not (isinstance(node, _BITS) and type(operand) is type(node)):
-                raise Unsupported("a mixture of operators without brackets")
+    """Operators that this parser binds otherwise than Spark, where they stand side by side without brackets.
+
+    Spark binds <<, &, ^ and | one after the other, || as + and -, and a comparison before IN, IS or LIKE; comparisons
+    among themselves from left to right, whichever they are.
+    """
+    for node in tree.find_all(*_BITS, *_COMPARISONS, exp.DPipe):
+        left, right = node.this, node.expression
+        if isinstance(node, _BITS):
+            mixed = any(isinstance(o, _BITS) and type(o) is not type(node) for o in (left, right))
+        elif isinstance(node, exp.DPipe):
+            mixed = isinstance(left, _BITS) or isinstance(right, (*_BITS, exp.Add, exp.Sub))
+        else:
+            mixed = isinstance(left, _PREDICATES) or isinstance(right, (*_PREDICATES, *_COMPARISONS))
+        if mixed:
+            raise Unsupported("a mixture of operators without brackets")
 
 
 _BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift)

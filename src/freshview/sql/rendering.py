@@ -136,8 +136,9 @@ def _body(node: Node, inputs: list[str], source: Source) -> str:
             aliases = ", ".join(map(q, node.outputs))
             return f"SELECT * FROM {inputs[0]} LATERAL VIEW {outer}{text(node.generator)} g AS {aliases}"
         case TopK():
+            limit = f" LIMIT {node.limit}" if node.limit is not None else ""
             offset = f" OFFSET {node.offset}" if node.offset else ""
-            return f"SELECT * FROM {inputs[0]} ORDER BY {', '.join(map(text, node.order))} LIMIT {node.limit}{offset}"
+            return f"SELECT * FROM {inputs[0]} ORDER BY {', '.join(map(text, node.order))}{limit}{offset}"
     raise TypeError(type(node).__name__)
 
 

@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from freshview.algebra.nodes import Aggregate, Join, Project, column, conjunction, names_in, same
 from freshview.sql.fragments import (
+    OF_IN,
     Unsupported,
     aggregates,
     is_plain,
@@ -107,6 +108,7 @@ def _in(select: Select, tree: exp.In, negated: bool, kind: str) -> None:
         raise Unsupported("NOT IN over several columns")
     for needle, value in zip(needles, values, strict=True):
         equal: exp.Expr = exp.EQ(this=select.value(needle), expression=value)
+        equal.meta[OF_IN] = True
         conditions.append(exp.Coalesce(this=equal, expressions=[exp.true()]) if negated else equal)
     select.node = Join(select.node, node, kind, conjunction(conditions))
 
@@ -171,15 +173,44 @@ def _on_empty(item: exp.Expr) -> exp.Expr:
     """What an expression over aggregates is when there are no rows."""
     calls = aggregates(item)
     if item in calls:
-        return exp.Literal.number(0) if _is_count(item) else exp.Null()
-    if not any(map(_is_count, calls)) and all(isinstance(n, _STRICT) for n in _above(item, calls)):
+        return _of_nothing(item)
+    if all(isinstance(_of_nothing(c), exp.Null) for c in calls) and all(
+        isinstance(n, _STRICT) for n in _above(item, calls)
+    ):
         return exp.Null()  # NULL in, NULL out
     holder = exp.Paren(this=item.copy())
     for call in aggregates(holder):
-        call.replace(exp.Literal.number(0) if _is_count(call) else exp.Null())
+        call.replace(_of_nothing(call))
     return only(holder)
 
 
+def _of_nothing(call: exp.Expr) -> exp.Expr:
+    """What an aggregate gives of no rows, where that is known: NULL, 0, or an empty array."""
+    while isinstance(call, exp.Filter | exp.WithinGroup):
+        call = call.this
+    name = call.name.upper() if isinstance(call, exp.Anonymous) else ""
+    if isinstance(call, _COUNTS) or name in _COUNT_NAMES:
+        return exp.Literal.number(0)
+    if isinstance(call, exp.ArrayAgg | exp.ArrayUniqueAgg):
+        return exp.Array(expressions=[])
+    if isinstance(call, _UNKNOWN_OF_NOTHING) or name in _UNKNOWN_NAMES:
+        return exp.Null()
+    raise Unsupported(f"{call.sql(dialect='spark'):.60} in a scalar subquery, which may have no rows,")
+
+
+_COUNTS = (exp.Count, exp.CountIf, exp.ApproxDistinct, exp.RegrCount)
+_COUNT_NAMES = {"COUNT_IF", "REGR_COUNT"}
+_UNKNOWN_OF_NOTHING = (
+    exp.Sum, exp.Min, exp.Max, exp.Avg, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
+    exp.Corr, exp.CovarPop, exp.CovarSamp, exp.Skewness, exp.Kurtosis, exp.RegrSlope, exp.RegrIntercept, exp.RegrR2,
+    exp.RegrAvgx, exp.RegrAvgy, exp.RegrSxx, exp.RegrSxy, exp.RegrSyy, exp.Median, exp.Quantile, exp.PercentileCont,
+    exp.PercentileDisc, exp.LogicalAnd, exp.LogicalOr, exp.Any, exp.ArgMax, exp.ArgMin, exp.BitwiseAndAgg,
+    exp.BitwiseOrAgg, exp.BitwiseXorAgg, exp.Mode,
+)  # fmt: skip
+_UNKNOWN_NAMES = {
+    "ANY", "BIT_AND", "BIT_OR", "BIT_XOR", "BOOL_AND", "BOOL_OR", "EVERY", "KURTOSIS", "MEAN", "MODE", "PERCENTILE",
+    "SKEWNESS", "SOME", "STD", "TRY_AVG", "TRY_SUM",
+}  # fmt: skip
 _STRICT = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
 
 
@@ -187,8 +218,3 @@ def _above(item: exp.Expr, calls: list[exp.Expr]) -> list[exp.Expr]:
     """The parts of an expression that are not inside its aggregate calls."""
     inside = {id(n) for call in calls for n in call.walk()}
     return [n for n in item.walk() if id(n) not in inside]
-
-
-def _is_count(call: exp.Expr) -> bool:
-    call = call.this if isinstance(call, exp.Filter) else call
-    return isinstance(call, exp.Count | exp.CountIf | exp.ApproxDistinct)

@@ -51,20 +51,8 @@ def remember_using(tree: exp.Expr) -> None:
     """Note what joins compare and which COALESCE are the text's own, before the resolver. Changes the tree."""
     for part in tree.find_all(exp.Join):
         part.meta[_USING] = tuple(fold(identifier.name) for identifier in part.args.get("using") or ())
-        after_comma = [j for j in _before(part) if not (j.method or j.side or j.kind or j.args.get("on") or _names(j))]
-        if part.meta[_USING] and after_comma:  # `a, b JOIN c USING (k)` is `a, (b JOIN c USING (k))`
-            raise Unsupported("JOIN … USING after a comma")
     for call in tree.find_all(exp.Coalesce):
         call.meta[_WRITTEN] = True
-
-
-def _before(part: exp.Join) -> list[exp.Join]:
-    joins = part.parent.args.get("joins") or [] if part.parent is not None else []
-    return joins[: next((i for i, j in enumerate(joins) if j is part), 0)]
-
-
-def _names(part: exp.Join) -> list[exp.Expr]:
-    return part.args.get("using") or []
 
 
 def using_of(part: exp.Join) -> tuple[str, ...]:
