@@ -43,8 +43,11 @@ from freshview.sql.brackets import bracketed
 from freshview.sql.fragments import Unsupported
 from freshview.sql.plans import normal, optimised, renumbered
 
-# The session that proofs run in: plans are printed whole, and no code is generated for a few rows.
+# The session that proofs run in: plans are printed whole; for a few rows no code is generated, and nothing is sent
+# around, which would take jobs of its own.
 TRIAL = {
+    "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.optimizer.disableHints": "true",
+    "spark.sql.join.preferSortMergeJoin": "false",
     "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.debug.maxToStringFields": "100000", "spark.sql.maxPlanStringLength": "100000000",
 }  # fmt: skip
