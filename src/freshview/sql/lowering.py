@@ -110,7 +110,7 @@ def _resolved(text: str, known: Mapping[str, Mapping[str, str]]) -> exp.Expr:
         remember_spelling(tree)
         with_windows_spelled_out(tree)
         natural_as_using(tree, known)
-        remember_using(tree)
+        remember_using(text, tree)
         tree = qualify(tree, schema={n: dict(c) for n, c in known.items()}, dialect="spark", quote_identifiers=False)
         restore_spelling(tree)
     except (Unsupported, InvalidStatement, RecursionError):

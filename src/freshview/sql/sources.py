@@ -11,7 +11,7 @@ from sqlglot import exp
 from freshview.algebra.nodes import Generate, Join, Node, Project, Union, column, conjunction, same
 from freshview.relation.schema import fold
 from freshview.sql.fragments import Unsupported, factored, is_plain
-from freshview.sql.using import using_of
+from freshview.sql.using import may_be_comma, using_of
 
 if TYPE_CHECKING:
     from freshview.sql.lowering import Select
@@ -32,7 +32,7 @@ class Scope:
     parent: Scope | None
     sources: dict[str, dict[str, str]] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)  # columns that joins USING made one of two
-    crossed: bool = False  # a comma, or CROSS JOIN, stands between two of the sources
+    divided: bool = False  # a comma stands between two of the sources
 
     def find(self, table: str, name: str) -> str | None:
         scope: Scope | None = self
@@ -123,10 +123,10 @@ def join(select: Select, tree: exp.Join) -> None:
     using = using_of(tree)
     if tree.method:
         raise Unsupported(f"join {tree.sql(dialect='spark'):.60}")
-    if select.scope.crossed and (using or side in ("RIGHT", "FULL")):
+    if select.scope.divided and (using or side in ("RIGHT", "FULL")):
         # To Spark `a, b RIGHT JOIN c` is `a, (b RIGHT JOIN c)`. Of inner and left joins ON says what they concern.
         raise Unsupported("a RIGHT or FULL join, or one with USING, after a comma")
-    select.scope.crossed = select.scope.crossed or kind == "CROSS"
+    select.scope.divided = select.scope.divided or may_be_comma(tree)
     conditions: list[exp.Expr] = []
     if isinstance(tree.this, exp.Lateral):
         name, relation, conditions = _lateral(select, tree.this)

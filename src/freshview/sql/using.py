@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sqlglot import exp
+import sqlglot
+from sqlglot import TokenType, exp
 
 from freshview.relation.schema import fold
 from freshview.sql.fragments import Unsupported
 
 _USING = "using"
+_COMMA = "comma"
 _WRITTEN = "written"
 
 
@@ -47,12 +49,21 @@ def _joined(left: list[str] | None, right: list[str] | None, using: list[str]) -
     return list(dict.fromkeys([*using, *left, *right]))
 
 
-def remember_using(tree: exp.Expr) -> None:
+def remember_using(text: str, tree: exp.Expr) -> None:
     """Note what joins compare and which COALESCE are the text's own, before the resolver. Changes the tree."""
+    crosses = [part for part in tree.find_all(exp.Join) if part.kind.upper() == "CROSS"]
+    words = [token for token in sqlglot.tokenize(text, read="spark") if token.token_type == TokenType.CROSS]
+    for part in crosses if len(crosses) > len(words) else ():  # the parser takes a comma for CROSS JOIN
+        part.meta[_COMMA] = True
     for part in tree.find_all(exp.Join):
         part.meta[_USING] = tuple(fold(identifier.name) for identifier in part.args.get("using") or ())
     for call in tree.find_all(exp.Coalesce):
         call.meta[_WRITTEN] = True
+
+
+def may_be_comma(part: exp.Join) -> bool:
+    """Is a join written as a comma, as far as that can be told?"""
+    return bool(part.meta_get(_COMMA))
 
 
 def using_of(part: exp.Join) -> tuple[str, ...]:
