@@ -56,7 +56,7 @@ _MEANING = tuple(_PREFIX + key for key in (
 
 # How queries are run, stored and shown, and what cannot be set at run time. All others that are set are kept.
 _HARMLESS = re.compile(_PREFIX.replace(".", r"\.") + r"(?:(?:" + "|".join((
-    "adaptive", "addPartitionInBatch", "artifact", r"analyzer\.(?:canonicalization|maxIterations|singlePassResolver)",
+    "adaptive", "addPartitionInBatch", "artifact", r"analyzer\.(?:canonicalization|maxIterations)",
     "autoBroadcastJoinThreshold", "avro", "broadcastExchange", "broadcastTimeout", "bucketing", "cache",
     "cartesianProductExec", "catalog", "catalogImplementation", "cbo", "classic", "cli", "codegen", "columnVector",
     "connect", "csv", "dataframeCache", "dataFrameQueryContext", "dataSource", r"datetime\.java8API", "debug",
@@ -67,7 +67,7 @@ _HARMLESS = re.compile(_PREFIX.replace(".", r"\.") + r"(?:(?:" + "|".join((
     r"legacy\.(?:sessionInitWithConfigDefaults|execution|parquet|bucketedTableScan)", "lightweightPlanChangeValidation",
     "limit", "maven", "maxBroadcastTableSize", "maxConcurrentOutputFileWriters", "maxMetadataStringLength",
     "maxPlanStringLength", "maxSinglePartitionBytes", "metadataCacheTTLSeconds", "nameResolutionLog",
-    "objectHashAggregate", "optimizer", "orc", "parquet",
+    "objectHashAggregate", r"optimizer(?!\.decorrelate)", "orc", "parquet",
     r"parser\.(?:manageParserCaches|parserDfaCacheFlushRatio|parserDfaCacheFlushThreshold)", "pipelines",
     "planChangeLog", "planChangeValidation", "planner", "pyspark", "python", "queryExecutionListeners", "redaction",
     "repl", "requireAllClusterKeysForCoPartition", "requireAllClusterKeysForDistribution", "resultQueryStage",
