@@ -65,15 +65,18 @@ def write_failures(path: Path, tally: Tally) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         for failure in tally.wrong:
-            file.write(_told("Wrong", failure))
+            file.write(_told(failure))
         for failure in tally.manners:
-            file.write(_told("Error of another kind", failure))
+            file.write(
+                f"\n## Error of another kind: {failure.batch.kind}, seed {failure.batch.seed}, {failure.moment}\n\n"
+                f"{failure.difference}\n\n```sql\n{failure.definition.text}\n```\n"
+            )
 
 
-def _told(what: str, failure: Failure) -> str:
+def _told(failure: Failure) -> str:
     imports = "\n".join(IMPORTS)
     return (
-        f"\n## {what}: {failure.batch.kind}, seed {failure.batch.seed}\n\n"
+        f"\n## Wrong: {failure.batch.kind}, seed {failure.batch.seed}\n\n"
         f"{failure.moment}, {failure.definition.label}\n\n"
         f"{failure.difference}\n\n```sql\n{failure.definition.text}\n```\n\n```python\n{imports}\n\n\n{as_test(failure)}\n```\n"
     )

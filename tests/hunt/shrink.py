@@ -30,7 +30,7 @@ def shrink(spark: SparkSession, failure: Failure, seconds: float = 40.0) -> Fail
         return next(iter(found.wrong), None)
 
     best = _first(fails, _without_history(failure)) or failure
-    for step in (_without_tables, _shorter, _fewer_rows):
+    for step in (_without_tables, _shorter, _without_columns, _fewer_rows):
         best = _greedy(fails, best, step)
     return best
 
@@ -61,10 +61,36 @@ def _without_history(failure: Failure) -> Iterator[Batch]:
     yield batch
 
 
+def _words(batch: Batch) -> set[str]:
+    """All names in the texts of a batch."""
+    definition = batch.definitions[0]
+    conditions = [c.condition for changes in batch.rounds for c in changes]
+    return set(re.findall(r"\w+", " ".join([definition.text, *(t for _, t in definition.below), *conditions]).lower()))
+
+
+def _without_columns(batch: Batch) -> Iterator[Batch]:
+    """Without the columns that no text names."""
+    words = _words(batch)
+    places = {t.name: [i for i, c in enumerate(t.columns) if not i or c.name.lower() in words] for t in batch.tables}
+    if all(len(places[t.name]) == len(t.columns) for t in batch.tables):
+        return
+
+    def cut(name: str, rows: Iterable[Row]) -> list[Row]:
+        return [tuple(row[i] for i in places[name]) for row in rows]
+
+    yield replace(
+        batch,
+        tables=[replace(t, columns=tuple(t.columns[i] for i in places[t.name])) for t in batch.tables],
+        start={name: cut(name, rows) for name, rows in batch.start.items()},
+        rounds=[
+            [replace(c, inserted=tuple(cut(c.table, c.inserted))) for c in changes] for changes in batch.rounds
+        ],
+    )  # fmt: skip
+
+
 def _without_tables(batch: Batch) -> Iterator[Batch]:
     """Without the tables that no text names."""
-    definition = batch.definitions[0]
-    words = set(re.findall(r"\w+", " ".join([definition.text, *(t for _, t in definition.below)]).lower()))
+    words = _words(batch)
     kept = [t for t in batch.tables if t.name in words]
     if len(kept) < len(batch.tables):
         names = {t.name for t in kept}
