@@ -247,7 +247,10 @@ def _differs(expected: pa.Table, found: pa.Table) -> bool:
         return True
     alike = found.rename_columns(expected.column_names).cast(expected.schema)
     signed = [t.append_column(WEIGHT, pa.array([w] * t.num_rows, pa.int32())) for t, w in ((expected, 1), (alike, -1))]
-    difference = beyond_tolerance(pa.concat_tables(signed))
+    try:
+        difference = beyond_tolerance(pa.concat_tables(signed))
+    except (OverflowError, ValueError) as error:  # a date that Python does not know: nothing can be said of these rows
+        raise Fails(told(error)) from error
     return bool(difference.missing_rows or difference.extra_rows)
 
 
