@@ -15,6 +15,7 @@ from tests import java
 import freshview
 from freshview import Warehouse
 from freshview.bench.postgres_server import Server, server_tools
+from freshview.maintenance import reading
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,6 +76,13 @@ def spark() -> Iterator[SparkSession]:
         session = sessions.obtain_session()
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def selftest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views of tests are compared with plain Spark anyway: only tests about the reading of texts have them test it."""
+    if request.node.get_closest_marker("selftest") is None:
+        monkeypatch.setattr(reading, "SELFTEST", "off")
 
 
 @pytest.fixture

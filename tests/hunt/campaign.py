@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.hunt import spark as sessions
+from tests.hunt.batch import Definition
 from tests.hunt.kinds import KINDS
-from tests.hunt.run import Tally, run_batch
+from tests.hunt.run import Failure, Tally, run_batch
 from tests.hunt.shrink import shrink
 
 if TYPE_CHECKING:
@@ -42,8 +43,13 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[tuple[str, s
         turn = number // plan.processes
         kind = plan.kinds[(turn + plan.place) % len(plan.kinds)]
         seed = f"{plan.seed}/{number}"
-        batch = KINDS[kind](session, seed, min(plan.size, plan.definitions))
-        tally = run_batch(session, replace(batch, selftest=plan.selftest))
+        batch = replace(KINDS[kind](session, seed, min(plan.size, plan.definitions)), selftest=plan.selftest)
+        try:
+            tally = run_batch(session, batch)
+        except Exception as error:  # of the tables or their changes, under a setting; other batches go on
+            tally = Tally(
+                manners=[Failure(replace(batch, definitions=[Definition("")]), "the whole batch", repr(error))]
+            )
         if plan.shrink_seconds:
             budget = max(0, _SHRUNK - shrunk)
             shrunk += len(tally.wrong[:budget])

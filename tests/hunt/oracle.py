@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructField, StructType, _parse_datatype_string
-from tests.hunt.tables import Row, State, Table
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+from tests.hunt.tables import Row, State, Table, arrow_type
 from tests.hunt.values import Answer, answer_of
 from tests.spark.sessions import apart
 
@@ -58,9 +59,8 @@ def spark_schema(table: Table) -> StructType:
     """Spark's schema of a table. CHAR and VARCHAR are strings with the mark that Spark gives them in its catalog."""
     fields = []
     for column in table.columns:
-        if column.type.startswith(("char(", "varchar(")):
-            mark = {"__CHAR_VARCHAR_TYPE_STRING": column.type}
-            fields.append(StructField(column.name, _parse_datatype_string("string"), True, mark))
-        else:
-            fields.append(StructField(column.name, _parse_datatype_string(column.type), True))
+        is_marked = column.type.startswith(("char(", "varchar("))
+        mark = {"__CHAR_VARCHAR_TYPE_STRING": column.type} if is_marked else None
+        kind = from_arrow_type(arrow_type(column.type), prefer_timestamp_ntz=True)
+        fields.append(StructField(column.name, kind, True, mark))
     return StructType(fields)

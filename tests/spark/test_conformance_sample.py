@@ -11,7 +11,7 @@ from sqlglot import exp
 from freshview import Warehouse
 from freshview.bench.conformance import benchmark, change, create, judge, load, named_apart, without_order
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.selftest]
 
 SAMPLES = {
     "tpch": (6, 22),  # a filter and a sum; NOT EXISTS and a scalar subquery

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.spark.sessions import Rows, on_a_quiet_machine, rows
+from tests.spark.sessions import on_a_quiet_machine, rows
 
 import freshview
 from freshview import Warehouse

@@ -23,6 +23,7 @@ from freshview.maintenance import reading, selftest, verdict, work
 from freshview.maintenance.verdict import PROPERTY, Verdict
 from freshview.sql import lowering
 
+pytestmark = [pytest.mark.spark, pytest.mark.selftest]
 EARLIER = "an earlier version"
 LEFT = "SELECT t.k, t.v, u.w FROM t LEFT JOIN u ON t.k = u.k"
 

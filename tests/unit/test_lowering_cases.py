@@ -80,7 +80,6 @@ def test_what_has_no_rule_is_left_to_spark(case: str) -> None:
         "SELECT count(DISTINCT (a, b)) AS n FROM t", "SELECT (a, b) IN ((1, 2)) AS x FROM t",
         "SELECT a FROM t WHERE (a, b) IN (SELECT a, b FROM t)", "SELECT a FROM t LIMIT ALL",
         "SELECT x.a FROM t x CROSS JOIN t y RIGHT JOIN t z ON y.a = z.a",
-        "SELECT x.a FROM t x CROSS JOIN t y RIGHT JOIN t z ON y.a = z.a",
     ],
 )  # fmt: skip
 def test_what_looks_alike_is_lowered(definition: str) -> None:

@@ -51,7 +51,14 @@ TRIAL = {
     "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.debug.maxToStringFields": "100000", "spark.sql.maxPlanStringLength": "100000000",
 }  # fmt: skip
+SELFTEST = "on"  # where a view does not say
+
 Progress = Callable[[str], None]
+
+
+def wants_selftest(properties: Mapping[str, str]) -> bool:
+    """Is a view with these properties to be tested where its plan does not prove it?"""
+    return properties.get("selftest", SELFTEST).lower() != "off"
 
 
 class _Differs(Exception):

@@ -52,7 +52,7 @@ from freshview.maintenance.policies import (
     mode_in,
     policy_of,
 )
-from freshview.maintenance.reading import TRIAL, Reader
+from freshview.maintenance.reading import TRIAL, Reader, wants_selftest
 from freshview.maintenance.relevance import Matching, Relevance
 from freshview.maintenance.runner import Frame, Runner
 from freshview.maintenance.span import Point, Span, in_memory
@@ -259,7 +259,7 @@ class ViewKeeper:
         runner = self._runner({**settings, **TRIAL}, small=True)
         strict = all(settings.get(key, "true").lower() == "true" for key in _STRICT)
         reader = Reader(definition, runner, schemas, strict)
-        verdict = reader.verdict(selftest=properties.get("selftest", "on").lower() != "off", progress=progress)
+        verdict = reader.verdict(selftest=wants_selftest(properties), progress=progress)
         if verdict.kind == RECOMPUTED and definition.form is not None:
             definition = unread(
                 definition.text, definition.sources, definition.columns, definition.names, definition.refresh,

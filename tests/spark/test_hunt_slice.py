@@ -1,0 +1,24 @@
+"""A slice of the hunt with fixed seeds: a few definitions of each kind, none of which is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.hunt.kinds import KINDS
+from tests.hunt.run import run_batch
+from tests.hunt.shrink import as_test
+from tests.hunt.spark import be_quiet
+
+pytestmark = [pytest.mark.spark, pytest.mark.selftest]
+
+_SIZES = {"functions": 10, "grammar": 8, "types": 12, "settings": 8}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_views_of_random_definitions_equal_spark(spark: SparkSession, kind: str) -> None:
+    """After CREATE and after each round of changes; `make hunt` looks at thousands."""
+    be_quiet()
+    tally = run_batch(spark, KINDS[kind](spark, "slice", _SIZES[kind]))
+    assert not tally.wrong, "\n\n".join(map(as_test, tally.wrong))
+    assert not tally.manners, "\n".join(f"{f.definition.text}\n  {f.difference}" for f in tally.manners)
+    assert tally.lowered
