@@ -23,15 +23,18 @@ TABLES = {
     "a": "id INT, k INT, v INT, arr ARRAY<INT>, m MAP<STRING, INT>, st STRUCT<X: INT, y: STRING>, s STRING, d DOUBLE",
     "b": "id INT, k INT, w BIGINT, s STRING",
     "c": "id INT, k INT, z STRING",
+    "e": "id INT, k CHAR(3), v INT",
 }
 ROWS = {
     "a": (
         "(1, 1, 10, array(1, 2), map('K', 1, 'k', 2), named_struct('X', 1, 'y', 'p'), '1', 0.0),"
         "(2, 1, 20, array(3), map('K', 3), named_struct('X', 2, 'y', 'q'), '01', -0.0),"
-        "(3, 2, NULL, array(), map(), NULL, '2', 1.5), (4, NULL, 40, NULL, NULL, named_struct('X', 3, 'y', NULL), NULL, NULL)"
+        "(3, 2, NULL, array(), map(), NULL, '2', 1.5),"
+        "(4, NULL, 40, NULL, NULL, named_struct('X', 3, 'y', NULL), NULL, NULL)"
     ),
     "b": "(1, 1, 100, '1'), (2, 3, 9007199254740993, 'x'), (3, 3, NULL, '02'), (4, NULL, 7, NULL)",
     "c": "(1, 2, 'two'), (2, 3, 'three'), (3, 4, 'four'), (4, 1, 'one')",
+    "e": "(1, 'a', 1), (2, 'b', 2), (3, 'c', 3), (4, NULL, 4)",
 }
 STEPS = {
     "changed": (
@@ -42,8 +45,11 @@ STEPS = {
         "DELETE FROM b WHERE k = 1",
         "INSERT INTO b VALUES (5, 2, 9007199254740992, '2'), (6, 4, 1, '4')",
         "UPDATE c SET k = 1 WHERE id = 1",
+        "UPDATE e SET k = 'a' WHERE id = 3",
+        "INSERT INTO e VALUES (5, 'a', 5), (6, 'b', 6)",
+        "DELETE FROM e WHERE id = 2",
     ),
-    "emptied": ("DELETE FROM a", "DELETE FROM b", "DELETE FROM c"),
+    "emptied": ("DELETE FROM a", "DELETE FROM b", "DELETE FROM c", "DELETE FROM e"),
     "filled": tuple(f"INSERT INTO {name} VALUES {rows}" for name, rows in ROWS.items()),
 }
 CASES = {
@@ -168,6 +174,13 @@ CASES = {
         "SELECT id, rank() OVER w AS r, cume_dist() OVER w AS c, percent_rank() OVER w AS p, sum(v) OVER w AS s,"
         " count(v) OVER w AS n FROM a WINDOW w AS (PARTITION BY k ORDER BY d)"
     ),
+    # CHAR(n), which Spark pads where it compares columns
+    "char in having": "SELECT k, count(*) AS n FROM e GROUP BY k HAVING k = 'a'",
+    "char above groups": "SELECT k, n FROM (SELECT k, count(*) AS n FROM e GROUP BY k) x WHERE k = 'a'",
+    "char in an item": "SELECT k, k = 'a' AS q, k IN ('a', 'b') AS r, sum(v) AS s FROM e GROUP BY k",
+    "char in a rollup": "SELECT k, k = 'a' AS q, count(*) AS n FROM e GROUP BY ROLLUP (k)",
+    "char above distinct": "SELECT k FROM (SELECT DISTINCT k FROM e) x WHERE k = 'a'",
+    "char in a full join": "SELECT x.v, y.v AS w, x.k = 'a' AS q FROM e x FULL JOIN e y ON x.k = y.k AND x.id < y.id",
     # names
     "a name with a backtick": "SELECT id AS `i``d`, k AS `a.b` FROM a",
 }  # fmt: skip

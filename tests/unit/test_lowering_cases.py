@@ -175,6 +175,18 @@ def test_in_over_two_types_is_an_equality_under_ansi_only(lax: str, lowered: boo
             coerced(tree, types_of)
 
 
+def test_in_over_char_columns_is_left_to_spark() -> None:
+    """`=` pads the shorter one, IN (query) does not."""
+    tree = lower("SELECT id FROM a WHERE s IN (SELECT z FROM c)", TABLES)
+
+    def types_of(node: Node) -> dict[str, str]:
+        return dict.fromkeys(node.columns, "string")
+
+    coerced(tree, types_of, {("a", "s")})
+    with pytest.raises(Unsupported, match="CHAR"):
+        coerced(tree, types_of, {("a", "s"), ("c", "z")})
+
+
 def _with_ties(call: str, type_: str = "int") -> Lowered:
     def types_of(node: Node) -> dict[str, str]:
         return dict.fromkeys(node.columns, type_)

@@ -35,6 +35,11 @@ _SPARE = 13  # digits beyond the result's that a quotient needs, see _decimal_qu
 _BEST = ("min", "max")
 
 
+def one_image(type_: str) -> bool:
+    """Are equal values of a type the same bits?"""
+    return _ONE_IMAGE.fullmatch(type_) is not None
+
+
 @dataclass(frozen=True)
 class Part:
     """A hidden column: the count, sum, minimum or maximum of an argument (None: of the rows)."""
@@ -242,7 +247,7 @@ class _Building:
         elif kind == "count":
             self.results.append((name, column(self._known(argument))))
         elif kind in _BEST:
-            if not _ONE_IMAGE.fullmatch(self._types[name]):
+            if not one_image(self._types[name]):
                 return False
             self.results.append((name, column(self._part(kind, argument))))
         else:

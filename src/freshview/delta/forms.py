@@ -33,7 +33,7 @@ from freshview.algebra.nodes import (
     same,
 )
 from freshview.algebra.traversal import bottom_up, relations, rewrite
-from freshview.delta.aggregates import State, TypesOf, case, state_of, stored
+from freshview.delta.aggregates import State, TypesOf, case, one_image, state_of, stored
 from freshview.delta.derive import at_version, derive, null_safe, weighted
 
 STORED = "\0stored"  # the relation name under which a delta plan reads the view's own rows
@@ -277,7 +277,9 @@ def _in_one_pass(form: Form, lowered: Lowered, joined: Join, types: Mapping[str,
     both = Filter(Generate(joined, signs, (WEIGHT,)), exp.or_(comes.copy(), there))
     read = (*form.visible, *((form.shown,) if form.shown else ()))
     old = tuple(map(stored, read))
-    keys = tuple((k, chosen(column(k), s)) for k, s in form.keys)
+    # A stored key that equals the group's is the same bits, but for doubles and the like. A CASE would be right for all
+    # types, but it hides from Spark that a key is a CHAR(n), and how to compare it.
+    keys = tuple((k, column(k) if one_image(types[s]) else chosen(column(k), s)) for k, s in form.keys)
     parts = tuple((p.name, chosen(p.merged(types[p.name]), p.name)) for p in state.parts)
     living = _alive(root, state, Project(both, (*keys, *parts, *same((*old, WEIGHT)))))
     full = _from_state(form, lowered, living, (*old, WEIGHT))

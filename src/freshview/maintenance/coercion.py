@@ -10,6 +10,7 @@ comparison converts keys of several groups to one value, the groups would each a
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from sqlglot import exp
 
@@ -25,21 +26,21 @@ from freshview.algebra.nodes import (
     column,
     equalities,
 )
-from freshview.algebra.traversal import bottom_up, rewrite, with_inputs
+from freshview.algebra.traversal import bottom_up, rewrite, scans, with_inputs
 from freshview.delta.aggregates import TypesOf
 from freshview.sql.fragments import OF_IN, Unsupported
 
 _INTEGERS = {"tinyint", "smallint", "int", "bigint"}
 
 
-def coerced(lowered: Lowered, types_of: TypesOf) -> Lowered:
-    """The tree with what Spark converts silently made plain."""
+def coerced(lowered: Lowered, types_of: TypesOf, chars: Collection[tuple[str, str]] = ()) -> Lowered:
+    """The tree with what Spark converts silently made plain. `chars` are the (relation, column) pairs of type CHAR."""
     found = rewrite(lowered.node, lambda node: _widened(node, types_of))
     for node in bottom_up(found):
         if isinstance(node, Join) and node.kind == "left":
             _require_one_group(node, types_of)
         if isinstance(node, Join) and node.condition is not None:
-            _require_in_as_equality(node, types_of)
+            _require_in_as_equality(node, types_of, chars)
     return Lowered(found, lowered.outputs)
 
 
@@ -63,12 +64,17 @@ def _widened(node: Node, types_of: TypesOf) -> Node:
     return with_inputs(node, tuple(parts))
 
 
-def _require_in_as_equality(node: Join, types_of: TypesOf) -> None:
-    """IN (query) converts as `=` does: always under ANSI, else among numbers and of equal types."""
+def _require_in_as_equality(node: Join, types_of: TypesOf, chars: Collection[tuple[str, str]]) -> None:
+    """IN (query) converts as `=` does: always under ANSI, else among numbers and of equal types.
+
+    Not so CHAR columns: `=` pads the shorter one, IN (query) compares them as they are.
+    """
     assert node.condition is not None
     both = [e for e in node.condition.find_all(exp.EQ) if e.meta_get(OF_IN)]
     if not both:
         return
+    if all(any((s.relation, c) in chars for s in scans(side) for c, _ in s.fields) for side in node.inputs):
+        raise Unsupported("IN (query) over CHAR columns")
     sides = [(f"side{i}", s.copy()) for i, s in enumerate(s for e in both for s in (e.this, e.expression))]
     lax = exp.Add(this=exp.Literal.string("1"), expression=exp.Literal.number(1))  # a double without ANSI
     types = types_of(Project(Join(node.left, node.right, "inner"), (*sides, ("lax", lax))))

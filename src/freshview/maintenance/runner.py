@@ -81,7 +81,7 @@ class Runner:
         best; else by the tree of the stored form."""
         form = definition.form
         if form is None or (definition.as_written and form.stored == definition.names and form.shown is None):
-            then = {n: f.select(*(f"`{c}`" for c in definition.columns[n])) for n, f in frames.items()}
+            then = {n: f.select(*map(quote, definition.columns[n])) for n, f in frames.items()}
             return self.original(definition.text, then)
         return self.run(form.tree, lambda s: frames[s.relation])
 
