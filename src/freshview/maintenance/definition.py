@@ -81,7 +81,7 @@ def analyse(
     obstacles: list[tuple[Node, str]] = []
     reason = ""
     try:
-        plain = coerced(lower(text, columns, names), types_of)
+        plain = coerced(lower(text, columns, names), types_of, _char_columns(sources))
         lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
         form = choose_form(lowered, names, types_of)
         types = dict(types_of(form.tree))
@@ -122,6 +122,11 @@ def _require_incremental(definition: Definition) -> None:
             "view", f"it would have to be recomputed: {definition.hindrance}",
             "Rewrite it, or leave 'refresh' at 'auto'.",
         )  # fmt: skip
+
+
+def _char_columns(sources: Mapping[str, Relation]) -> set[tuple[str, str]]:
+    """The (relation, column) pairs of type CHAR: Spark compares those with padding, here and there."""
+    return {(n, c.name) for n, r in sources.items() for c in r.schema.columns if c.type.kind == "char"}
 
 
 def _has_top(lowered: Lowered) -> bool:
