@@ -52,5 +52,8 @@ class Verdict:
 
     @staticmethod
     def of(properties: Mapping[str, str]) -> Verdict | None:
-        """The verdict among a view's properties; None if it was never asked for."""
-        return Verdict(**json.loads(properties[PROPERTY])) if PROPERTY in properties else None
+        """The verdict among a view's properties; None if it was never asked for, or says what is not known here."""
+        try:
+            return Verdict(**json.loads(properties[PROPERTY])) if PROPERTY in properties else None
+        except (ValueError, TypeError):
+            return None
