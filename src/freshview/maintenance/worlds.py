@@ -46,7 +46,7 @@ class Profile:
     small: bool = False  # numbers above 0 only, so that little fails
 
 
-_NUMBERS_AS_TEXT = ("1", "2", "10", "-3", "0", "7")
+_NUMBERS_AS_TEXT = ("1", " 1", "01", "2", "10", "-3", "0", "1.0")
 _DATES_AS_TEXT = ("2024-03-01", "2024-02-29", "2023-12-31", "1999-01-01", "2024-03-02", "2024-01-01")
 _JSON = ('{"a":1,"b":"x"}', '{"a":2}', "[1,2]", "{}", '{"A":3}', '{"a":null}')
 
