@@ -7,16 +7,13 @@ import multiprocessing
 import queue
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from tests.hunt.campaign import Plan, hunt
+from tests.hunt.campaign import Plan, Result, hunt, work
 from tests.hunt.kinds import KINDS
 from tests.hunt.report import lines_of, summary, write_failures, write_section
 from tests.hunt.run import Tally
-
-_WAIT = 900.0  # seconds within which some process has a batch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,44 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(t.wrong for t in tallies.values()) else 0
 
 
-def _results(plans: Sequence[Plan]) -> Any:
+def _results(plans: Sequence[Plan]) -> Iterator[Result]:
     """What comes of the batches of all plans, as they end."""
     if len(plans) == 1:
         yield from hunt(plans[0])
         return
     context = multiprocessing.get_context("spawn")
-    results: Any = context.Queue()
-    workers = [context.Process(target=_work, args=(plan, results)) for plan in plans]
+    results: multiprocessing.Queue[Result | str] = context.Queue()
+    workers = [context.Process(target=work, args=(plan, results)) for plan in plans]
     for worker in workers:
         worker.start()
-    running = len(workers)
-    while running:
+    while True:
+        were_alive = any(worker.is_alive() for worker in workers)
         try:
-            found = results.get(timeout=_WAIT)
+            found = results.get(timeout=2.0)
         except queue.Empty:
-            print("a process has stopped", file=sys.stderr)
-            break
-        if found is None:
-            running -= 1
-        elif isinstance(found, str):
-            print(found, file=sys.stderr)
-        else:
-            yield found
-    for worker in workers:
-        worker.join(30)
-        if worker.is_alive():
-            worker.terminate()
-
-
-def _work(plan: Plan, results: Any) -> None:
-    try:
-        for found in hunt(plan):
-            results.put(found)
-    except Exception as error:
-        results.put(f"process {plan.place}: {type(error).__name__}: {error}")
-        raise
-    finally:
-        results.put(None)
+            if not were_alive:
+                break
+            continue
+        if isinstance(found, str):
+            raise SystemExit(found)
+        yield found
 
 
 if __name__ == "__main__":

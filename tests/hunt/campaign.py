@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.hunt import spark as sessions
 from tests.hunt.batch import Definition
@@ -15,6 +15,8 @@ from tests.hunt.shrink import shrink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Result = tuple[str, str, Tally]  # kind and seed of a batch, and what came of it
 
 _SHRUNK = 12  # failures of a process that are made smaller; after so many, what they have in common is known
 
@@ -34,7 +36,7 @@ class Plan:
     selftest: bool = True
 
 
-def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[tuple[str, str, Tally]]:
+def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[Result]:
     """Kind, seed and outcome of batch after batch, until there were enough definitions or seconds."""
     end = time.monotonic() + plan.seconds
     session = sessions.start() if spark is None else spark
@@ -57,3 +59,13 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[tuple[str, s
         seen += tally.definitions
         number += plan.processes
         yield kind, seed, tally
+
+
+def work(plan: Plan, results: Any) -> None:
+    """Hunt in a process of its own, and put what comes of each batch into a queue; an error as a text."""
+    try:
+        for found in hunt(plan):
+            results.put(found)
+    except Exception as error:
+        results.put(f"process {plan.place}: {type(error).__name__}: {error}")
+        raise
