@@ -11,7 +11,7 @@ from tests.hunt.spark import be_quiet
 
 pytestmark = [pytest.mark.spark, pytest.mark.selftest]
 
-_SIZES = {"functions": 8, "grammar": 8, "types": 12, "settings": 8}
+_SIZES = {"functions": 6, "grammar": 5, "types": 6, "settings": 4}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 import tempfile
 import time
@@ -259,9 +260,11 @@ def write(path: Path, results: dict[str, list[Verdict]], seed: int) -> None:
             sizes = [v.rows, v.changed, f"{v.create_seconds:.1f}", f"{v.maintain_seconds:.1f}"]
             lines.append(f"| {' | '.join(map(str, [v.number, *marks, *sizes]))} | {v.note.replace('|', '/')} |")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
+    kept = _HUNT.search(path.read_text()) if path.exists() else None  # what `make hunt` has written there
+    path.write_text("\n".join([*lines, *(["", kept[0]] if kept else [])]) + "\n")
 
 
+_HUNT = re.compile("<!-- hunt -->.*<!-- /hunt -->", re.DOTALL)
 _COUNTED = ("accepted", "incremental", "exact", "rows", "changed")
 
 
