@@ -329,6 +329,7 @@ class Warehouse:
           frontier: CSN 1
           ...
           maintained: incrementally
+          reading: proven by plan
           operators:
             project orders.id, orders.amount  <- linear: row by row, applied to the change
               filter orders.amount > 10  <- linear: row by row, applied to the change
