@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.sessions import Rows, apart
+from tests.spark.sessions import Rows, apart, rows, setting
 
 import freshview
 from freshview import Warehouse
@@ -170,6 +170,14 @@ CASES = {
         "SELECT id, first_value(v) IGNORE NULLS OVER (PARTITION BY k ORDER BY d"
         " ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) IS NULL AS f FROM a"
     ),
+    "windows over equal rows": (
+        "SELECT j, lag(j) OVER w AS l, row_number() OVER w AS r, ntile(2) OVER w AS t FROM (SELECT id * 0 AS j FROM a) x"
+        " WINDOW w AS (PARTITION BY j + 1 ORDER BY j)"
+    ),
+    "the first of equal rows": (
+        "SELECT j, lag(j) OVER w AS l FROM (SELECT id * 0 AS j FROM a) x"
+        " WINDOW w AS (PARTITION BY j ORDER BY j) QUALIFY row_number() OVER w = 1"
+    ),
     "ranks": (
         "SELECT id, rank() OVER w AS r, cume_dist() OVER w AS c, percent_rank() OVER w AS p, sum(v) OVER w AS s,"
         " count(v) OVER w AS n FROM a WINDOW w AS (PARTITION BY k ORDER BY d)"
@@ -258,3 +266,34 @@ def test_a_view_equals_its_text(kept: Kept, name: str) -> None:
         raise kept.failed[name]
     for step, (ours, theirs) in kept.given[name].items():
         assert ours == theirs, step
+
+
+LAX = {"spark__sql__ansi__enabled": "false", "spark__sql__decimalOperations__allowPrecisionLoss": "false"}
+
+
+def test_averages_of_long_decimals_have_room_for_all_digits(swh: Warehouse, spark: SparkSession) -> None:
+    with setting(spark, **LAX):
+        swh.sql("CREATE TABLE n (id INT, k INT, x DECIMAL(20, 0), PRIMARY KEY (id))")
+        swh.sql("INSERT INTO n VALUES (1, 1, 99999999999999999999), (2, 1, 99999999999999999997), (3, 2, 1)")
+        query = "SELECT k, avg(x) AS m FROM n GROUP BY k"
+        swh.sql(f"CREATE MATERIALIZED VIEW v {UNTESTED} AS {query}")
+        for statement in ("INSERT INTO n VALUES (4, 1, 99999999999999999990), (5, 2, 2)", "DELETE FROM n WHERE id = 1"):
+            swh.sql(statement)
+            assert rows(swh, "SELECT * FROM v") == rows(swh, query)
+
+
+def test_in_without_ansi_converts_to_strings(swh: Warehouse, spark: SparkSession) -> None:
+    with setting(spark, **LAX):
+        swh.sql("CREATE TABLE n (id INT, k INT, s STRING, PRIMARY KEY (id))")
+        swh.sql("INSERT INTO n VALUES (1, 1, '01'), (2, 2, '2'), (3, 3, 'x')")
+        queries = (
+            "SELECT id FROM n WHERE k IN (SELECT s FROM n)",
+            "SELECT id FROM n WHERE s NOT IN (SELECT k FROM n)",
+            "SELECT s AS x FROM n EXCEPT SELECT k FROM n",
+        )
+        for place, query in enumerate(queries):
+            swh.sql(f"CREATE MATERIALIZED VIEW {view(place)} {UNTESTED} AS {query}")
+        for statement in ("INSERT INTO n VALUES (4, 4, '1'), (5, 5, '05')", "DELETE FROM n WHERE id = 2"):
+            swh.sql(statement)
+            for place, query in enumerate(queries):
+                assert rows(swh, f"SELECT * FROM {view(place)}") == rows(swh, query)

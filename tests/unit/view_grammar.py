@@ -196,7 +196,10 @@ class _Writer:
         if shape in ("window", "qualify"):
             items.append((self.window(columns), "int"))
         if shape == "qualify":
-            extra = f" QUALIFY {self.window(columns)} {self.pick('=', '<=')} {self.pick('1', '2')}"
+            # Of equal rows, two windows may each take another one for the first: one must not tell them apart.
+            told_apart = any(word in items[-1][0] for word in ("ROW_NUMBER", "ROWS", "LAG"))
+            window = self.window(columns, positional=not told_apart)
+            extra = f" QUALIFY {window} {self.pick('=', '<=')} {self.pick('1', '2')}"
         outputs = [(f"o{i + 1}", kind) for i, (_, kind) in enumerate(items)]
         selected = ", ".join(f"{e} AS o{i + 1}" for i, (e, _) in enumerate(items))
         if shape == "top":
@@ -319,18 +322,21 @@ class _Writer:
             choices += [f"COUNT(DISTINCT {self.column(columns, 'double')})"]
         return str(self.pick(*choices))
 
-    def window(self, columns: Columns) -> str:
+    def window(self, columns: Columns, *, positional: bool = True) -> str:
         partition = f"PARTITION BY {self.integer(columns, 0)}" if not self.rarely(6) else ""
         total = f"ORDER BY {', '.join(r for r, _ in columns)}"
         x = self.column(columns, "int")
         choices = [
-            f"ROW_NUMBER() OVER ({partition} {total})", f"RANK() OVER ({partition} ORDER BY {x} DESC)",
+            f"RANK() OVER ({partition} ORDER BY {x} DESC)",
             f"DENSE_RANK() OVER ({partition} ORDER BY {x})", f"SUM({x}) OVER ({partition})",
             f"SUM({x}) OVER ({partition} ORDER BY {self.column(columns, 'int')})",
             f"COUNT(*) FILTER (WHERE {self.simple(columns)}) OVER ({partition})",
-            f"MAX({x}) OVER ({partition} {total} ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
-            f"LAG({x}) OVER ({partition} {total})",
         ]  # fmt: skip
+        if positional:
+            choices += [
+                f"ROW_NUMBER() OVER ({partition} {total})", f"LAG({x}) OVER ({partition} {total})",
+                f"MAX({x}) OVER ({partition} {total} ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
+            ]  # fmt: skip
         return str(self.pick(*choices))
 
     # -- predicates --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import sqlglot
 from sqlglot import exp
@@ -219,6 +220,7 @@ class Select:
         self.node: Node = Values((), ((),))
         self.computed: list[tuple[exp.Expr, str]] = []  # expressions that a column holds, below GROUP BY
         self.grouped: list[tuple[exp.Expr, str]] = []  # aggregates and keys, and their columns above GROUP BY
+        self.partitions: list[tuple[exp.Expr, str]] = []  # what windows partition by, and the columns that hold it
         self.correlated: list[exp.Expr] = []  # conjuncts that use columns of an outer query
 
     def lower(self, tree: exp.Select) -> Relation:
@@ -327,12 +329,29 @@ class Select:
         result = exp.Paren(this=tree.copy())
         for window in list(result.find_all(exp.Window)):
             name = self.lowering.fresh("window")
-            partition = [self.column_of(key) for key in window.args.get("partition_by") or ()]
+            partition = tuple(self._partition_key(key) for key in window.args.get("partition_by") or ())
             if partition:
                 window.set("partition_by", [column(p) for p in partition])
-            self.node = Window(self.node, tuple(partition), ((name, window.copy()),))
+            self.node = self._with_window(partition, name, window.copy())
             window.replace(column(name))
         return only(result)
+
+    def _with_window(self, partition: tuple[str, ...], name: str, call: exp.Expr) -> Window:
+        """The node with one more window call. Calls of one SELECT over the same partitions stay together.
+
+        Equal rows have no order of their own: row_number() = 1 and the lag() that is NULL must mean the same row.
+        """
+        node = self.node
+        if isinstance(node, Window) and node.partition == partition and names_in(call) <= set(node.input.columns):
+            return replace(node, items=(*node.items, (name, call)))
+        return Window(node, partition, ((name, call),))
+
+    def _partition_key(self, expression: exp.Expr) -> str:
+        found = next((n for e, n in self.partitions if e == expression and n in self.node.columns), None)
+        if found is None:
+            found = self.column_of(expression)
+            self.partitions.append((expression.copy(), found))
+        return found
 
     def column_of(self, expression: exp.Expr) -> str:
         """The column that holds an expression, computed into one if it is not a column yet."""
