@@ -175,8 +175,8 @@ CASES = {
         " WINDOW w AS (PARTITION BY j + 1 ORDER BY j)"
     ),
     "the first of equal rows": (
-        "SELECT j, lag(j) OVER w AS l FROM (SELECT id * 0 AS j FROM a) x"
-        " WINDOW w AS (PARTITION BY j ORDER BY j) QUALIFY row_number() OVER w = 1"
+        "SELECT j, lag(j) OVER (PARTITION BY j ORDER BY j) AS l FROM (SELECT id * 0 AS j FROM a) x"
+        " QUALIFY row_number() OVER (PARTITION BY j ORDER BY j) = 1"
     ),
     "ranks": (
         "SELECT id, rank() OVER w AS r, cume_dist() OVER w AS c, percent_rank() OVER w AS p, sum(v) OVER w AS s,"

@@ -72,6 +72,10 @@ class Definition:
         return "; ".join(f"{operator_of(self.lowered, node)}: {reason}" for node, reason in self.obstacles)
 
 
+class _Refused(Exception):
+    """Spark does not accept what was made of a text."""
+
+
 def analyse(
     text: str, sources: Mapping[str, Relation], columns: Mapping[str, tuple[str, ...]], names: tuple[str, ...],
     refresh: str, types_of: TypesOf,
@@ -81,21 +85,25 @@ def analyse(
     obstacles: list[tuple[Node, str]] = []
     reason = ""
     try:
-        plain = coerced(lower(text, columns, names), types_of, _char_columns(sources))
-        lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
-        form = choose_form(lowered, names, types_of)
-        types = dict(types_of(form.tree))
-        obstacles = _obstacles(form, types_of)
-        if obstacles:
-            form = rows_form(lowered, names)
+        read = lower(text, columns, names)  # what it says of the text itself is for the user
+        try:
+            plain = coerced(read, types_of, _char_columns(sources))
+            lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
+            form = choose_form(lowered, names, types_of)
             types = dict(types_of(form.tree))
+            obstacles = _obstacles(form, types_of)
+            if obstacles:
+                form = rows_form(lowered, names)
+                types = dict(types_of(form.tree))
+        except NotMaintainable:
+            raise
+        except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: this is of our making
+            cause = error.cause if isinstance(error, FreshviewError) else str(error)
+            raise _Refused(f"Spark refuses what was made of it ({cause})") from error
+    except _Refused as refused:
+        return unread(text, sources, columns, names, refresh, str(refused))
     except Unsupported as unsupported:
         return unread(text, sources, columns, names, refresh, f"{unsupported} has no delta rule")
-    except NotMaintainable:
-        raise
-    except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: the error is of our making
-        cause = error.cause if isinstance(error, FreshviewError) else str(error)
-        return unread(text, sources, columns, names, refresh, f"Spark refuses what was made of it ({cause})")
     reason = reason or "; ".join(dict.fromkeys(why for _, why in obstacles))
     found = Definition(
         text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles), dict(columns),
