@@ -19,6 +19,10 @@ from freshview.sql.brackets import bracketed
         ("SELECT a FROM t JOIN u ON t.k = u.k", "SELECT a FROM t JOIN u ON (t.k = u.k)"),
         ("SELECT transform(a, x -> x + 1) FROM t", "SELECT TRANSFORM(a, x -> (x + 1)) FROM t"),
         ("SELECT s.A, m.K FROM t", "SELECT s.A, m.K FROM t"),
+        (
+            "SELECT a FROM t QUALIFY rank() OVER (PARTITION BY b ORDER BY c) = 1",
+            "SELECT a FROM t QUALIFY (RANK() OVER (PARTITION BY b ORDER BY c) = 1)",
+        ),
     ],
 )
 def test_every_operator_stands_in_brackets(text: str, written: str) -> None:

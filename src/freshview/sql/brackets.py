@@ -6,9 +6,12 @@ around each of them, the text has one reading only: the one that lowering works 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import sqlglot
 from sqlglot import ErrorLevel, exp
 from sqlglot.errors import UnsupportedError
+from sqlglot.generators.spark import SparkGenerator
 
 from freshview.sql.fragments import Unsupported
 
@@ -18,6 +21,12 @@ _NO_OPERATORS = (  # written between two parts, or before one, but not operators
 )  # fmt: skip
 
 
+class _AsRead(SparkGenerator):
+    """Writes a SELECT as it was read: QUALIFY stays QUALIFY, where the generator would write a subquery."""
+
+    TRANSFORMS: ClassVar = {k: v for k, v in SparkGenerator.TRANSFORMS.items() if k is not exp.Select}
+
+
 def bracketed(text: str) -> str:
     """The text of a query as it was parsed, every operator in brackets; Unsupported if it cannot be written back."""
     tree = sqlglot.parse_one(text, read="spark")
@@ -25,7 +34,7 @@ def bracketed(text: str) -> str:
         if node.parent is not None and not isinstance(node.parent, exp.Paren | exp.Escape):
             _enclose(node)
     try:
-        return tree.sql(dialect="spark", unsupported_level=ErrorLevel.RAISE)
+        return _AsRead(unsupported_level=ErrorLevel.RAISE, dialect="spark").generate(tree)
     except UnsupportedError as error:
         raise Unsupported(f"a call that cannot be written back ({str(error).splitlines()[0]})") from error
 
