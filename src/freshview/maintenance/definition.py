@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from sqlglot import exp
 
-from freshview.algebra.nodes import Aggregate, Generate, Lowered, Node, Scan, TopK, Union, Values, Window
+from freshview.algebra.nodes import Aggregate, Lowered, Node, TopK, Window
 from freshview.algebra.traversal import bottom_up
 from freshview.catalog.records import Relation
 from freshview.delta.aggregates import TypesOf
@@ -54,15 +54,6 @@ class Definition:
     @property
     def incremental(self) -> bool:
         return not self.reason and self.refresh != "full"
-
-    @property
-    def may_multiply(self) -> bool:
-        """May it give more rows than combinations of rows of its sources, each used once?"""
-        if self.lowered is None:
-            return True
-        nodes = list(bottom_up(self.lowered.node))
-        repeated = len([n for n in nodes if isinstance(n, Scan)]) > len(self.sources)
-        return repeated or any(isinstance(n, Generate | Union | Values) for n in nodes)
 
     @property
     def hindrance(self) -> str:

@@ -8,7 +8,6 @@ the frontier. Whatever goes wrong leaves the last good state in place.
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -136,9 +135,7 @@ class ViewKeeper:
                 self.require_unused(existing)
             view_id = self._catalog.reserve_id()
             begun = time.monotonic()
-            most = math.prod(self._catalog.state(r, csn).rows_at_most + 1 for r in sources.values())
-            few = most <= LOCAL_ROWS and not definition.may_multiply
-            segments, leases = self._first_rows(runner, rows, view_id, schema, few=few)
+            segments, leases = self._first_rows(runner, rows, view_id, schema)
             self._learn_full(view_id, definition, csn, time.monotonic() - begun)
             try:
                 view, created = self._views.create(
@@ -160,13 +157,8 @@ class ViewKeeper:
         if expected.rows:
             self._paces.setdefault(view_id, Pace()).learn("full", expected.seconds, seconds)
 
-    def _first_rows(
-        self, runner: Runner, rows: Frame, view_id: int, schema: Schema, *, few: bool
-    ) -> tuple[list[Segment], list[str]]:
-        """The rows of a new view: fetched if they must be few, else written by Spark, and kept as files if many."""
-        if few:
-            fetched = runner.fetch(rows, schema, small=True)
-            return store(self._catalog, self._storage, view_id, tag(fetched, schema, INSERT, 1))
+    def _first_rows(self, runner: Runner, rows: Frame, view_id: int, schema: Schema) -> tuple[list[Segment], list[str]]:
+        """The rows of a new view: written by Spark, kept as files if they are many."""
         lease = self._catalog.lease(view_id, self._storage.layout.new_folder("bulk"))
         assert lease is not None
         try:
