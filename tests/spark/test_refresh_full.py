@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.spark.sessions import rows
 
 from freshview import Warehouse
 from freshview.catalog import tables as t
@@ -32,30 +33,34 @@ def compute_alone(wh: Warehouse, name: str) -> None:
     wh._keeper._jobs.refresh(wh._catalog.relation(name))
 
 
+def rows(wh: Warehouse, name: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(r) for r in wh.sql(f"SELECT * FROM {name}").collect())
+
+
 def sound(wh: Warehouse) -> dict[str, bool]:
     return {v.name: wh.check(v.name, invariant=True).ok for v in wh.status().views}
 
 
 def test_views_above_one_that_was_wrong_are_computed_anew_in_order(chain: Warehouse) -> None:
     chain.sql("CREATE MATERIALIZED VIEW beside AS SELECT id FROM s")
-    lose_rows(chain, "SELECT * FROM low")
+    lose_rows(chain, "low")
     for name in ("mid", "high"):  # they take what is wrong for right
         compute_alone(chain, name)
-    assert rows(chain, "SELECT * FROM high") == [(0, None)]
+    assert rows(chain, "high") == [(0, None)]
     assert sound(chain) == {"low": False, "mid": False, "high": False, "beside": True}
     before = len(chain.history())
     assert chain.sql("REFRESH MATERIALIZED VIEW low FULL").rows == 2  # of the view that was named
-    assert rows(chain, "SELECT * FROM high") == [(2, 35)]
+    assert rows(chain, "high") == [(2, 35)]
     assert all(sound(chain).values())
     assert [(j.view, j.strategy) for j in chain.history()[before:]] == [(v, "full") for v in ("low", "mid", "high")]
 
 
 def test_a_correction_below_is_no_delta_for_a_view_that_was_right(chain: Warehouse) -> None:
     """Law: rows that a view lost and got back do not count twice above it, wherever the process ended."""
-    lose_rows(chain, "SELECT * FROM low")
+    lose_rows(chain, "low")
     compute_alone(chain, "low")
     chain.sql("INSERT INTO s VALUES (4, 3, 7)")
-    assert rows(chain, "SELECT * FROM high") == [(3, 42)]
+    assert rows(chain, "high") == [(3, 42)]
     assert all(sound(chain).values())
 
 
@@ -65,11 +70,11 @@ def test_a_deferred_view_above_shows_what_is_right(chain: Warehouse, scenario: s
         "CREATE MATERIALIZED VIEW above TBLPROPERTIES ('maintenance'='deferred', "
         f"'scenario'='{scenario}') AS SELECT customer FROM low"
     )
-    lose_rows(chain, "SELECT * FROM low")
+    lose_rows(chain, "low")
     chain.refresh("above", full=True)
-    assert rows(chain, "SELECT * FROM above") == []
+    assert rows(chain, "above") == []
     chain.refresh("low", full=True)
-    assert rows(chain, "SELECT * FROM above") == [(1,), (2,)]
+    assert rows(chain, "above") == [(1,), (2,)]
     assert all(sound(chain).values())
 
 
@@ -80,12 +85,12 @@ def test_a_view_above_that_fails_does_not_hold_up_the_others(chain: Warehouse) -
     chain.sql("CREATE MATERIALIZED VIEW fails AS SELECT customer, a div x AS q FROM low CROSS JOIN d")
     chain.sql("CREATE MATERIALIZED VIEW mid AS SELECT customer FROM low")
     chain.sql("INSERT INTO d VALUES (0)")
-    lose_rows(chain, "SELECT * FROM low")
+    lose_rows(chain, "low")
     compute_alone(chain, "mid")
-    assert rows(chain, "SELECT * FROM mid") == []
+    assert rows(chain, "mid") == []
     with pytest.raises(QueryFailed, match="DIVIDE_BY_ZERO"):
         chain.sql("REFRESH MATERIALIZED VIEW low FULL")
-    assert rows(chain, "SELECT * FROM mid") == [(1,), (2,)]
+    assert rows(chain, "mid") == [(1,), (2,)]
     chain.sql("DELETE FROM d WHERE x = 0")
-    assert rows(chain, "SELECT * FROM fails") == [(1, 30), (2, 5)]
+    assert rows(chain, "fails") == [(1, 30), (2, 5)]
     assert all(sound(chain).values())
