@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 from sqlglot import exp
@@ -63,39 +64,32 @@ class Definition:
         return "; ".join(f"{operator_of(self.lowered, node)}: {reason}" for node, reason in self.obstacles)
 
 
-class _Refused(Exception):
-    """Spark does not accept what was made of a text."""
-
-
 def analyse(
     text: str, sources: Mapping[str, Relation], columns: Mapping[str, tuple[str, ...]], names: tuple[str, ...],
     refresh: str, types_of: TypesOf,
 ) -> Definition:  # fmt: skip
     """How a definition can be stored and maintained. `columns` are its sources' columns at CREATE."""
-    types: dict[str, str] = {}
-    obstacles: list[tuple[Node, str]] = []
-    reason = ""
+    kept = partial(unread, text, sources, columns, names, refresh)  # its text, with the reason
     try:
-        read = lower(text, columns, names)  # what it says of the text itself is for the user
-        try:
-            plain = coerced(read, types_of, _char_columns(sources))
-            lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
-            form = choose_form(lowered, names, types_of)
-            types = dict(types_of(form.tree))
-            obstacles = _obstacles(form, types_of)
-            if obstacles:
-                form = rows_form(lowered, names)
-                types = dict(types_of(form.tree))
-        except NotMaintainable:
-            raise
-        except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: this is of our making
-            cause = error.cause if isinstance(error, FreshviewError) else str(error)
-            raise _Refused(f"Spark refuses what was made of it ({cause})") from error
-    except _Refused as refused:
-        return unread(text, sources, columns, names, refresh, str(refused))
+        read = lower(text, columns, names)
+    except Unsupported as unsupported:  # other errors are of the text itself, and for the user
+        return kept(f"{unsupported} has no delta rule")
+    try:
+        plain = coerced(read, types_of, _char_columns(sources))
+        lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
+        form = choose_form(lowered, names, types_of)
+        obstacles = _obstacles(form, types_of)
+        if obstacles:
+            form = rows_form(lowered, names)
+        types = dict(types_of(form.tree))
     except Unsupported as unsupported:
-        return unread(text, sources, columns, names, refresh, f"{unsupported} has no delta rule")
-    reason = reason or "; ".join(dict.fromkeys(why for _, why in obstacles))
+        return kept(f"{unsupported} has no delta rule")
+    except NotMaintainable:
+        raise
+    except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: this is of our making
+        cause = error.cause if isinstance(error, FreshviewError) else str(error)
+        return kept(f"Spark refuses what was made of it ({cause})")
+    reason = "; ".join(dict.fromkeys(why for _, why in obstacles))
     found = Definition(
         text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles), dict(columns),
         as_written=lowered == plain and not _has_top(lowered), plain=plain,
