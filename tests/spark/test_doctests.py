@@ -46,6 +46,7 @@ def test_an_example_runs_as_it_is_printed(name: str, spark: SparkSession, tmp_pa
     example.globs = {
         "freshview": freshview, "folder": tmp_path / "warehouse", "spark": spark, "timedelta": timedelta, "pa": pa,
     }  # fmt: skip
+    spark.createDataFrame([(1,)], "id INT")  # makes it the active one, which examples take that name none
     told: list[str] = []
     runner = doctest.DocTestRunner(optionflags=_OPTIONS, verbose=False)
     try:

@@ -36,9 +36,9 @@ from freshview.maintenance.definition import Definition
 from freshview.maintenance.runner import Frame, Runner
 from freshview.maintenance.selftest import SelfTest, told
 from freshview.maintenance.verdict import PLAN, RECOMPUTED, TESTED, UNTESTED, Verdict
-from freshview.relation.schema import Schema, fold
+from freshview.relation.schema import Schema
 from freshview.relation.types import INTEGERS
-from freshview.sql.binding import UNREADABLE, bind
+from freshview.sql.binding import UNREADABLE
 from freshview.sql.brackets import bracketed
 from freshview.sql.fragments import Unsupported
 from freshview.sql.plans import normal, optimised, renumbered
@@ -137,10 +137,7 @@ class Reader:
         return own
 
     def _plan(self, text: str, frames: Mapping[str, Frame]) -> str | None:
-        by_name = {fold(n): f for n, f in frames.items()}
-        bound = bind(text, lambda name: fold(name) in by_name)
-        placed = {p: by_name[fold(r.name)] for p, r in bound.tables.items()}
-        return optimised(self.runner.engine.explained(bound.text, placed))
+        return optimised(self.runner.engine.explained(*self.runner.bound(text, frames)))
 
     # -- the parts ---------------------------------------------------------------------------------
 

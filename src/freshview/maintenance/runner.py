@@ -107,9 +107,15 @@ class Runner:
         return _chosen(self.recomputed(definition, frames), definition.names, shown)
 
     def original(self, text: str, frames: Mapping[str, Any]) -> Frame:
-        bound = bind(text, lambda name: any(fold(name) == fold(n) for n in frames))
+        """A user's query over frames for its tables."""
+        bound, placed = self.bound(text, frames)
+        return self.engine.query(bound, placed, text)
+
+    def bound(self, text: str, frames: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """A user's query with {placeholders}, and the frames that they stand for."""
         by_name = {fold(n): f for n, f in frames.items()}
-        return self.engine.query(bound.text, {p: by_name[fold(r.name)] for p, r in bound.tables.items()}, text)
+        bound = bind(text, lambda name: fold(name) in by_name)
+        return bound.text, {p: by_name[fold(r.name)] for p, r in bound.tables.items()}
 
     def frame(self, relation: Relation, csn: int) -> Frame:
         return self.shown(self.catalog.state(relation, csn))

@@ -7,10 +7,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta, timezone, tzinfo
+from string import Formatter
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, NullType
@@ -219,6 +221,19 @@ class SparkEngine:
         with spark_errors(what):
             return frame.toArrow()
 
+    def answers(self, queries: Sequence[tuple[str, Mapping[str, DataFrame]]], what: str) -> list[pa.Table]:
+        """The answers to several queries of the same columns, asked as one: that is planned and run once."""
+        placed: dict[int, tuple[str, DataFrame]] = {}
+        texts = []
+        for number, (text, frames) in enumerate(queries):
+            for frame in frames.values():
+                placed.setdefault(id(frame), (f"q{len(placed)}", frame))
+            names = {place: placed[id(frame)][0] for place, frame in frames.items()}
+            texts.append(f"SELECT {number} AS `\1`, * FROM (\n{_renamed(text, names)}\n)")
+        rows = self.arrow(self.query("\nUNION ALL\n".join(texts), dict(placed.values()), what), what)
+        numbers, rest = rows.column(0), rows.remove_column(0)
+        return [rest.filter(pc.equal(numbers, number)) for number in range(len(queries))]
+
     def difference(self, new: DataFrame, old: DataFrame, schema: Schema) -> DataFrame:
         """Rows of new minus rows of old, as bags by bit identity, with a weight; equal rows cancel."""
         places = [f"c{i}" for i in range(len(schema.columns))]
@@ -335,3 +350,13 @@ def _require_all(files: Sequence[DataFile], written: int, what: str) -> None:
 
 def _short(text: str) -> str:
     return f"{' '.join(text.split()):.100}"
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """A text with other names in its {placeholders}."""
+    parts = []
+    for words, place, _, _ in Formatter().parse(text):
+        parts.append(words.replace("{", "{{").replace("}", "}}"))
+        if place is not None:
+            parts.append(f"{{{names[place]}}}")
+    return "".join(parts)
