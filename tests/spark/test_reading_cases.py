@@ -62,6 +62,7 @@ CASES = {
     "posexplode": "SELECT id, posexplode(arr) AS (p, e) FROM a WHERE id < 10",
     "posexplode without names": "SELECT sum(pos) AS p, sum(col) AS c FROM (SELECT posexplode_outer(arr) FROM a)",
     "explode a map": "SELECT id, explode(m) AS (mk, mv) FROM a",
+    "explode a map without names, below": "SELECT sum(value) AS n, max(key) AS m FROM (SELECT explode(m) FROM a)",
     "explode a map without names": "SELECT id, explode(m) FROM a",
     "inline": "SELECT id, inline(array(st, st)) AS (x, y) FROM a",
     "stack": "SELECT id, stack(2, k, v, v, k) AS (x, y) FROM a",
@@ -182,6 +183,10 @@ CASES = {
         "SELECT id, rank() OVER w AS r, cume_dist() OVER w AS c, percent_rank() OVER w AS p, sum(v) OVER w AS s,"
         " count(v) OVER w AS n FROM a WINDOW w AS (PARTITION BY k ORDER BY d)"
     ),
+    # numbers
+    "averages past 2^53": "SELECT k, avg(w) AS m, avg(id) AS i FROM b GROUP BY k",
+    "shifted by a column": "SELECT id, v >>> id AS x, v << k AS y, v >> 1 AS z FROM a",
+    "truncated by a column": "SELECT id, trunc(DATE'2020-02-29', if(id = 1, 'year', 'month')) AS d FROM a",
     # CHAR(n), which Spark pads where it compares columns
     "char in having": "SELECT k, count(*) AS n FROM e GROUP BY k HAVING k = 'a'",
     "char above groups": "SELECT k, n FROM (SELECT k, count(*) AS n FROM e GROUP BY k) x WHERE k = 'a'",
@@ -269,6 +274,34 @@ def test_a_view_equals_its_text(kept: Kept, name: str) -> None:
         raise kept.failed[name]
     for step, (ours, theirs) in kept.given[name].items():
         assert ours == theirs, step
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT id FROM {low} WHERE k = 'a'",
+        "SELECT k, count(*) AS n FROM {low} GROUP BY k HAVING k = 'b'",
+        "SELECT l.id, w.id AS wide FROM {low} AS l JOIN w ON l.k = w.k",
+        "SELECT CASE k WHEN 'a' THEN 1 ELSE 2 END AS n FROM {low}",
+    ],
+)
+@pytest.mark.parametrize(
+    "low", ["SELECT id, k FROM e WHERE id < 100", "SELECT id, k FROM e UNION ALL SELECT id + 100, k FROM w"]
+)
+def test_char_columns_are_compared_with_padding_above_a_view_too(swh: Warehouse, low: str, query: str) -> None:
+    """Also where a UNION has values that are longer than Spark's type of it says."""
+    swh.sql("CREATE TABLE e (id INT PRIMARY KEY, k CHAR(3))")
+    swh.sql("CREATE TABLE w (id INT PRIMARY KEY, k CHAR(5))")
+    swh.sql("INSERT INTO e VALUES (1, 'a'), (2, 'b')")
+    swh.sql("INSERT INTO w VALUES (1, 'a'), (2, 'abcd')")
+    swh.sql(f"CREATE MATERIALIZED VIEW low {UNTESTED} AS {low}")
+    swh.sql(f"CREATE MATERIALIZED VIEW high {UNTESTED} AS {query.format(low='low')}")
+    for statement in ("SELECT 1", "INSERT INTO e VALUES (3, 'a'), (4, 'b')", "DELETE FROM e WHERE id = 1"):
+        swh.sql(statement)
+        expected = rows(swh, query.format(low=f"({low})"))
+        assert expected
+        assert rows(swh, "SELECT * FROM high") == expected
+        assert rows(swh, query.format(low="low")) == expected
 
 
 LAX = {"spark__sql__ansi__enabled": "false", "spark__sql__decimalOperations__allowPrecisionLoss": "false"}

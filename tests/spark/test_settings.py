@@ -90,6 +90,24 @@ def test_files_are_readable_whatever_the_parquet_settings(swh: Warehouse, spark:
     assert swh.sql("SELECT * FROM t").count() == 0
 
 
+def test_old_dates_stay_as_they_are_whatever_calendar_the_session_reads_and_writes(
+    swh: Warehouse, spark: SparkSession
+) -> None:
+    """The rows of a table are in files; a calendar of files by others does not move its dates."""
+    legacy = {f"spark__sql__parquet__{name}RebaseModeIn{way}": "LEGACY"
+              for name in ("datetime", "int96") for way in ("Read", "Write")}  # fmt: skip
+    old = "DATE'1500-01-01' AS d, TIMESTAMP_NTZ'1500-01-01 00:00:00' AS n"
+    with setting(spark, **legacy):
+        swh.sql(f"CREATE TABLE t AS SELECT id, {old} FROM range(60000)")
+        swh.sql("CREATE MATERIALIZED VIEW v AS SELECT id, d, n FROM t WHERE id >= 0")
+        for _ in range(2):
+            for name in ("t", "v"):
+                found = swh.sql(f"SELECT DISTINCT CAST(d AS STRING) AS d, CAST(n AS STRING) AS n FROM {name}")
+                assert [tuple(r) for r in found.collect()] == [("1500-01-01", "1500-01-01 00:00:00")]
+            swh.sql("CHECKPOINT t")
+            swh.sql(f"INSERT INTO t SELECT id, {old} FROM range(60000, 120000)")
+
+
 def test_case_sensitive_sessions_find_our_tables(swh: Warehouse, spark: SparkSession) -> None:
     """Our names stay case-insensitive; expressions inside a query follow the session."""
     swh.sql("CREATE TABLE T (K INT PRIMARY KEY, V STRING)")

@@ -68,6 +68,21 @@ def test_a_view_over_a_table_of_another_catalog_is_refused(world: Warehouse, foo
     world.sql(text).collect()
 
 
+def test_a_function_that_is_not_of_spark_is_refused_in_a_view(world: Warehouse, spark: SparkSession) -> None:
+    """Who replaces it changes what the view means. A query may call it."""
+    spark.sql("CREATE FUNCTION fv_twice(x INT) RETURNS INT RETURN x * 2")
+    spark.sql("CREATE TEMPORARY FUNCTION fv_thrice(x INT) RETURNS INT RETURN x * 3")
+    try:
+        for call in ("fv_twice(k)", "default.fv_twice(k)", "`FV_TWICE` (k)", "abs(Fv_Thrice(k))"):
+            with pytest.raises(NotMaintainable, match=r"(?i)function fv_t\w+ in the definition of a view: it is"):
+                world.sql(f"CREATE MATERIALIZED VIEW v AS SELECT {call} AS n FROM t")
+        assert rows(world, "SELECT fv_twice(k) AS n FROM t") == [(2,), (4,)]
+        world.sql("CREATE MATERIALIZED VIEW v AS SELECT t.k AS fv_twice, 'fv_twice(1)' AS s FROM t WHERE t.k IN (1, 2)")
+    finally:
+        spark.sql("DROP TEMPORARY FUNCTION fv_thrice")
+        spark.sql("DROP FUNCTION fv_twice")
+
+
 def test_deep_nesting_is_a_sentence(world: Warehouse) -> None:
     deep = "(" * 3000 + "1" + ")" * 3000
     for text in (

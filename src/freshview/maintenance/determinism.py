@@ -6,6 +6,7 @@ Ties of window functions are broken by the whole row, those of max_by and min_by
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 import sqlglot
@@ -17,6 +18,7 @@ from freshview.algebra.traversal import rewrite
 from freshview.delta.aggregates import TypesOf, case
 from freshview.errors import NotMaintainable
 from freshview.maintenance.moments import takes_moment
+from freshview.relation.types import fold
 from freshview.sql.binding import UNREADABLE
 from freshview.sql.fragments import Unsupported
 from freshview.sql.literals import may_be_moment
@@ -74,6 +76,23 @@ def refuse_indeterminate(text: str) -> None:
                 f"{node.sql(dialect='spark')}", "which row it takes, or in which order, is not determined",
                 _WAYS_OUT.get(type(node), "Use min, max, min_by or max_by."),
             )  # fmt: skip
+
+
+def refuse_users_functions(text: str, users: Collection[str]) -> None:
+    """Refuse a call of a function that is not Spark's own: whoever replaces it changes what the view means, unseen.
+
+    `users` are the names of such functions in the current database; a call with a database is always of one.
+    """
+    tokens = tokenize(text)
+    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if after.token_type != TokenType.L_PAREN or token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
+            continue
+        if before.token_type == TokenType.DOT or fold(token.text) in users:
+            raise NotMaintainable(
+                f"function {token.text} in the definition of a view",
+                "it is not one of Spark's own, so that a change of it would not be seen",
+                "Write what it computes into the definition.",
+            )
 
 
 def _random(what: str) -> NotMaintainable:

@@ -34,7 +34,7 @@ from freshview.maintenance.definition import (
     visible_columns,
     visible_schema,
 )
-from freshview.maintenance.determinism import refuse_indeterminate
+from freshview.maintenance.determinism import refuse_indeterminate, refuse_users_functions
 from freshview.maintenance.explain import explained
 from freshview.maintenance.inside import Inside
 from freshview.maintenance.invariants import Invariant, Invariants
@@ -113,7 +113,9 @@ class ViewKeeper:
             if existing is not None and any(existing.id == r.id for r in self._closure(sources)):
                 raise InvalidStatement(f"view {statement.name}", "its definition would use itself", "Use other tables.")
             csn = self._jobs.reached(sources.values(), pin.csn)
-            settings = self._user_engine().settings()
+            user = self._user_engine()
+            refuse_users_functions(statement.query, user.users_functions())
+            settings = user.settings()
             runner = self._runner(settings)
             frames = {n: runner.frame(r, csn) for n, r in sources.items()}
             names = tuple(runner.original(statement.query, frames).columns)

@@ -21,10 +21,10 @@ from freshview.catalog.records import DataFile, RelationState
 from freshview.errors import InvalidStatement, StorageUnavailable
 from freshview.interruption import Interruption
 from freshview.relation.fields import cast_table
-from freshview.relation.schema import Column, Schema
+from freshview.relation.schema import Column, Schema, fold
 from freshview.spark.background import Sessions
 from freshview.spark.errors import spark_errors
-from freshview.spark.scan import Scanner, as_uri
+from freshview.spark.scan import Scanner, as_uri, parquet_reader
 from freshview.spark.session import new_session, shares_disk
 from freshview.spark.settings import Defaults, adopt, kept_by_views
 from freshview.spark.types import as_schema, assign, cast_type, from_spark, identity_sql, quoted, spark_schema
@@ -32,7 +32,12 @@ from freshview.sql.dml import NearQuery
 from freshview.storage.store import Storage
 
 _OFFSET = re.compile(r"(?:Z|(?:UTC|GMT|UT)?(?:([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?)?)")
-_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+# Files that all read alike, whatever the session says: INT96, Spark's default, cannot be read exactly by others; dates
+# before 1582 are written as they are.
+_WRITING = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
 _WRITTEN = "__fv_written"
 
 # Small jobs: one shuffle partition and a plan that is final, or fixed costs outweigh the work.
@@ -144,6 +149,12 @@ class SparkEngine:
         """Names and types of a frame's columns, names inside types to the letter."""
         with spark_errors("columns"):
             return [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
+
+    def users_functions(self) -> set[str]:
+        """The names of functions that are not Spark's own, in the current database or in the session."""
+        with spark_errors("functions"):
+            found = self.session.sql("SHOW USER FUNCTIONS").collect()
+        return {fold(str(row[0]).rpartition(".")[2]) for row in found}
 
     def time_zone(self) -> tzinfo:
         """The session's zone: a region, or an offset in one of the ways that Spark accepts."""
@@ -275,17 +286,15 @@ class SparkEngine:
         if counted is not None:
             frame = frame.observe(counted, F.count(F.lit(1)).alias(_WRITTEN))
         with spark_errors(what), self._conf_lock:
-            # INT96, Spark's default, cannot be read exactly by others; the setting is the session's.
             conf = frame.sparkSession.conf
-            before = conf.get(_TIMESTAMPS, None)
-            conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+            before = {key: conf.get(key, None) for key in _WRITING}
             try:
+                for key, value in _WRITING.items():
+                    conf.set(key, value)
                 frame.write.mode("overwrite").parquet(as_uri(target))
             finally:
-                if before is None:
-                    conf.unset(_TIMESTAMPS)
-                else:
-                    conf.set(_TIMESTAMPS, before)
+                for key, old in before.items():
+                    conf.unset(key) if old is None else conf.set(key, old)
         files = self._storage.collect(relation_id, folder)
         if counted is not None:
             with spark_errors(what):
@@ -327,7 +336,7 @@ class SparkEngine:
 
     def read_files(self, relation_id: int, files: Sequence[DataFile], schema: Schema) -> DataFrame:
         home = self._storage.layout.relation(relation_id)
-        return self.session.read.schema(spark_schema(schema)).parquet(*(as_uri(home / f.path) for f in files))
+        return parquet_reader(self.session, spark_schema(schema)).parquet(*(as_uri(home / f.path) for f in files))
 
     def arrow_fields(self, frame: DataFrame) -> list[pa.Field]:
         """The Arrow types in which a result is held."""

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkTypeError
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, IntegerType, LongType, StructType
 
@@ -114,7 +114,7 @@ class Scanner:
             return self._created([], struct)
         if rows.num_rows <= LOCAL_ROWS or not self._shares_disk:
             return self._created(rows, schema=struct)
-        return self._session.read.schema(struct).parquet(as_uri(self._spool_file(rows)))
+        return parquet_reader(self._session, struct).parquet(as_uri(self._spool_file(rows)))
 
     def _created(self, rows: Any, schema: StructType) -> DataFrame:
         """A frame of these rows. PySpark makes a session active when it is asked for one: ours do not stay so."""
@@ -148,7 +148,7 @@ class Scanner:
         return self._files(files, self._storage.layout.relation(state.relation.id), state.main_schema, state.schema)
 
     def _files(self, files: tuple[DataFile, ...], folder: Path, stored: Schema, schema: Schema) -> DataFrame:
-        frame = self._session.read.schema(spark_schema(stored)).parquet(*(as_uri(folder / f.path) for f in files))
+        frame = parquet_reader(self._session, spark_schema(stored)).parquet(*(as_uri(folder / f.path) for f in files))
         return _widened(frame.toDF(*_places(stored)), len(stored.columns), schema)
 
     def _overlaid(self, state: RelationState, overlay: Overlay) -> DataFrame:
@@ -220,7 +220,7 @@ class Scanner:
         struct.names = [f.name for f in struct.fields]
         if segment.action is None:
             struct = struct.add(STMTSN, IntegerType()).add(ACTION, ByteType())
-        frame = self._session.read.schema(struct).parquet(*map(as_uri, paths))
+        frame = parquet_reader(self._session, struct).parquet(*map(as_uri, paths))
         tags = [STMTSN, ACTION] if segment.action is None else []
         frame = frame.toDF(*(f"c{i}" for i in range(width)), *tags)
         if segment.action is not None:
@@ -240,7 +240,7 @@ class Scanner:
         for values, paths in partition_groups(table, schema):
             stored = [c for c in schema.columns if c.name not in values]
             struct = spark_schema(Schema(tuple(stored))) if stored else spark_schema(schema)
-            read = self._session.read.schema(struct).parquet(*map(as_uri, paths))
+            read = parquet_reader(self._session, struct).parquet(*map(as_uri, paths))
             columns = [
                 F.lit(values[c.name]).cast(to_spark(c.type)).alias(c.name)
                 if c.name in values
@@ -251,6 +251,11 @@ class Scanner:
         if not parts:
             return self._created([], spark_schema(schema))
         return reduce(DataFrame.unionAll, parts)
+
+
+def parquet_reader(session: SparkSession, struct: StructType) -> DataFrameReader:
+    """A reader of our own files: dates before 1582 as they are there, whatever the session says of other people's."""
+    return session.read.schema(struct).options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
 
 
 def as_uri(path: Path | str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import types as T
 
 from freshview.errors import TypeMismatch
@@ -27,6 +29,7 @@ _PLAIN: dict[str, type[T.DataType]] = {
 _KINDS = {cls: kind for kind, cls in _PLAIN.items() if kind not in ("char", "varchar")}
 # Spark compares CHAR columns with padding where it finds this on an attribute.
 _CHAR_METADATA = "__CHAR_VARCHAR_TYPE_STRING"
+_CHAR = re.compile(r"char\((\d+)\)")
 
 
 def to_spark(type_: DataType) -> T.DataType:
@@ -187,10 +190,11 @@ def identity_sql(expression: str, type_: DataType, depth: int = 0) -> str:
 
 
 def as_schema(struct: T.StructType, key: tuple[str, ...] = ()) -> Schema:
-    """The schema of a query's result as a table."""
+    """The schema of a query's result as a table. A column that Spark knows as CHAR stays one: it is compared so."""
     columns = []
     for field in struct.fields:
-        type_ = from_spark(field.dataType)
+        char = _CHAR.fullmatch(field.metadata.get(_CHAR_METADATA, ""))
+        type_ = from_spark(field.dataType) if char is None else DataType("char", (int(char[1]),))
         if type_ is None:
             raise TypeMismatch(f"column {field.name}", "has type VOID", "Cast it to the type it should have.")
         columns.append(Column(field.name, type_))
