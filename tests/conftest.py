@@ -15,7 +15,7 @@ from tests import java
 import freshview
 from freshview import Warehouse
 from freshview.bench.postgres_server import Server, server_tools
-from freshview.maintenance import reading
+from freshview.definition import reading
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,35 +24,35 @@ from freshview import errors
 if TYPE_CHECKING:  # checkers see these names and no others
     from freshview.catalog.reports import Holder
     from freshview.catalog.views import Job
-    from freshview.checks import CheckReport
     from freshview.display import Explanation
     from freshview.events import Event, Events
-    from freshview.maintenance.invariants import Invariant
-    from freshview.maintenance.overview import ViewStatus
-    from freshview.maintenance.views import Freshness
-    from freshview.session import UserTransaction
-    from freshview.standing import Status, TableStatus
     from freshview.transactions.transaction import Outcome
-    from freshview.warehouse import Warehouse, connect
+    from freshview.views.invariants import Invariant
+    from freshview.views.reading import Freshness
+    from freshview.warehouse.checks import CheckReport
+    from freshview.warehouse.overview import ViewStatus
+    from freshview.warehouse.status import Status, TableStatus
+    from freshview.warehouse.transaction import UserTransaction
+    from freshview.warehouse.warehouse import Warehouse, connect
 else:
     from importlib import import_module
 
     _PLACES = {
-        "CheckReport": "freshview.checks",
+        "CheckReport": "freshview.warehouse.checks",
         "Event": "freshview.events",
         "Events": "freshview.events",
         "Explanation": "freshview.display",
-        "Freshness": "freshview.maintenance.views",
+        "Freshness": "freshview.views.reading",
         "Holder": "freshview.catalog.reports",
-        "Invariant": "freshview.maintenance.invariants",
+        "Invariant": "freshview.views.invariants",
         "Job": "freshview.catalog.views",
         "Outcome": "freshview.transactions.transaction",
-        "Status": "freshview.standing",
-        "TableStatus": "freshview.standing",
-        "UserTransaction": "freshview.session",
-        "ViewStatus": "freshview.maintenance.overview",
-        "Warehouse": "freshview.warehouse",
-        "connect": "freshview.warehouse",
+        "Status": "freshview.warehouse.status",
+        "TableStatus": "freshview.warehouse.status",
+        "UserTransaction": "freshview.warehouse.transaction",
+        "ViewStatus": "freshview.warehouse.overview",
+        "Warehouse": "freshview.warehouse.warehouse",
+        "connect": "freshview.warehouse.warehouse",
     }
 
     def __getattr__(name):

@@ -19,12 +19,12 @@ from tests.effort import examples
 from freshview.catalog.records import Pin, Relation
 from freshview.catalog.views import READERS, Job
 from freshview.catalog.writer import checkpoint_lease
+from freshview.definition.properties import BASE_LOG, COMBINED, DIFFERENTIAL, policy_of
 from freshview.errors import InvalidStatement
-from freshview.maintenance.checkpoint import Checkpointer
-from freshview.maintenance.invariants import Differentials
-from freshview.maintenance.modes import Modes
-from freshview.maintenance.policies import BASE_LOG, COMBINED, DIFFERENTIAL, policy_of
-from freshview.maintenance.vacuum import vacuum
+from freshview.storage.checkpoint import Checkpointer
+from freshview.storage.vacuum import vacuum
+from freshview.views.invariants import Differentials
+from freshview.views.modes import Modes
 
 Rows = Counter[tuple[int, int]]
 HOUR = 3600 * 1_000_000

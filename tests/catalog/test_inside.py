@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,12 @@ from tests.effort import examples
 from freshview.catalog import tables as t
 from freshview.catalog.records import Frontier, Relation, RelationState
 from freshview.errors import DuplicateKey, TypeMismatch, ViewUnusable, WriteConflict
-from freshview.maintenance.checkpoint import Checkpointer
-from freshview.maintenance.inside import Inside
-from freshview.maintenance.jobs import Jobs
-from freshview.maintenance.span import Span
-from freshview.maintenance.work import Work
+from freshview.refresh.jobs import Jobs
+from freshview.refresh.span import Span
+from freshview.refresh.work import Work
+from freshview.storage.checkpoint import Checkpointer
 from freshview.transactions.transaction import Transaction
+from freshview.views.commits import Inside
 
 Rows = Counter[tuple[int, int]]
 
@@ -273,6 +274,19 @@ def test_an_idle_view_that_moves_on_does_not_cost_the_overlay(p: Process, mode: 
     assert p.stored(v, csn) == Counter({(1, 1): 1})
 
 
+@dataclass
+class _Giving:
+    """An executor whose every job shows the same."""
+
+    work: Work
+
+    def change(self, *_: object, **__: object) -> Work:
+        return self.work
+
+    def applied(self, *_: object) -> None:
+        """There is nothing to do."""
+
+
 def test_an_overlay_on_rows_that_were_corrected_meanwhile_is_not_kept(p: Process) -> None:
     a = p.table("a")
     v = p.view("v", a)
@@ -285,7 +299,7 @@ def test_an_overlay_on_rows_that_were_corrected_meanwhile_is_not_kept(p: Process
     put(tx, "a", k1=5)
     shown(p, tx, v)
     right = Work("full", lost[0].table(v.schema), 0)
-    jobs = Jobs(p.catalog, p.storage, p.events, lambda *_: right)
+    jobs = Jobs(p.catalog, p.storage, p.events, _Giving(right))
     assert jobs.refresh(v).view_rows == 2
     csn = tx.commit()
     assert [task.view_id for task in p.views.tasks()] == [v.id]

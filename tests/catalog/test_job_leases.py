@@ -26,8 +26,8 @@ from freshview.errors import (
     TypeMismatch,
     WriteConflict,
 )
-from freshview.maintenance import jobs as jobs_module
-from freshview.maintenance.jobs import is_transient
+from freshview.refresh import jobs as jobs_module
+from freshview.refresh.jobs import is_transient
 from freshview.storage.store import Storage
 
 

@@ -23,11 +23,11 @@ from freshview.catalog.reports import Amount, Measures, Reports, overdue
 from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import LIFETIME, Catalog
 from freshview.events import Event
-from freshview.listing import show
-from freshview.maintenance.checkpoint import Checkpointer
-from freshview.maintenance.overview import overview
-from freshview.maintenance.vacuum import RETENTION, VacuumReport, vacuum
 from freshview.sql.statements import Show
+from freshview.storage.checkpoint import Checkpointer
+from freshview.storage.vacuum import RETENTION, VacuumReport, vacuum
+from freshview.warehouse.overview import overview
+from freshview.warehouse.show import show
 
 NOW = timedelta(0)
 SECOND = 1_000_000

@@ -17,9 +17,9 @@ from freshview.catalog.migrations import STEPS, migrate
 from freshview.catalog.records import Backlog, Frontier, Task
 from freshview.catalog.views import Job, Use, ViewCatalog, used_again
 from freshview.catalog.writer import HISTORY, Catalog
-from freshview.listing import show
-from freshview.maintenance.tasks import combined, pending
+from freshview.refresh.tasks import combined, pending
 from freshview.sql.statements import Show
+from freshview.warehouse.show import show
 
 
 def test_a_task_is_a_transaction_that_touched_what_a_view_reads(process: Process) -> None:

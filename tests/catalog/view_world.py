@@ -20,23 +20,40 @@ from freshview.catalog.migrations import migrate
 from freshview.catalog.records import Frontier, Relation, RelationState
 from freshview.catalog.views import Job, ViewCatalog
 from freshview.catalog.writer import Catalog
+from freshview.definition.properties import DEFERRED, commits_maintain, mode_in
+from freshview.delta.signed import net, with_weight
 from freshview.events import Events
-from freshview.maintenance.changes import changes, with_weight
-from freshview.maintenance.deferred import Deferred
-from freshview.maintenance.inside import Inside
-from freshview.maintenance.jobs import Jobs
-from freshview.maintenance.policies import DEFERRED, commits_maintain, mode_in
-from freshview.maintenance.span import Point, Span
-from freshview.maintenance.work import Work, net
+from freshview.refresh.deltas import changes
+from freshview.refresh.jobs import Jobs
+from freshview.refresh.span import Span
+from freshview.refresh.work import Work
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction
+from freshview.views.commits import Inside
+from freshview.views.deferred import Deferred
 
 TABLE = Schema((Column("k", parse_type("INT")), Column("v", parse_type("INT"))), ("k",))
 BAG = Schema(TABLE.columns)
 JOIN = "join"
 Signed = list[tuple[tuple[int, int], int]]  # rows with how often they are there
+
+
+@dataclass
+class _Executor:
+    """Computes what a process's jobs show, and writes down which ran."""
+
+    process: Process
+
+    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Work:
+        c0 = Frontier(span.start.csn, span.start.stmtsn).readable
+        self.process.before(view, c0, span.end.csn)
+        self.process.ran.append((view.name, c0, span.end.csn, full))
+        return self.process.change(view, span, stored)
+
+    def applied(self, state: RelationState) -> None:
+        """There is nothing to do."""
 
 
 @dataclass
@@ -53,21 +70,14 @@ class Process:
     def __post_init__(self) -> None:
         self.views = ViewCatalog(self.catalog)
         clock = lambda: self.world.now / 1e6  # noqa: E731
-        self.jobs = Jobs(self.catalog, self.storage, self.events, self._execute, clock=clock, sleep=self._sleep)
-        self.deferred = Deferred(self.views, self.storage, self.events, self.jobs.bring)
+        self.jobs = Jobs(self.catalog, self.storage, self.events, _Executor(self), clock=clock, sleep=self._sleep)
+        self.deferred = Deferred(self.views, self.storage, self.events, self.jobs)
 
     def _sleep(self, seconds: float) -> None:
         self.world.now += int(seconds * 1e6)
         self.world.while_waiting()
 
-    def _execute(self, view: Relation, start: Frontier, c1: int, full: bool) -> Work:
-        c0 = start.readable
-        self.before(view, c0, c1)
-        span = Span(self.catalog, self.storage, Point(start.csn, start.stmtsn), Point(c1))
-        self.ran.append((view.name, c0, c1, full))
-        return self.change(view, span)
-
-    def change(self, view: Relation, span: Span) -> Work:
+    def change(self, view: Relation, span: Span, stored: RelationState | None = None) -> Work:  # noqa: ARG002
         if view.properties.get("kind") == JOIN:
             return self._joined(span, *self.sources(view))
         parts = [changes(span, s) for s in self.sources(view)]

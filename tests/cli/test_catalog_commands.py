@@ -181,14 +181,14 @@ def test_what_nobody_expected_is_a_sentence_too(folder: Path, monkeypatch: pytes
     def broken(*_: object) -> None:
         raise RuntimeError("something\nodd")
 
-    monkeypatch.setattr("freshview.standing.standing", broken)
+    monkeypatch.setattr("freshview.warehouse.status.standing", broken)
     result = call("status", "-w", folder, code=1)
     assert result.stderr.splitlines() == ["RuntimeError: something odd. Run it again with --verbose to see where."]
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("freshview.standing.standing", stopped)
+    monkeypatch.setattr("freshview.warehouse.status.standing", stopped)
     assert "Interrupted" in call("status", "-w", folder, code=130).stderr
 
 

@@ -233,7 +233,7 @@ def test_ctrl_c_is_ctrl_c_whatever_becomes_of_the_exception(
 ) -> None:
     """Law: code 130 and one line; and all is as it was for the next command."""
     freshview.connect(tmp_path / "wh").close()
-    monkeypatch.setattr("freshview.standing.standing", lambda *_: hit())
+    monkeypatch.setattr("freshview.warehouse.status.standing", lambda *_: hit())
     before = signal.getsignal(signal.SIGINT), sys.unraisablehook
     lines = call("status", "-w", tmp_path / "wh", code=130).stderr.splitlines()
     assert lines == ["Interrupted: what was committed stays, the rest was rolled back."]

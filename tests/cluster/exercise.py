@@ -24,9 +24,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import freshview
-from freshview import Warehouse, upkeep
+from freshview import Warehouse
 from freshview.errors import Cancelled, FreshviewError, NotFound, StorageUnavailable
 from freshview.interruption import Interruption
+from freshview.schedule import upkeep
 from freshview.spark.session import obtain_session
 
 ORDERS = 12_000  # more than the driver folds by itself

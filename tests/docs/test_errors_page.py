@@ -19,7 +19,7 @@ import freshview
 from freshview import Warehouse, errors
 from freshview.cli import errors_reference
 from freshview.errors import FreshviewError
-from freshview.maintenance.jobs import _crowded
+from freshview.refresh.jobs import _crowded
 from freshview.relation.fields import cast_column
 from freshview.spark.errors import spark_errors
 from freshview.spark.java import check_java

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.docs.blocks import ROOT, steps
 
+from freshview.definition.properties import MODES, PROPERTIES, SCENARIOS
 from freshview.errors import FreshviewError
-from freshview.maintenance.policies import MODES, PROPERTIES, SCENARIOS
 from freshview.sql.parser import _PARSERS, parse
 from freshview.sql.script import statements
 from freshview.sql.statements import Query

@@ -25,7 +25,7 @@ from freshview.errors import FreshviewError, NotMaintainable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from freshview.session import UserTransaction
+    from freshview.warehouse.transaction import UserTransaction
 
 
 @dataclass(frozen=True)

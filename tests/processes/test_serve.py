@@ -67,7 +67,7 @@ def _commit(folder: Path, customer: int) -> int:
 
 
 def _frontier(wh: Warehouse, view: str) -> int:
-    return wh._keeper.frontier(wh._catalog.relation(view))
+    return wh._views.catalog.frontier(wh._catalog.relation(view))
 
 
 def _wait_for_frontier(folder: Path, process: subprocess.Popen[str], csn: int) -> None:

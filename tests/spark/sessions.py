@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from freshview import upkeep
+from freshview.schedule import upkeep
 
 Rows = list[tuple[Any, ...]]
 

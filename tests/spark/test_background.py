@@ -19,6 +19,7 @@ from freshview.catalog.views import Job
 from freshview.errors import Cancelled
 from freshview.events import Event, Events
 from freshview.interruption import Interruption
+from freshview.schedule.manager import candidates
 from freshview.spark.background import POOL, POOLS
 from freshview.spark.engine import SparkEngine
 from freshview.storage.store import Storage
@@ -200,7 +201,7 @@ def _jobs(wh: Warehouse, how: str) -> list[Job]:
 
 
 def _settled(wh: Warehouse) -> None:
-    _until(lambda: not wh._keeper.candidates())
+    _until(lambda: not candidates(wh._views.catalog))
     expected = sum((7 * a + 3 * b + c) % 11 == 5 for a in range(12) for b in range(12) for c in range(12))
     assert wh.sql("SELECT n FROM triples", freshness="any").collect() == [(expected,)]
     assert wh.sql("SELECT m FROM above", freshness="any").collect() == [(expected,)]
@@ -312,7 +313,7 @@ def test_closing_does_not_wait_for_a_long_job(
     monkeypatch.setattr(managed, "close", lambda: None)  # the fixture's turn comes later
     with freshview.connect(tmp_path / "warehouse", spark=spark) as wh:
         assert [j.strategy for j in wh.history("triples")] == ["cancelled"]
-        assert len(wh._keeper.candidates()) == 2
+        assert len(candidates(wh._views.catalog)) == 2
         _shrink(wh)
         wh.maintain()
         _settled(wh)

@@ -8,12 +8,13 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from freshview import Warehouse, upkeep
+from freshview import Warehouse
 from freshview.catalog.records import RelationState
-from freshview.maintenance import checkpoint as checkpoint_module
+from freshview.schedule import upkeep
 from freshview.spark import scan as scan_module
 from freshview.spark.background import POOL
 from freshview.spark.engine import SparkEngine
+from freshview.storage import checkpoint as checkpoint_module
 
 pytestmark = pytest.mark.spark
 

@@ -67,10 +67,10 @@ def test_what_users_call_has_an_example() -> None:
         if inspect.isfunction(value) and not name.startswith("_")
     ]
     inner = {
-        "freshview.warehouse.Warehouse.engine",  # for those who extend it
-        "freshview.warehouse.Warehouse.propagate",  # shown together with partial_refresh
-        "freshview.session.UserTransaction.create",
-        "freshview.session.UserTransaction.run",
+        "freshview.warehouse.warehouse.Warehouse.engine",  # for those who extend it
+        "freshview.warehouse.warehouse.Warehouse.propagate",  # shown together with partial_refresh
+        "freshview.warehouse.transaction.UserTransaction.create",
+        "freshview.warehouse.transaction.UserTransaction.run",
     }
     results = (
         freshview.CheckReport, freshview.Events, freshview.Invariant, freshview.Job, freshview.Outcome,

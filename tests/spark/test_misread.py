@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 from tests.spark.sessions import apart
 
+from freshview.definition.determinism import refuse_indeterminate
 from freshview.errors import NotMaintainable
-from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.sql.fragments import Unsupported
 from freshview.sql.misread import refuse_misread
 from freshview.sql.rendering import text as rendered

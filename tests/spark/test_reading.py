@@ -16,11 +16,12 @@ import freshview
 from freshview import Warehouse
 from freshview.algebra.nodes import WEIGHT, Filter, Join, Lowered, Node, Project, column
 from freshview.algebra.traversal import rewrite
+from freshview.definition import analysis as definitions
+from freshview.definition import reading, selftest, verdict
+from freshview.definition.verdict import PROPERTY, Verdict
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Event
-from freshview.maintenance import definition as definitions
-from freshview.maintenance import reading, selftest, verdict, work
-from freshview.maintenance.verdict import PROPERTY, Verdict
+from freshview.refresh import work
 from freshview.sql import lowering
 
 pytestmark = [pytest.mark.spark, pytest.mark.selftest]
@@ -138,9 +139,7 @@ def test_a_column_of_another_type_or_field_name_is_found(tables: Warehouse, monk
 
     lowered_otherwise(monkeypatch, renamed)
     read = create(tables, "SELECT named_struct('userId', v) AS j FROM t")
-    assert read == (
-        "recomputed: column j is struct<userId:int> to Spark, and struct<userid:int> as it was read here"
-    )
+    assert read == ("recomputed: column j is struct<userId:int> to Spark, and struct<userid:int> as it was read here")
     assert "userId" in tables.sql("SELECT * FROM x").schema.simpleString()
 
 
@@ -205,7 +204,7 @@ def test_a_view_of_an_earlier_version_is_asked_about_again_and_corrected(
         tables.sql(f"CREATE MATERIALIZED VIEW x AS {grouped}")
         tables.sql("CREATE MATERIALIZED VIEW above AS SELECT k, n FROM x WHERE n > 0")
         assert len(rows(tables, "SELECT * FROM x")) == 1
-        tables._keeper._definitions.clear()
+        tables._views.definitions.forget()
     lowered_otherwise(monkeypatch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
     assert rows(tables, "SELECT * FROM x") == rows(tables, grouped)
     assert rows(tables, "SELECT * FROM above") == rows(tables, grouped)
@@ -222,7 +221,7 @@ def test_a_view_of_an_earlier_version_that_reads_well_keeps_its_rows(
 ) -> None:
     create(tables, LEFT)
     relation = tables._catalog.relation("x")
-    tables._keeper._views.note(relation, PROPERTY, Verdict("plan", version=EARLIER).to_json())
+    tables._views.catalog.note(relation, PROPERTY, Verdict("plan", version=EARLIER).to_json())
     with freshview.connect(tmp_path / "warehouse", spark=spark) as again:
         before = len(again.history("x"))
         assert rows(again, "SELECT * FROM x") == rows(again, LEFT)

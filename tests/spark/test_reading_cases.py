@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.effort import examples
 from tests.spark.sessions import Rows, apart, rows, setting
 
 import freshview
 from freshview import Warehouse
-from freshview.maintenance import reading
+from freshview.definition import reading
 
 pytestmark = pytest.mark.spark
 
@@ -211,18 +212,22 @@ class Kept:
         self.plain = apart(spark)
         self.given: dict[str, dict[str, tuple[Answer, Answer]]] = {name: {} for name in CASES}
         self.failed: dict[str, Exception] = {}
+        self.views: dict[str, str] = {}  # by case
 
     def run(self, cases: Mapping[str, str]) -> None:
         for name, columns in TABLES.items():
             self.warehouse.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id))")
             self.warehouse.sql(f"INSERT INTO {name} VALUES {ROWS[name]}")
         for place, (name, definition) in enumerate(cases.items()):
-            self._try(name, f"CREATE MATERIALIZED VIEW {view(place)} {UNTESTED} AS {definition}")
-        self._compare("created", cases)
-        for step, statements in STEPS.items():
+            self.views[name] = f"v{place}"
+            self._try(name, f"CREATE MATERIALIZED VIEW v{place} {UNTESTED} AS {definition}")
+        for number, (step, statements) in enumerate(STEPS.items()):
             for statement in statements:
                 self.warehouse.sql(statement)
-            self._compare(step, cases)
+            # The rules are tried by the first step. Of the others, each case takes one; in a soak all.
+            at_all = number == 0 or examples(10) > 10
+            chosen = {n: d for i, (n, d) in enumerate(cases.items()) if at_all or i % (len(STEPS) - 1) == number - 1}
+            self._compare(step, chosen)
 
     def _try(self, name: str, statement: str) -> DataFrame | None:
         try:
@@ -236,14 +241,10 @@ class Kept:
         for table in TABLES:
             found = self.warehouse.sql(f"SELECT * FROM {table}")
             self.plain.createDataFrame(found.collect(), found.schema).createOrReplaceTempView(table)
-        for place, (name, definition) in enumerate(cases.items()):
-            ours = None if name in self.failed else self._try(name, f"SELECT * FROM {view(place)}")
+        for name, definition in cases.items():
+            ours = None if name in self.failed else self._try(name, f"SELECT * FROM {self.views[name]}")
             if ours is not None:
                 self.given[name][step] = answer(ours), answer(self.plain.sql(definition))
-
-
-def view(place: int) -> str:
-    return f"v{place}"
 
 
 def answer(frame: DataFrame) -> Answer:
@@ -328,8 +329,8 @@ def test_in_without_ansi_converts_to_strings(swh: Warehouse, spark: SparkSession
             "SELECT s AS x FROM n EXCEPT SELECT k FROM n",
         )
         for place, query in enumerate(queries):
-            swh.sql(f"CREATE MATERIALIZED VIEW {view(place)} {UNTESTED} AS {query}")
+            swh.sql(f"CREATE MATERIALIZED VIEW v{place} {UNTESTED} AS {query}")
         for statement in ("INSERT INTO n VALUES (4, 4, '1'), (5, 5, '05')", "DELETE FROM n WHERE id = 2"):
             swh.sql(statement)
             for place, query in enumerate(queries):
-                assert rows(swh, f"SELECT * FROM {view(place)}") == rows(swh, query)
+                assert rows(swh, f"SELECT * FROM v{place}") == rows(swh, query)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from freshview import Warehouse
-from freshview.maintenance import changes, work
-from freshview.maintenance.cost import Pace
-from freshview.maintenance.runner import Runner
+from freshview.refresh import deltas as changes
+from freshview.refresh import work
+from freshview.refresh.cost import Pace
+from freshview.refresh.runner import Runner
 
 
 @pytest.mark.parametrize("mode", ["lazy", "eager"])
@@ -103,8 +104,8 @@ def test_what_jobs_took_decides_between_the_ways(swh: Warehouse) -> None:
     for pace, worse, better in ((dear, "incremental", "full"), (cheap, "full", "incremental")):
         pace.learn(worse, 1.0, 20.0)
         pace.learn(better, 1.0, 0.05)
-    swh._keeper._paces[view.id] = dear
+    swh._views.changing._paces[view.id] = dear
     assert strategy() == "full"
-    swh._keeper._paces[view.id] = cheap
+    swh._views.changing._paces[view.id] = cheap
     assert strategy() == "incremental"
     assert swh.check("v").ok

@@ -30,7 +30,7 @@ def lose_rows(wh: Warehouse, name: str) -> None:
 
 def compute_alone(wh: Warehouse, name: str) -> None:
     """One view from what lies below it, without those above: as if the process had ended then."""
-    wh._keeper._jobs.refresh(wh._catalog.relation(name))
+    wh._views.jobs.refresh(wh._catalog.relation(name))
 
 
 def rows(wh: Warehouse, name: str) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from tests.spark.sessions import jobs_run, rows, setting
 from freshview import Warehouse
 from freshview.errors import FreshviewError
 from freshview.events import Event
-from freshview.maintenance import relevance
+from freshview.refresh import relevance
 
 _BY_CITY = "SELECT city, count(*) n, sum(amount) total FROM c JOIN s ON c.id = s.customer GROUP BY city"
 

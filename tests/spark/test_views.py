@@ -377,7 +377,7 @@ def test_statements_that_read_a_view_see_it_fresh_and_with_own_writes(tables: Wa
 
 def test_a_replacement_that_fails_leaves_the_old_view(tables: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     tables.sql("CREATE MATERIALIZED VIEW v AS SELECT id FROM c")
-    real = tables._keeper._views.catalog._insert_relation
+    real = tables._views.catalog.catalog._insert_relation
 
     def fail(*_: Any) -> None:
         raise WriteConflict("view v", "a test", "")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from freshview import Warehouse
-from freshview.maintenance import checkpoint as checkpoint_module
+from freshview.storage import checkpoint as checkpoint_module
 from freshview.transactions import transaction as transaction_module
 
 Bag = Counter[tuple[Any, ...]]

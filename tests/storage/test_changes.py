@@ -15,8 +15,8 @@ from tests.storage.model import Model, play
 
 import freshview
 from freshview.algebra.nodes import WEIGHT
-from freshview.maintenance.changes import changes
-from freshview.maintenance.span import Span
+from freshview.refresh.deltas import changes
+from freshview.refresh.span import Span
 from freshview.storage import reader as reader_module
 from freshview.storage.reader import _literals
 

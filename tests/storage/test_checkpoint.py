@@ -23,8 +23,8 @@ from tests.storage.model import play
 import freshview
 from freshview import Warehouse
 from freshview.events import Event
-from freshview.maintenance import checkpoint as checkpoint_module
-from freshview.maintenance.checkpoint import CheckpointReport, choose
+from freshview.storage import checkpoint as checkpoint_module
+from freshview.storage.checkpoint import CheckpointReport, choose
 from freshview.transactions import transaction as transaction_module
 
 Bag = Counter[tuple[Any, ...]]

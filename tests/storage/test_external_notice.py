@@ -15,11 +15,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import freshview
-from freshview import Warehouse, upkeep
+from freshview import Warehouse
 from freshview.catalog.records import Commit, Relation
+from freshview.cdc import notice as notice_module
 from freshview.errors import FreshviewError, InvalidStatement, NotFound, SnapshotExpired
-from freshview.maintenance import notice as notice_module
-from freshview.maintenance.background import Loop
+from freshview.schedule import upkeep
+from freshview.schedule.loops import Loop
 from freshview.storage.external import changes, open_seen, partition_groups
 
 Open = Callable[[], Warehouse]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import freshview
-from freshview import upkeep
 from freshview.catalog.records import Relation
 from freshview.errors import StorageUnavailable
-from freshview.maintenance.checkpoint import Checkpointer, CheckpointReport
+from freshview.schedule import upkeep
+from freshview.storage.checkpoint import Checkpointer, CheckpointReport
 
 
 def test_a_checkpoint_that_fails_does_not_keep_others_from_theirs(

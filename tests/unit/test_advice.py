@@ -12,9 +12,9 @@ from freshview.catalog.records import Backlog, Relation
 from freshview.catalog.reports import Measures, ViewReport
 from freshview.errors import NotMaintainable, SparkFailed
 from freshview.events import Event, Events
-from freshview.maintenance.advice import MARGIN, advise, advised, apply_advice
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
+from freshview.schedule.advice import MARGIN, advise, advised, apply_advice
 
 RARE = Measures(hours=24.0, updates=24, rows=5.0, uses=1000, queries_per_hour=240.0, jobs=24, seconds=0.5)
 

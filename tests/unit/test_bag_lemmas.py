@@ -8,10 +8,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshview.maintenance.invariants import Differentials
 from freshview.relation.delta import DELETE, INSERT, tag
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
+from freshview.views.invariants import Differentials
 
 Bag = Counter[int]
 SCHEMA = Schema((Column("x", parse_type("INT")),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from freshview.algebra.nodes import Project, Scan, Union, column
-from freshview.maintenance.cost import Pace, estimate
+from freshview.refresh.cost import Pace, estimate
 
 _SCAN = Scan("t", (("a", "a1"),))
 

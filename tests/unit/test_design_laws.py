@@ -42,13 +42,13 @@ from tests.unit.view_grammar import SCHEMAS, Change, State, states, views
 from freshview import Warehouse
 from freshview.algebra.nodes import Aggregate, Node
 from freshview.algebra.traversal import bottom_up, scans
+from freshview.definition.analysis import analyse
+from freshview.definition.determinism import refuse_indeterminate
 from freshview.delta.derive import at_version, derive
 from freshview.delta.forms import STORED, choose_form, delta_plan
 from freshview.errors import FreshviewError, NotMaintainable
-from freshview.maintenance.changes import changes
-from freshview.maintenance.definition import analyse
-from freshview.maintenance.determinism import refuse_indeterminate
-from freshview.maintenance.span import Span
+from freshview.refresh.deltas import changes
+from freshview.refresh.span import Span
 from freshview.sql.lowering import lower
 from freshview.transactions.transaction import Transaction
 

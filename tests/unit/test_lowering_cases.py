@@ -7,9 +7,9 @@ from sqlglot import exp
 
 from freshview.algebra.nodes import Aggregate, Generate, Join, Lowered, Node, Project, SetOperation, TopK, Window
 from freshview.algebra.traversal import bottom_up
+from freshview.definition.coercion import coerced
+from freshview.definition.determinism import with_tie_breaks
 from freshview.errors import NotMaintainable
-from freshview.maintenance.coercion import coerced
-from freshview.maintenance.determinism import with_tie_breaks
 from freshview.sql.lowering import Unsupported, lower
 from freshview.sql.rendering import render
 

@@ -15,11 +15,15 @@ from hypothesis import strategies as st
 
 from freshview.catalog.records import Backlog, Relation, Task
 from freshview.catalog.views import Use
+from freshview.definition.properties import parse_deadline
 from freshview.errors import Cancelled, InvalidStatement, StorageUnavailable, TypeMismatch
 from freshview.events import Events
 from freshview.interruption import Interruption, stop_if_asked
-from freshview.maintenance.background import Loop
-from freshview.maintenance.manager import (
+from freshview.refresh.tasks import combined
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType
+from freshview.schedule.loops import Loop
+from freshview.schedule.manager import (
     POLICIES,
     Activity,
     Candidate,
@@ -30,12 +34,8 @@ from freshview.maintenance.manager import (
     next_deadline,
     next_use,
     oldest_first,
-    parse_deadline,
     with_lower,
 )
-from freshview.maintenance.tasks import combined
-from freshview.relation.schema import Column, Schema
-from freshview.relation.types import DataType
 
 MINUTE = 60 * 1_000_000
 HOUR = 60 * MINUTE

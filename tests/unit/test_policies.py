@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from freshview.catalog.records import Deferral
+from freshview.definition.properties import Policy, Trigger, commits_maintain, next_runs, parse_policy
 from freshview.errors import InvalidStatement
-from freshview.maintenance.policies import Policy, Trigger, commits_maintain, next_runs, parse_policy
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -21,7 +21,7 @@ from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, lowered_vie
 from freshview.algebra.nodes import Filter, Node, Project, Scan, column
 from freshview.algebra.traversal import bottom_up, relations, scans
 from freshview.errors import NotMaintainable
-from freshview.maintenance.relevance import is_open, paths, restricted
+from freshview.refresh.relevance import is_open, paths, restricted
 
 laws = settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
 

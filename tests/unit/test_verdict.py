@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from freshview.maintenance.verdict import PLAN, PROPERTY, RECOMPUTED, TESTED, UNTESTED, Verdict, present
+from freshview.definition.verdict import PLAN, PROPERTY, RECOMPUTED, TESTED, UNTESTED, Verdict, present
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from tests.unit.view_grammar import SCHEMAS, Change, State, noises, states
 
 from freshview.algebra.nodes import Node
 from freshview.algebra.traversal import bottom_up, scans
+from freshview.definition.determinism import best_by_pairs, refuse_indeterminate
 from freshview.delta.aggregates import TypesOf
 from freshview.delta.derive import at_version
 from freshview.delta.forms import Form, choose_form, delta_plan, only_grows
 from freshview.errors import NotMaintainable
-from freshview.maintenance.determinism import best_by_pairs, refuse_indeterminate
 from freshview.sql.lowering import lower
 
 T = {"t": ("a", "b", "c")}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.view_grammar import SCHEMAS
 
+from freshview.definition.determinism import refuse_indeterminate
 from freshview.errors import InvalidStatement, NotMaintainable
-from freshview.maintenance.determinism import refuse_indeterminate
 from freshview.sql.lowering import Unsupported, lower
 
 REASONS = {

@@ -16,12 +16,12 @@ from tests.unit.view_grammar import SCHEMAS, views
 from freshview.algebra.nodes import WEIGHT, Node
 from freshview.algebra.traversal import bottom_up
 from freshview.catalog.records import Relation
+from freshview.definition.analysis import Definition, analyse
 from freshview.delta.forms import choose_form
 from freshview.delta.report import WAYS, Step, lines, report
+from freshview.delta.tolerance import SHOWN, beyond_tolerance
 from freshview.errors import NotMaintainable
-from freshview.maintenance.checking import SHOWN, beyond_tolerance
-from freshview.maintenance.definition import Definition, analyse
-from freshview.maintenance.explain import explained, maintainability
+from freshview.refresh.explain import explained, maintainability
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 from freshview.sql.lowering import lower

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from freshview.maintenance.worlds import EXTREME, PROFILES, changed, empty, words_of, world
+from freshview.definition.worlds import EXTREME, PROFILES, changed, empty, words_of, world
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 

@@ -28,8 +28,8 @@ import freshview
 from freshview import Warehouse
 from freshview.bench.tpcds import shrink
 from freshview.errors import FreshviewError, NotMaintainable
-from freshview.maintenance.checking import compared
 from freshview.relation.schema import Schema
+from freshview.views.invariants import compared
 
 if TYPE_CHECKING:
     import duckdb
@@ -203,7 +203,7 @@ def judge(wh: Warehouse, verdict: Verdict, text: str) -> Verdict:
     known = asdict(verdict)
     begun = time.perf_counter()
     try:
-        definition = wh._keeper.definition(wh._catalog.relation(view))
+        definition = wh._views.definitions.of(wh._catalog.relation(view))
         jobs = wh.maintain([view])
         known["maintain_seconds"] = _since(begun)
         known["changed"] = sum(j.view_rows for j in jobs)

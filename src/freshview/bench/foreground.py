@@ -10,10 +10,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import freshview
-from freshview import Warehouse, upkeep
+from freshview import Warehouse
 from freshview.bench.lazy_world import TWO, VIEWS, Customers, opened, upsert
 from freshview.bench.measure import Figure, Timing, is_trial, meanwhile, seconds_of, shown
 from freshview.bench.views import exact
+from freshview.schedule import upkeep
 
 _LONGEST = 120.0  # seconds of small queries
 

@@ -92,7 +92,7 @@ def planning(folder: Path, scale: float, repeat: int) -> list[Figure]:
     with new(folder / "views") as wh:
         load(wh, tpch(folder, scale, of_join), of_join, most=10)
         wh.sql(f"CREATE MATERIALIZED VIEW v5 AS {_FIVE}")
-        definition = wh._keeper.definition(wh._catalog.relation("v5"))
+        definition = wh._views.definitions.of(wh._catalog.relation("v5"))
         assert definition.form is not None
         assert definition.lowered is not None
         seconds = []

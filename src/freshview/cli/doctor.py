@@ -133,7 +133,7 @@ def _folder(place: Place) -> Finding:
 
 def _catalog(place: Place) -> Finding:
     """Does the catalog answer? A warehouse that is not there yet is not made."""
-    from freshview.pairing import is_warehouse
+    from freshview.warehouse.opening import is_warehouse
 
     try:
         if is_warehouse(place.folder):

@@ -18,7 +18,7 @@ from freshview.errors import AlreadyExists, InvalidStatement, NotFound
 if TYPE_CHECKING:
     from freshview.relation.schema import Schema
     from freshview.spark.loading import Source
-    from freshview.warehouse import Warehouse
+    from freshview.warehouse.warehouse import Warehouse
 
 
 class Kind(StrEnum):

@@ -15,14 +15,14 @@ from freshview.display import table_of_jobs
 
 if TYPE_CHECKING:
     from freshview.catalog.views import Job
-    from freshview.maintenance.overview import TaskStatus, ViewStatus
-    from freshview.standing import Status
+    from freshview.warehouse.overview import TaskStatus, ViewStatus
+    from freshview.warehouse.status import Status
 
 
 @command
 def views(place: Place, json: JsonOption = False) -> None:
     """List the materialized views: how each is maintained, how far it is, what is pending, and since when."""
-    from freshview.maintenance.overview import overview
+    from freshview.warehouse.overview import overview
 
     with place.open_catalog() as catalog:
         found = overview(catalog)
@@ -35,7 +35,7 @@ def views(place: Place, json: JsonOption = False) -> None:
 @command
 def tasks(place: Place, json: JsonOption = False) -> None:
     """List pending maintenance: one row per view and transaction that the view has not seen yet."""
-    from freshview.maintenance.overview import pending_tasks
+    from freshview.warehouse.overview import pending_tasks
 
     with place.open_catalog() as catalog:
         if json:
@@ -50,7 +50,7 @@ def status(place: Place, json: JsonOption = False) -> None:
 
     And who has kept old versions from being removed for long, if anybody has.
     """
-    from freshview.standing import standing
+    from freshview.warehouse.status import standing
 
     with place.open_catalog() as catalog:
         found = standing(place.folder.absolute(), catalog)
@@ -93,8 +93,8 @@ def print_jobs(jobs: Sequence[Job]) -> None:
 
 
 def _list(catalog: Any, what: str, nothing: str) -> None:
-    from freshview.listing import show
     from freshview.sql.statements import Show
+    from freshview.warehouse.show import show
 
     answer = show(catalog, Show(what))
     if answer.rows:

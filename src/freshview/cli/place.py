@@ -25,7 +25,7 @@ from freshview.interruption import Interruption, ask_to_stop
 
 if TYPE_CHECKING:
     from freshview.catalog.writer import Catalog
-    from freshview.warehouse import Warehouse
+    from freshview.warehouse.warehouse import Warehouse
 
 DEFAULT = Path("warehouse")
 INTERRUPTED = 130
@@ -52,7 +52,7 @@ class Place:
 
     def require(self) -> None:
         """Is there a warehouse? A name that was misspelt makes none."""
-        from freshview.pairing import is_warehouse
+        from freshview.warehouse.opening import is_warehouse
 
         if not is_warehouse(self.folder):
             raise NotFound(
@@ -72,7 +72,7 @@ class Place:
     def open_catalog(self, *, new: bool = False) -> Iterator[Catalog]:
         """The catalog alone, for what needs neither Spark nor data; `new` makes a warehouse where there is none."""
         from freshview.catalog.writer import Catalog
-        from freshview.pairing import open_database
+        from freshview.warehouse.opening import open_database
 
         if not new:
             self.require()

@@ -16,8 +16,8 @@ from freshview.errors import InvalidStatement
 
 if TYPE_CHECKING:
     from freshview.catalog.writer import Catalog
-    from freshview.session import UserTransaction
-    from freshview.warehouse import Warehouse
+    from freshview.warehouse.transaction import UserTransaction
+    from freshview.warehouse.warehouse import Warehouse
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _CONTROL = re.compile(r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK)(\s+(TRANSACTION|WORK))?", re.IGNORECASE)
@@ -113,8 +113,8 @@ class Running:
             )
 
     def _listed(self, statement: Any) -> Rows:
-        from freshview import listing
         from freshview.sql.statements import Show
+        from freshview.warehouse import show as listing
 
         ask = listing.show if isinstance(statement, Show) else listing.describe
         answer = ask(self.catalog(), statement)

@@ -22,7 +22,7 @@ from freshview.events import Event
 from freshview.interruption import Interruption, ask_to_stop, is_asked_to_stop
 
 if TYPE_CHECKING:
-    from freshview.warehouse import Warehouse
+    from freshview.warehouse.warehouse import Warehouse
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

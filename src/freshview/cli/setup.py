@@ -9,7 +9,7 @@ from freshview.cli.place import Command, JsonOption, Place, command
 @command
 def init(place: Place, json: JsonOption = False) -> None:
     """Make a warehouse: a folder for data, and a catalog. One that exists is left as it is."""
-    from freshview.pairing import is_warehouse
+    from freshview.warehouse.opening import is_warehouse
 
     is_new = not is_warehouse(place.folder)
     with place.open_catalog(new=True) as catalog:

@@ -18,9 +18,9 @@ from freshview.interruption import is_asked_to_stop
 
 if TYPE_CHECKING:
     from freshview.catalog.views import Job
-    from freshview.checks import CheckReport
     from freshview.events import Events
-    from freshview.warehouse import Warehouse
+    from freshview.warehouse.checks import CheckReport
+    from freshview.warehouse.warehouse import Warehouse
 
 ViewNames = Annotated[list[str] | None, typer.Argument(help="Views; all of them if left out.")]
 
@@ -177,8 +177,8 @@ def vacuum(
 ) -> None:
     """Remove old versions and files that nobody needs. What open transactions and stale views read is kept."""
     from freshview.events import Events
-    from freshview.maintenance.vacuum import vacuum as run
     from freshview.storage.store import Storage
+    from freshview.storage.vacuum import vacuum as run
 
     events = Events()
     with place.open_catalog() as catalog, working("Vacuuming"):

@@ -1,0 +1,185 @@
+"""What a view is: its text, the relations it reads, how it is stored, and how it can be maintained."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+from sqlglot import exp
+
+from freshview.algebra.nodes import Aggregate, Lowered, Node, TopK, Window
+from freshview.algebra.traversal import bottom_up
+from freshview.catalog.records import Relation
+from freshview.definition.coercion import coerced
+from freshview.definition.determinism import best_by_pairs, refuse_open_ties, with_tie_breaks
+from freshview.definition.verdict import Verdict
+from freshview.delta.aggregates import TypesOf
+from freshview.delta.forms import Form, choose_form, hidden, rows_form
+from freshview.delta.report import operator_of
+from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable
+from freshview.relation.schema import Schema
+from freshview.sql.lowering import Unsupported, lower
+
+_DOUBLES = re.compile("double|float")
+_INEXACT = (
+    exp.Min, exp.Max, exp.Sum, exp.Avg, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
+    exp.Corr, exp.CovarPop,
+    exp.CovarSamp, exp.Skewness, exp.Kurtosis, exp.RegrSlope, exp.RegrIntercept, exp.RegrR2, exp.RegrAvgx, exp.RegrAvgy,
+    exp.RegrSxx, exp.RegrSxy, exp.RegrSyy,
+)  # fmt: skip
+_INEXACT_NAMES = {"MEAN", "STD", "TRY_SUM", "TRY_AVG", "SKEWNESS", "KURTOSIS"}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A view's definition, ready to be maintained."""
+
+    text: str
+    sources: dict[str, Relation]  # by the name in the text
+    names: tuple[str, ...]
+    refresh: str  # "auto" | "incremental" | "full"
+    lowered: Lowered | None
+    form: Form | None
+    types: dict[str, str]  # of stored columns
+    reason: str  # why it is recomputed; empty if it is maintained incrementally
+    obstacles: tuple[tuple[Node, str], ...] = ()  # operators that would be recomputed, each with its reason
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the sources, as they were at CREATE
+    as_written: bool = True  # the text itself says which rows it gives: no tie-break had to be added
+    plain: Lowered | None = None  # the tree before ties are broken
+    verdict: Verdict | None = None  # what Spark said of how the text was read; None: it was not asked
+
+    @property
+    def incremental(self) -> bool:
+        return not self.reason and self.refresh != "full"
+
+    @property
+    def hindrance(self) -> str:
+        """What would be recomputed, named by its operator, and why."""
+        if self.lowered is None or not self.obstacles:
+            return self.reason
+        return "; ".join(f"{operator_of(self.lowered, node)}: {reason}" for node, reason in self.obstacles)
+
+
+def analyse(
+    text: str, sources: Mapping[str, Relation], columns: Mapping[str, tuple[str, ...]], names: tuple[str, ...],
+    refresh: str, types_of: TypesOf,
+) -> Definition:  # fmt: skip
+    """How a definition can be stored and maintained. `columns` are its sources' columns at CREATE."""
+    kept = partial(unread, text, sources, columns, names, refresh)  # its text, with the reason
+    try:
+        read = lower(text, columns, names)
+    except Unsupported as unsupported:  # other errors are of the text itself, and for the user
+        return kept(f"{unsupported} has no delta rule")
+    try:
+        plain = coerced(read, types_of, _char_columns(sources))
+        lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
+        form = choose_form(lowered, names, types_of)
+        obstacles = _obstacles(form, types_of)
+        if obstacles:
+            form = rows_form(lowered, names)
+        types = dict(types_of(form.tree))
+    except Unsupported as unsupported:
+        return kept(f"{unsupported} has no delta rule")
+    except NotMaintainable:
+        raise
+    except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: this is of our making
+        cause = error.cause if isinstance(error, FreshviewError) else str(error)
+        return kept(f"Spark refuses what was made of it ({cause})")
+    reason = "; ".join(dict.fromkeys(why for _, why in obstacles))
+    found = Definition(
+        text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles), dict(columns),
+        as_written=lowered == plain and not _has_top(lowered), plain=plain,
+    )  # fmt: skip
+    _require_incremental(found)
+    return found
+
+
+def unread(
+    text: str, sources: Mapping[str, Relation], columns: Mapping[str, tuple[str, ...]], names: tuple[str, ...],
+    refresh: str, reason: str,
+) -> Definition:  # fmt: skip
+    """A definition that keeps its text and is recomputed from it, if the text alone says which rows it gives."""
+    refuse_open_ties(text, reason)
+    found = Definition(text, dict(sources), names, refresh, None, None, {}, reason, (), dict(columns))
+    _require_incremental(found)
+    return found
+
+
+def _require_incremental(definition: Definition) -> None:
+    if definition.refresh == "incremental" and definition.reason:
+        raise NotMaintainable(
+            "view", f"it would have to be recomputed: {definition.hindrance}",
+            "Rewrite it, or leave 'refresh' at 'auto'.",
+        )  # fmt: skip
+
+
+def _char_columns(sources: Mapping[str, Relation]) -> set[tuple[str, str]]:
+    """The (relation, column) pairs of type CHAR: Spark compares those with padding, here and there."""
+    return {(n, c.name) for n, r in sources.items() for c in r.schema.columns if c.type.kind == "char"}
+
+
+def _has_top(lowered: Lowered) -> bool:
+    """Does it keep the first rows of an order? Lowering breaks ties there."""
+    return any(isinstance(node, TopK) for node in bottom_up(lowered.node))
+
+
+def _obstacles(form: Form, types_of: TypesOf) -> list[tuple[Node, str]]:
+    """Operators for which the general rules would not be exact or not be better than recomputing, and why."""
+    found: list[tuple[Node, str]] = []
+    for node in bottom_up(form.tree):
+        if isinstance(node, TopK):
+            found.append((node, "ORDER BY … LIMIT over the whole input has no key"))
+        elif isinstance(node, Window) and not node.partition:
+            found.append((node, "a window without PARTITION BY has no key"))
+        elif node is form.root and form.rule == "groups" and not form.root.keys:
+            found.append((node, "an aggregate without GROUP BY has no key, and what it computes does not add up"))
+        elif isinstance(node, Aggregate | Window) and node is not form.root:
+            calls = [(n, e) for n, e in node.items if any(map(_is_inexact, e.walk()))]
+            types = types_of(node) if calls else {}
+            inexact = [e.sql(dialect="spark") for n, e in calls if _DOUBLES.search(types[n])]
+            if inexact:
+                found.append((node, f"{inexact[0]} is inexact and stands below another operator"))
+    return found
+
+
+def _is_inexact(node: exp.Expr) -> bool:
+    """Does a call on doubles depend on the order of its rows? Sums do, and MIN and MAX may keep 0.0 or -0.0."""
+    return isinstance(node, _INEXACT) or (isinstance(node, exp.Anonymous) and node.name.upper() in _INEXACT_NAMES)
+
+
+def sources_to_json(sources: Mapping[str, Relation]) -> str:
+    return json.dumps({n: {"id": r.id, "columns": visible_columns(r)} for n, r in sources.items()})
+
+
+def visible_columns(relation: Relation) -> tuple[str, ...]:
+    """The columns of a relation that queries see: a view's hidden ones are left out."""
+    if relation.kind != "view":
+        return relation.schema.names
+    return tuple(json.loads(relation.properties["columns"]))
+
+
+def visible_schema(relation: Relation) -> Schema:
+    """Those columns with their types."""
+    return Schema(tuple(relation.schema.column(name) for name in visible_columns(relation)))
+
+
+def shown_column(relation: Relation) -> str | None:
+    """The column of a stored view that says which rows belong to it; None: all of them."""
+    if relation.kind != "view":
+        return None
+    name = hidden("shown", visible_columns(relation))
+    return name if name in relation.schema.names else None
+
+
+def check_output_names(names: tuple[str, ...]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.casefold() in seen:
+            raise InvalidStatement(
+                f"column {name}", "the view gives it twice", "Give each column a name of its own with AS."
+            )
+        seen.add(name.casefold())

@@ -1,0 +1,315 @@
+"""A view must be a function of its tables: what is not is refused, and what Spark leaves open is decided.
+
+Ties of window functions are broken by the whole row, those of max_by and min_by by the value they take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from freshview.algebra.nodes import Aggregate, Lowered, Node, Project, TopK, Window, column, same
+from freshview.algebra.traversal import rewrite
+from freshview.definition.moments import takes_moment
+from freshview.delta.aggregates import TypesOf, case
+from freshview.errors import NotMaintainable
+from freshview.relation.types import fold
+from freshview.sql.binding import UNREADABLE
+from freshview.sql.fragments import Unsupported
+from freshview.sql.literals import may_be_moment
+from freshview.sql.tokens import tokenize
+
+_RANDOM = {
+    "RAND", "RANDN", "RANDOM", "UUID", "NOW", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP",
+    "UNIX_TIMESTAMP", "MONOTONICALLY_INCREASING_ID", "SPARK_PARTITION_ID", "INPUT_FILE_NAME", "SHUFFLE", "RANDSTR",
+    "UNIFORM", "CURDATE", "CURRENT_USER", "USER", "SESSION_USER", "CURRENT_CATALOG", "CURRENT_SCHEMA",
+    "CURRENT_DATABASE", "CURRENT_TIMEZONE", "VERSION", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH",
+    "CURTIME", "REFLECT", "JAVA_METHOD", "TRY_REFLECT", "AES_ENCRYPT",
+}  # fmt: skip
+_RANDOM_NODES = (
+    exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser,
+    exp.QueryTransform,
+)  # fmt: skip
+_UNORDERED = (
+    exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat,
+    exp.Mode, exp.ApproxQuantile, exp.ApproxTopK, exp.ApproxTopKAccumulate, exp.ApproxTopKCombine,
+)  # fmt: skip
+_UNORDERED_NAMES = {
+    "FIRST", "LAST", "FIRST_VALUE", "LAST_VALUE", "COLLECT_LIST", "COLLECT_SET", "ARRAY_AGG", "LISTAGG", "STRING_AGG",
+    "MODE", "HISTOGRAM_NUMERIC", "HLL_SKETCH_AGG", "HLL_UNION_AGG", "SCHEMA_OF_VARIANT_AGG",
+}  # fmt: skip
+_UNORDERED_WORDS = {*_UNORDERED_NAMES, "ANY_VALUE", "APPROX_PERCENTILE", "PERCENTILE_APPROX"}
+_BARE = {n for n in _RANDOM if n.startswith("CURRENT_")} | {"LOCALTIMESTAMP", "SESSION_USER", "TRANSFORM"}
+_SKETCHES = ("APPROX_TOP_K", "KLL_", "THETA_", "TUPLE_")  # their bytes depend on the order of the rows
+_WAYS_OUT: dict[type[exp.Expr], str] = {
+    exp.ArrayAgg: "Sort it: sort_array(collect_list(x)).",
+    exp.ArrayUniqueAgg: "Sort it: sort_array(collect_set(x)).",
+    exp.GroupConcat: "Use array_join(sort_array(collect_list(x)), ',').",
+    exp.Mode: "Use mode(x, true), which takes the smallest of equally frequent values.",
+    exp.ApproxQuantile: "Use percentile(x, p), which is exact.",
+}
+_POSITIONAL = (
+    exp.RowNumber, exp.Lead, exp.Lag, exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Ntile,
+)  # fmt: skip
+
+
+def refuse_indeterminate(text: str) -> None:
+    """A view must be a function of its tables; say which call is not."""
+    if "${" in text:
+        raise _random("${…}")
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+    except UNREADABLE:
+        _refuse_words(text)
+        return
+    for node in tree.walk():
+        name = node.name.upper() if isinstance(node, exp.Anonymous) else node.key.upper()
+        if isinstance(node, _RANDOM_NODES) or _is_random(node):
+            raise _random(f"{node.sql(dialect='spark')}")
+        if _is_undetermined(node, name):
+            raise NotMaintainable(
+                f"{node.sql(dialect='spark')}", "which row it takes, or in which order, is not determined",
+                _WAYS_OUT.get(type(node), "Use min, max, min_by or max_by."),
+            )  # fmt: skip
+
+
+def refuse_users_functions(text: str, users: Collection[str]) -> None:
+    """Refuse a call of a function that is not Spark's own: whoever replaces it changes what the view means, unseen.
+
+    `users` are the names of such functions in the current database; a call with a database is always of one.
+    """
+    tokens = tokenize(text)
+    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if after.token_type != TokenType.L_PAREN or token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
+            continue
+        if before.token_type == TokenType.DOT or fold(token.text) in users:
+            raise NotMaintainable(
+                f"function {token.text} in the definition of a view",
+                "it is not one of Spark's own, so that a change of it would not be seen",
+                "Write what it computes into the definition.",
+            )
+
+
+def _random(what: str) -> NotMaintainable:
+    return NotMaintainable(
+        what, "its value is not determined by the tables", "Leave it out, or put the value into a table."
+    )
+
+
+def _refuse_words(text: str) -> None:
+    """Of a text that cannot be parsed here, the words of such calls are refused, in whatever order they stand."""
+    tokens = tokenize(text)
+    for i, token in enumerate(tokens):
+        name = token.text.upper()
+        if token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
+            if may_be_moment(token.text):
+                raise _random(f"'{token.text}'")
+            continue
+        is_call = i + 1 < len(tokens) and tokens[i + 1].token_type == TokenType.L_PAREN
+        if (is_call and name in _RANDOM) or name in _BARE:
+            raise _random(token.text)
+        if is_call and (name in _UNORDERED_WORDS or name.startswith(_SKETCHES)):
+            raise NotMaintainable(
+                token.text, "which row it takes, or in which order, may not be determined",
+                "Rewrite the query in plain SELECT syntax, or leave it out.",
+            )  # fmt: skip
+
+
+def _is_random(node: exp.Expr) -> bool:
+    """A call whose value the tables do not determine, or a date that is written 'today'."""
+    names = [node.name.upper()] if isinstance(node, exp.Anonymous) else _names_of(node)
+    return not _RANDOM.isdisjoint(names) or takes_moment(node, names)
+
+
+def _names_of(node: exp.Expr) -> list[str]:
+    return node.sql_names() if isinstance(node, exp.Func) else []
+
+
+def _is_undetermined(node: exp.Expr, name: str) -> bool:
+    """Does an aggregate depend on the order of its rows? Sorted it does not, and in windows ties are broken."""
+    named = isinstance(node, exp.Anonymous) and (name in _UNORDERED_NAMES or name.startswith(_SKETCHES))
+    if not named and not isinstance(node, _UNORDERED):
+        return False
+    if isinstance(node, exp.Mode) and node.args.get("deterministic") == exp.true():
+        return False
+    above = node.parent
+    while isinstance(above, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
+        above = above.parent
+    if isinstance(above, exp.ArraySort) and above.expression is None:
+        return not isinstance(node, exp.ArrayAgg | exp.ArrayUniqueAgg)
+    return not (isinstance(above, exp.Window) and isinstance(node, _POSITIONAL))
+
+
+def refuse_open_ties(text: str, reason: str) -> None:
+    """Where a text must run as it is, nobody breaks its ties: what depends on them is refused."""
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        _refuse_open_words(text, reason)
+        return
+    undetermined = next((n for n in tree.find_all(exp.Limit, exp.ArgMax, exp.ArgMin) if not _is_limit_all(n)), None)
+    if undetermined is not None:
+        limit = isinstance(undetermined, exp.Limit)
+        raise NotMaintainable(
+            "LIMIT" if limit else undetermined.sql(dialect="spark"),
+            f"which of equal rows it keeps is not determined, since no order can be added to the text: {reason}",
+            "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery.",
+        )
+    for window in tree.find_all(exp.Window):
+        if _is_positional(window):
+            raise NotMaintainable(
+                window.sql(dialect="spark"),
+                f"which of tied rows comes first is not determined, since no order can be added to the text: {reason}",
+                "Use rank() or dense_rank(), or rewrite the other construct.",
+            )
+
+
+def _is_limit_all(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Limit) and node.expression is not None and node.expression.name.upper() == "ALL"
+
+
+def _refuse_open_words(text: str, reason: str) -> None:
+    """Of a text that cannot be parsed here, words that may leave ties open are refused."""
+    found = re.search(r"\b(limit|offset|row_number|lead|lag|ntile|nth_value|max_by|min_by)\b", text, re.IGNORECASE)
+    if found:
+        raise NotMaintainable(
+            found[0].upper(),
+            f"which of equal rows it takes is not determined, since no order can be added to the text: {reason}",
+            "Rewrite the query in plain SELECT syntax, or leave it out.",
+        )
+
+
+def with_tie_breaks(lowered: Lowered, types_of: TypesOf) -> Lowered:
+    """Positional window functions and LIMIT order ties by all columns of the row, the same on every path."""
+
+    def rule(node: Node) -> Node:
+        if isinstance(node, TopK):  # lowering has added the columns
+            return replace(node, order=(*node.order, *_signs_of_zeros(node.input, types_of)))
+        if not isinstance(node, Window) or not any(_is_positional(call) for _, call in node.items):
+            return node
+        ties = [exp.Ordered(this=column(c), desc=False) for c in node.input.columns]
+        ties += _signs_of_zeros(node.input, types_of)
+        return replace(node, items=tuple((n, _ordered(e, ties) if _is_positional(e) else e) for n, e in node.items))
+
+    return Lowered(rewrite(lowered.node, rule), lowered.outputs)
+
+
+def _signs_of_zeros(node: Node, types_of: TypesOf) -> list[exp.Ordered]:
+    """Terms that tell 0.0 from -0.0, which are equal but not the same row."""
+    types = types_of(node)
+    without = next((types[c] for c in node.columns if _NO_ORDER.search(types[c])), None)
+    if without is not None:
+        raise Unsupported(f"an order of rows with a {without}")
+    return [
+        exp.Ordered(this=exp.cast(column(c), "string"), desc=False)
+        for c in node.columns
+        if re.search(r"\b(double|float)\b", types[c])
+    ]
+
+
+_NO_ORDER = re.compile(r"\bmap<|\bvariant\b|\binterval\b(?! )|collate")  # or equal values that are not the same
+
+
+def _is_positional(call: exp.Expr) -> bool:
+    return any(isinstance(x, _POSITIONAL) for x in call.walk()) or _frame(call)[0] == "ROWS"
+
+
+def _frame(call: exp.Expr) -> tuple[str, str, str]:
+    """The kind, start and end of a window call's frame, as written."""
+    spec = call.args.get("spec")
+    if spec is None:
+        return "", "", ""
+    start, end = (" ".join(str(spec.args.get(k) or "") for k in keys).upper().strip() for keys in _BOUNDS)
+    return str(spec.args.get("kind", "")).upper(), start, end
+
+
+_BOUNDS = (("start", "start_side"), ("end", "end_side"))
+
+
+def _ordered(call: exp.Expr, ties: list[exp.Ordered]) -> exp.Expr:
+    """A call whose order leaves no ties. Its frame must hold the same rows, or it would mean another thing."""
+    kind, start, end = _frame(call)
+    first = any(isinstance(x, exp.First | exp.FirstValue) for x in call.walk())
+    known = call.find(exp.IgnoreNulls) is not None  # the first known value may be that of any row of the frame
+    from_start = first and not known and start in ("", _FROM_START) and end in ("", "CURRENT ROW", _TO_END)
+    steady = not any(isinstance(x, _FRAMED) for x in call.walk()) or kind == "ROWS"
+    whole = start == _FROM_START and end == _TO_END
+    if not steady and not whole and not from_start:
+        raise NotMaintainable(
+            call.sql(dialect="spark"), "its frame ends among rows that tie: which of them it takes is not determined",
+            "Say ROWS BETWEEN …, or use max_by or min_by.",
+        )  # fmt: skip
+    call = call.copy()
+    order = call.args.get("order")
+    terms = order.expressions if order is not None else []
+    call.set("order", exp.Order(expressions=[*terms, *(t.copy() for t in ties)]))
+    return call
+
+
+_FROM_START, _TO_END = "UNBOUNDED PRECEDING", "UNBOUNDED FOLLOWING"
+_FRAMED = (exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.NthValue)  # those that look at a frame
+
+
+def best_by_pairs(lowered: Lowered, types_of: TypesOf) -> Lowered:
+    """max_by(x, y) and min_by(x, y) as the best pair (y, x): of equal y the best x wins, the same on every path.
+
+    As in Spark, rows without y do not count, and x may be NULL.
+    """
+
+    def rule(node: Node) -> Node:
+        if not isinstance(node, Aggregate | Window):
+            return node
+        found = {name: call for name, call in node.items if _best_by(call) is not None}
+        if not found:
+            return node
+        _refuse_unordered(node, list(found.values()), types_of)
+        items = tuple((f"{n}__pair", _paired(e)) if n in found else (n, e) for n, e in node.items)
+        pairs: Node = replace(node, items=items)
+        shown = [(n, exp.Dot(this=column(f"{n}__pair"), expression=exp.to_identifier("x"))) for n in found]
+        others = same(c for c in node.columns if c not in found)
+        return Project(pairs, (*others, *shown))
+
+    return Lowered(rewrite(lowered.node, rule), lowered.outputs)
+
+
+PAIRS = "max(named_struct('y', y, 'x', x)).x"  # the way out, in the user's hands
+
+
+def _best_by(call: exp.Expr) -> exp.ArgMax | exp.ArgMin | None:
+    """The max_by or min_by of a call with FILTER and OVER around it."""
+    while isinstance(call, exp.Window | exp.Filter):
+        call = call.this
+    return call if isinstance(call, exp.ArgMax | exp.ArgMin) else None
+
+
+def _paired(call: exp.Expr) -> exp.Expr:
+    holder = exp.Paren(this=call.copy())
+    best = _best_by(holder.this)
+    assert best is not None
+    x, y = best.this, best.expression
+    fields = [exp.PropertyEQ(this=exp.to_identifier(n), expression=e.copy()) for n, e in (("y", y), ("x", x))]
+    known = exp.Not(this=exp.Is(this=y.copy(), expression=exp.Null()))
+    pair = case(known, exp.Struct(expressions=fields))
+    best.replace(exp.Max(this=pair) if isinstance(best, exp.ArgMax) else exp.Min(this=pair))
+    whole: exp.Expr = holder.this
+    return whole
+
+
+def _refuse_unordered(node: Aggregate | Window, calls: list[exp.Expr], types_of: TypesOf) -> None:
+    """Ties are broken by x, so it needs an order."""
+    found = [best for best in map(_best_by, calls) if best is not None]
+    types = types_of(Project(node.input, tuple((f"x{i}", b.this.copy()) for i, b in enumerate(found))))
+    for i, best in enumerate(found):
+        text = best.sql(dialect="spark")
+        if best.args.get("count") is not None:
+            raise NotMaintainable(text, "which of equal rows it takes is not determined", f"Use {PAIRS}, or rank().")
+        if re.search(r"\b(map<|variant)", types[f"x{i}"]):
+            raise NotMaintainable(
+                text, f"of rows with equal order, which one it takes is not determined: {types[f'x{i}']} has no order",
+                "Take a key by max_by, and join the rest to it.",
+            )  # fmt: skip

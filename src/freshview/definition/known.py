@@ -1,0 +1,120 @@
+"""The definitions of stored views, analysed once per process, and asked about again when the program is a newer one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from freshview.catalog.records import Relation
+from freshview.catalog.views import ViewCatalog
+from freshview.definition.analysis import Definition, analyse, shown_column, unread, visible_columns, visible_schema
+from freshview.definition.reading import TRIAL, Reader, wants_selftest
+from freshview.definition.verdict import RECOMPUTED, Verdict
+from freshview.errors import NotMaintainable, ViewUnusable
+from freshview.events import Events
+from freshview.relation.schema import Schema
+from freshview.relation.types import quote
+from freshview.spark.engines import Engines
+from freshview.spark.running import Frame, PlanRunner
+
+if TYPE_CHECKING:
+    from freshview.spark.engine import SparkEngine
+
+# Under other arithmetic than Spark's own, a plan says too little of the delta rules: they are tested.
+_STRICT = ("spark.sql.ansi.enabled", "spark.sql.decimalOperations.allowPrecisionLoss")
+
+
+class Definitions:
+    """Knows the definitions of one warehouse's views."""
+
+    def __init__(self, views: ViewCatalog, engines: Engines, events: Events) -> None:
+        self._views = views
+        self._engines = engines
+        self._events = events
+        self._known: dict[tuple[int, int, str], Definition] = {}
+
+    def of(self, view: Relation) -> Definition:
+        """A view's definition, analysed once per process and epoch."""
+        key = (view.id, view.epoch, view.properties.get("refresh", "auto"))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._opened(view)
+        return known
+
+    def forget(self) -> None:
+        """Analyse all definitions again when they are asked for."""
+        self._known.clear()
+
+    def _opened(self, view: Relation) -> Definition:
+        """The definition of a stored view. What another version of the program said of its reading is asked again."""
+        sources = self._views.sources(view)
+        columns = {n: tuple(e["columns"]) for n, e in json.loads(view.properties["sources"]).items()}
+        names = tuple(json.loads(view.properties["columns"]))
+        text, refresh = view.properties["definition"], view.properties.get("refresh", "auto")
+        verdict = Verdict.of(view.properties)
+        runner = PlanRunner(self._engines.under(settings_of(view)))
+        try:
+            if verdict is not None and verdict.is_current and verdict.kind == RECOMPUTED:
+                return replace(unread(text, sources, columns, names, refresh, verdict.reason), verdict=verdict)
+            frames = {n: empty_rows(runner.engine, r) for n, r in sources.items()}
+            known = analyse(text, sources, columns, names, refresh, runner.types_of(frames))
+            if verdict is None or not verdict.is_current:
+                known, verdict = self.asked(known, view.name, settings_of(view), view.properties)
+            if known.form is not None and known.form.stored != view.schema.names:
+                verdict = Verdict(RECOMPUTED, reason="its rows were stored in another form, by another version")
+                known = unread(text, sources, columns, names, refresh, verdict.reason)
+        except NotMaintainable as error:
+            raise ViewUnusable(
+                f"view {view.name}", f"this version of Freshview cannot keep it ({error})",
+                "Create it again: CREATE OR REPLACE MATERIALIZED VIEW.",
+            ) from error  # fmt: skip
+        return replace(known, verdict=verdict)
+
+    def asked(
+        self, definition: Definition, name: str, settings: Mapping[str, str], properties: Mapping[str, str]
+    ) -> tuple[Definition, Verdict]:
+        """A definition as far as Spark reads it as we do: one that it reads otherwise keeps its text."""
+
+        def progress(step: str) -> None:
+            self._events.emit("view.reading", view=name, step=step)
+
+        schemas = {}
+        for source, relation in definition.sources.items():
+            shown = visible_schema(relation)
+            schemas[source] = Schema(tuple(shown.column(c) for c in definition.columns[source]), relation.schema.key)
+        runner = PlanRunner(self._engines.under({**settings, **TRIAL}, small=True))
+        strict = all(settings.get(key, "true").lower() == "true" for key in _STRICT)
+        reader = Reader(definition, runner, schemas, strict)
+        verdict = reader.verdict(selftest=wants_selftest(properties), progress=progress)
+        if verdict.kind == RECOMPUTED and definition.form is not None:
+            definition = unread(
+                definition.text, definition.sources, definition.columns, definition.names, definition.refresh,
+                verdict.reason,
+            )  # fmt: skip
+        return replace(definition, verdict=verdict), verdict
+
+
+def settings_of(view: Relation) -> dict[str, str]:
+    """The settings of the session in which a view was created: what its text means."""
+    settings: dict[str, str] = json.loads(view.properties["settings"])
+    return settings
+
+
+def empty_rows(engine: SparkEngine, relation: Relation) -> Frame:
+    """No rows of a relation, as queries see them."""
+    return as_seen(relation, engine.frame(relation.schema.arrow.empty_table(), relation.schema))
+
+
+def as_seen(relation: Relation, frame: Frame) -> Frame:
+    """Stored rows as queries see them: a view's hidden columns and rows are left out."""
+    if relation.kind != "view":
+        return frame
+    return chosen(frame, visible_columns(relation), shown_column(relation))
+
+
+def chosen(frame: Frame, columns: Sequence[str], shown: str | None) -> Frame:
+    """Some columns of the rows that belong to a view; `shown` is the column that says which do."""
+    rows = frame.where(quote(shown)) if shown else frame
+    return rows.select(*map(quote, columns))

@@ -1,0 +1,349 @@
+"""Small tables made for one definition: rows that meet its conditions and rows that just miss them.
+
+A world is a state of all tables that a definition reads. Values come from the definition's own literals and their
+neighbours first, then from a pool for each type: few values, so that rows join and groups have several rows; NULLs,
+duplicates, empty strings, trailing spaces, mixed case, −0.0, arrays and maps of length 0, 1 and more; extremes in
+worlds of their own, since many expressions fail on them. Everything follows from a seed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from freshview.relation.schema import Schema, fold
+from freshview.relation.types import INTEGERS, DataType
+from freshview.sql.binding import UNREADABLE
+
+World = dict[str, pa.Table]
+
+_BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+_DAY = datetime.date(2024, 3, 1)
+_DIGITS = Context(prec=80)  # more than any DECIMAL has
+_MOST_KEYS = 200  # tries at a key that no other row has
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What kind of values a world has."""
+
+    name: str
+    seed: int
+    rows: int = 9
+    first: float = 0.45  # how often a column takes the value it prefers: then joins and conditions are met
+    nulls: float = 0.12
+    strings: tuple[str, ...] = ("a", "A", "b", "", "a ", "ab")
+    extremes: bool = False
+    small: bool = False  # numbers above 0 only, so that little fails
+
+
+_NUMBERS_AS_TEXT = ("1", " 1", "01", "2", "10", "-3", "0", "1.0")
+_DATES_AS_TEXT = ("2024-03-01", "2024-02-29", "2023-12-31", "1999-01-01", "2024-03-02", "2024-01-01")
+_JSON = ('{"a":1,"b":"x"}', '{"a":2}', "[1,2]", "{}", '{"A":3}', '{"a":null}')
+
+# Tried in this order until one is met on which the definition does not fail.
+PROFILES = (
+    Profile("plain", 1),
+    Profile("numbers as text", 2, strings=_NUMBERS_AS_TEXT),
+    Profile("dates as text", 3, strings=_DATES_AS_TEXT),
+    Profile("positive numbers", 4, nulls=0.05, strings=_NUMBERS_AS_TEXT, small=True),
+    Profile("positive numbers, dates as text", 5, nulls=0.05, strings=_DATES_AS_TEXT, small=True),
+    Profile("JSON as text", 6, nulls=0.05, strings=_JSON, small=True),
+    Profile("no NULLs", 7, nulls=0.0, small=True),
+)
+EXTREME = Profile("extremes", 11, extremes=True, strings=("a", "A", "", "a ", " a", "ß", "é", "𝒳", "0", "NaN"))
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a definition says of values: literals by the column they are compared with, others, ordered columns."""
+
+    by_column: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    others: tuple[Any, ...] = ()
+    ordered: frozenset[str] = frozenset()  # columns in an ORDER BY: without ties, the text alone says which rows
+
+
+def words_of(text: str) -> Words:
+    """The literals and ordered columns of a definition, as far as they can be found."""
+    by_column: dict[str, list[Any]] = {}
+    others: list[Any] = []
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+    except UNREADABLE:
+        return Words()
+    for literal in tree.find_all(exp.Literal):
+        value = _literal(literal)
+        others.append(value)
+        above = literal.parent
+        while isinstance(above, exp.Cast | exp.Paren | exp.Neg | exp.Tuple | exp.Interval | exp.Add | exp.Sub):
+            above = above.parent
+        if isinstance(above, exp.Predicate | exp.Between | exp.In | exp.Like | exp.Case | exp.If | exp.Binary):
+            for column in above.find_all(exp.Column):
+                by_column.setdefault(fold(column.name), []).append(value)
+    ordered = {fold(c.name) for o in tree.find_all(exp.Ordered) for c in o.find_all(exp.Column)}
+    return Words({k: tuple(dict.fromkeys(v)) for k, v in by_column.items()}, tuple(dict.fromkeys(others)),
+                 frozenset(ordered))  # fmt: skip
+
+
+def _literal(node: exp.Literal) -> Any:
+    """A literal as text or as a number; of a pattern, a text that it matches."""
+    if node.is_string:
+        like = isinstance(node.parent, exp.Like | exp.ILike)
+        return node.this.replace("%", "x").replace("_", "y") if like else node.this
+    try:
+        return Decimal(node.this)
+    except ArithmeticError:
+        return node.this
+
+
+def world(schemas: Mapping[str, Schema], words: Words, profile: Profile, *, untied: bool = False) -> World:
+    """Tables full of rows. `untied`: columns that the definition orders by have no value twice."""
+    draw = random.Random(f"{profile.seed}")
+    return {n: _table(s, words, profile, draw, profile.rows, untied=untied) for n, s in sorted(schemas.items())}
+
+
+def empty(schemas: Mapping[str, Schema]) -> World:
+    return {name: schema.arrow.empty_table() for name, schema in schemas.items()}
+
+
+def changed(
+    before: World, schemas: Mapping[str, Schema], words: Words, profile: Profile, number: int, *, untied: bool = False
+) -> World:
+    """The next state: rows go, rows come; in odd states one table stays as it is, in even ones one loses all rows."""
+    draw = random.Random(f"{profile.seed}/{number}")
+    names = sorted(before)
+    emptied = draw.choice(names) if number % 2 == 0 else None
+    still = draw.choice(names) if number % 2 and len(names) > 1 else None
+    result: World = {}
+    for name in names:
+        rows, schema = before[name], schemas[name]
+        if name == still:
+            result[name] = rows
+            continue
+        kept = [i for i in range(rows.num_rows) if name != emptied and draw.random() < 0.65]
+        come = 3 if name != emptied else 0
+        more = _table(schema, words, profile, draw, come, start=100 * number, untied=untied)
+        result[name] = _unique(pa.concat_tables([rows.take(pa.array(kept, pa.int64())), more]), schema)
+    return result
+
+
+def _unique(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Of rows with one key the last."""
+    if not schema.key:
+        return rows
+    last: dict[Any, int] = {}
+    for i, row in enumerate(zip(*(rows.column(k).to_pylist() for k in schema.key_positions), strict=True)):
+        last[repr(row)] = i
+    return rows.take(pa.array(sorted(last.values()), pa.int64()))
+
+
+def _table(
+    schema: Schema, words: Words, profile: Profile, draw: random.Random, count: int, *, start: int = 0,
+    untied: bool = False,
+) -> pa.Table:  # fmt: skip
+    required = {fold(c) for c in schema.required}
+    makers = []
+    for column in schema.columns:
+        own = words.by_column.get(fold(column.name), ())
+        alone = untied and fold(column.name) in words.ordered
+        makers.append(_Maker(column.type, own, words.others, profile, draw, fold(column.name) not in required, alone))
+    rows: list[tuple[Any, ...]] = []
+    keys: set[str] = set()
+    tries = 0
+    while len(rows) < count and tries < _MOST_KEYS:
+        tries += 1
+        row = tuple(m.value(start + len(rows)) for m in makers)
+        key = repr([row[i] for i in schema.key_positions])
+        if schema.key and key in keys:
+            continue
+        keys.add(key)
+        rows.append(row)
+        if not schema.key and draw.random() < 0.15 and not untied:
+            rows.append(row)
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema.columns)
+    arrays = [pa.array(list(c), f.type) for c, f in zip(columns, schema.arrow, strict=True)]
+    return pa.table(arrays, schema=schema.arrow)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Draws the values of one column."""
+
+    type: DataType
+    own: Sequence[Any]  # literals that it is compared with
+    others: Sequence[Any]
+    profile: Profile
+    draw: random.Random
+    nullable: bool
+    alone: bool  # no value twice
+
+    def value(self, number: int) -> Any:
+        if self.alone:
+            return _at(self.type, number)
+        if self.nullable and self.draw.random() < self.profile.nulls:
+            return None
+        return self._some(self.type)
+
+    def _some(self, type_: DataType) -> Any:
+        match type_.kind:
+            case "array":
+                return [self._inner(type_.children[0]) for _ in range(self._length())]
+            case "map":
+                keys = [self._key(type_.children[0], i) for i in range(self._length())]
+                return [(k, self._inner(type_.children[1])) for k in dict.fromkeys(keys)]
+            case "struct":
+                return {f.name: self._inner(f.type) for f in type_.fields}
+        pool = self._pool(type_)
+        return pool[0] if self.draw.random() < self.profile.first else self.draw.choice(pool)
+
+    def _length(self) -> int:
+        return self.draw.choice((0, 1, 1, 2, 3))
+
+    def _inner(self, type_: DataType) -> Any:
+        return None if self.draw.random() < self.profile.nulls else self._some(type_)
+
+    def _key(self, type_: DataType, number: int) -> Any:
+        """Keys of a map: not NULL, and hashable once they are repeated."""
+        value = self._some(type_) if not type_.is_nested else None
+        return value if value is not None else _at(type_, number)
+
+    def _pool(self, type_: DataType) -> list[Any]:
+        """The values that a column of the type may have, the preferred one first."""
+        own = [v for literal in self.own for v in _near(literal, type_)]
+        rest = [v for literal in self.others for v in _near(literal, type_)[:1]][:6]
+        usual = _usual(type_, self.profile)
+        if self.profile.extremes:
+            usual = [*usual, *_extreme(type_)]
+        if self.profile.small:
+            usual = [v for v in usual if not _is_low(v)] or usual
+        return [*own, *usual, *rest] if own else [*usual, *rest]
+
+
+def _is_low(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and not value > 0
+
+
+def _usual(type_: DataType, profile: Profile) -> list[Any]:
+    kind = type_.kind
+    if kind in INTEGERS:
+        return [1, 2, 3, 0, -1, 5]
+    match kind:
+        case "boolean":
+            return [True, False]
+        case "float" | "double":
+            return [1.0, 0.5, 2.0, 0.0, -0.0, -1.5]
+        case "decimal":
+            places = type_.params[1]
+            unit = _unit(type_)
+            whole = [Decimal(n) for n in (1, 2, 3, 0, -1)] if type_.params[0] > places else []
+            return [v.quantize(unit, context=_DIGITS) for v in whole] + [unit, -unit, unit * 5]
+        case "string" | "varchar":
+            fitting = [s for s in profile.strings if kind == "string" or len(s) <= type_.params[0]]
+            return fitting or [""]
+        case "char":
+            return [s.ljust(type_.params[0]) for s in profile.strings if len(s) <= type_.params[0]] or [" "]
+        case "binary":
+            return [b"a", b"", b"\x00\xff", b"ab"]
+        case "date":
+            return [_DAY, _DAY - datetime.timedelta(1), _DAY + datetime.timedelta(40), datetime.date(1999, 12, 31)]
+    return [_moment(type_, n) for n in (0, 1, 3600, 86_400, -86_400 * 200)]
+
+
+def _unit(type_: DataType) -> Decimal:
+    """The smallest step of a DECIMAL."""
+    return Decimal(1).scaleb(-type_.params[1])
+
+
+def _moment(type_: DataType, seconds: int) -> datetime.datetime:
+    zone = datetime.UTC if type_.kind == "timestamp" else None
+    return datetime.datetime(2024, 3, 1, 12, tzinfo=zone) + datetime.timedelta(seconds=seconds)
+
+
+def _extreme(type_: DataType) -> list[Any]:
+    kind = type_.kind
+    if kind in INTEGERS:
+        return [2 ** _BITS[kind] - 1, -(2 ** _BITS[kind])]
+    match kind:
+        case "float" | "double":
+            return [math.nan, math.inf, -math.inf, 16777216.0]
+        case "decimal":
+            most = _DIGITS.multiply(Decimal(10 ** type_.params[0] - 1), _unit(type_))
+            return [most, most.copy_negate()]
+        case "date":
+            return [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), datetime.date(1582, 10, 4)]
+    if kind in ("timestamp", "timestamp_ntz"):
+        return [_moment(type_, -86_400 * 365 * 300), _moment(type_, 86_400 * 365 * 500)]
+    return []
+
+
+def _at(type_: DataType, number: int) -> Any:
+    """A value of a type for each number, in order, as far as the type has so many."""
+    kind = type_.kind
+    if kind in INTEGERS:
+        return number if kind != "tinyint" else number % 120
+    match kind:
+        case "boolean":
+            return number % 2 == 0
+        case "float" | "double":
+            return float(number)
+        case "decimal":
+            return _unit(type_) * (number % 10 ** min(type_.params[0], 6))
+        case "string" | "varchar" | "char":
+            text = f"{number:04d}"
+            return text if kind == "string" else text[-type_.params[0] :].ljust(type_.params[0])
+        case "binary":
+            return f"{number:04d}".encode()
+        case "date":
+            return _DAY + datetime.timedelta(number)
+        case "timestamp" | "timestamp_ntz":
+            return _moment(type_, number)
+        case "array":
+            return [_at(type_.children[0], number)]
+        case "map":
+            return [(_at(type_.children[0], number), _at(type_.children[1], number))]
+    return {f.name: _at(f.type, number) for f in type_.fields}
+
+
+def _near(literal: Any, type_: DataType) -> list[Any]:
+    """A literal as a value of a type, and its neighbours; nothing if it is none."""
+    kind = type_.kind
+    try:
+        if kind in INTEGERS:
+            number = int(Decimal(literal))
+            return [n for n in (number, number + 1, number - 1) if -(2 ** _BITS[kind]) <= n < 2 ** _BITS[kind]]
+        match kind:
+            case "float" | "double":
+                return [float(literal), float(literal) + 0.5, float(literal) - 0.5]
+            case "decimal":
+                unit, most = _unit(type_), 10 ** (type_.params[0] - type_.params[1])
+                exact = Decimal(literal).quantize(unit, context=_DIGITS)
+                around = (exact, _DIGITS.add(exact, unit), _DIGITS.subtract(exact, unit))
+                return [n for n in around if n.copy_abs() < most]
+            case "string" | "varchar" | "char":
+                text = str(literal)
+                several = [text, text + " ", text.swapcase(), text[:-1]]
+                if kind == "string":
+                    return several
+                limit = type_.params[0]
+                return [t.ljust(limit) if kind == "char" else t for t in several if len(t) <= limit]
+            case "date":
+                day = datetime.date.fromisoformat(str(literal)[:10])
+                return [day, day + datetime.timedelta(1), day - datetime.timedelta(1), day + datetime.timedelta(35)]
+            case "timestamp" | "timestamp_ntz":
+                zone = datetime.UTC if kind == "timestamp" else None
+                moment = datetime.datetime.fromisoformat(str(literal)).replace(tzinfo=zone)
+                return [moment, moment + datetime.timedelta(seconds=1), moment - datetime.timedelta(days=1)]
+            case "binary":
+                return [str(literal).encode()]
+    except (ValueError, ArithmeticError, OverflowError, TypeError):
+        pass
+    return []

@@ -1,0 +1,57 @@
+"""Signed bags on the driver: Arrow tables whose last column is a weight.
+
+Δ = new − old      rows that come have a weight above 0, rows that go one below; equal rows cancel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshview.algebra.nodes import WEIGHT
+from freshview.relation.delta import DELETE, INSERT, is_live, overlay, tag, untag
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType
+
+
+def with_weight(schema: Schema) -> Schema:
+    """The schema of a relation's delta."""
+    return Schema((*schema.columns, Column(WEIGHT, DataType("int"))))
+
+
+def part(schema: Schema, columns: Sequence[str] | None) -> Schema:
+    """Some columns of a relation, as a bag."""
+    return Schema(schema.columns if columns is None else tuple(schema.column(c) for c in columns))
+
+
+def net_images(images: tuple[pa.Table, pa.Table], schema: Schema, shown: Schema) -> pa.Table:
+    """Deleted and inserted images as one signed bag of the shown columns, equal ones cancelled."""
+    places = [schema.position(n) for n in shown.names]
+    old, new = (table.select(places) for table in images)
+    rows = overlay([tag(old, shown, DELETE, 1), tag(new, shown, INSERT, 2)], shown).rows
+    weights = np.where(is_live(rows).to_numpy(), 1, -1).astype(np.int32)
+    return pa.table([*untag(rows).columns, pa.array(weights, pa.int32())], schema=with_weight(shown).arrow)
+
+
+def weighted(rows: pa.Table, weight: int, schema: Schema) -> pa.Table:
+    """Rows that all have the same weight."""
+    weights = pa.array(np.full(rows.num_rows, weight, np.int32))
+    return pa.table([*rows.columns, weights], schema=with_weight(schema).arrow)
+
+
+def net(signed: pa.Table, schema: Schema) -> pa.Table:
+    """Signed rows as delta rows, equal ones cancelled (full condense, LAZY §4)."""
+    weights = signed.column(WEIGHT).cast(pa.int64())
+    rows = signed.drop_columns([WEIGHT])
+    parts = []
+    for action, sign in ((DELETE, -1), (INSERT, 1)):
+        copies = pc.multiply(weights, sign)
+        chosen = rows.filter(pc.greater(copies, 0))
+        times = copies.filter(pc.greater(copies, 0)).to_pylist()
+        if any(n > 1 for n in times):
+            chosen = chosen.take(pa.array([i for i, n in enumerate(times) for _ in range(n)], pa.int64()))
+        parts.append(tag(schema.conform(chosen), schema, action, 1))
+    return overlay(parts, schema).rows

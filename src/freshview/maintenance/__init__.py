@@ -1,1 +1,0 @@
-"""Upkeep: checkpoint, vacuum, news from external tables, the background loop."""

@@ -1,0 +1,98 @@
+"""Δ of a stored relation over a span: its segments folded, blind rows completed, equal rows cancelled.
+
+    Δ(R) = last image per key − old image per key   keyed; the old image is that of the key's first delta row if it
+                                                    carries one, else it is looked up in R before (law 11.1)
+    Δ(R) = the net of inserted and deleted rows     bags, views
+    Δ(R) = the difference of two versions           external tables
+
+Rows come with a weight of +1 or −1, and only with the columns that are asked for: what changed elsewhere cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshview.catalog.records import Relation, Segment
+from freshview.definition.analysis import shown_column
+from freshview.delta.signed import net_images, part
+from freshview.refresh.span import Span
+from freshview.relation.delta import (
+    DELETE,
+    DELETE_KEY,
+    UPSERT,
+    actions,
+    conform_delta,
+    first_positions,
+    is_live,
+    key_table,
+    last_positions,
+    untag,
+)
+from freshview.relation.schema import Schema
+from freshview.storage.external import changes as external_changes
+from freshview.storage.reader import OVERLAY_ROWS
+
+
+class TooLarge(Exception):
+    """The delta, of so many rows, does not fit on the driver."""
+
+
+def changes(
+    span: Span, relation: Relation, columns: Sequence[str] | None = None, segments: Sequence[Segment] | None = None
+) -> pa.Table:
+    """The relation's signed delta over a span (whose segments, if they are at hand, need not be read again)."""
+    shown, storage = part(relation.schema, columns), span.storage
+    segments = span.segments(relation) if segments is None else segments
+    if relation.is_external:
+        seen = {m.delta_version: m for m in span.catalog.mains(relation.id)}
+        parts = [external_changes(relation, *s.versions, seen.get(s.versions[1])) for s in segments if s.versions]
+        return net_images(_images(parts, relation.schema), relation.schema, shown)
+    if sum(s.rows for s in segments) > OVERLAY_ROWS:
+        raise TooLarge(sum(s.rows for s in segments))
+    parts = [storage.reader.segment_rows(s, relation.schema) for s in segments]
+    if not relation.schema.key:
+        old, new = _images(parts, relation.schema)
+        return net_images((shown_rows(relation, old), shown_rows(relation, new)), relation.schema, shown)
+
+    def look_up(keys: pa.Table) -> pa.Table:
+        state = span.before(relation)  # its columns may have had other names then, or not been there yet
+        places = [p for p in map(relation.schema.position, shown.names) if p < len(state.schema.columns)]
+        own = [state.schema.names[p] for p in relation.schema.key_positions]
+        return storage.reader.lookup(state, keys.rename_columns(own), columns=[state.schema.names[p] for p in places])
+
+    return net_images(_keyed_images(parts, relation.schema, look_up), relation.schema, shown)
+
+
+def shown_rows(relation: Relation, rows: pa.Table) -> pa.Table:
+    """Stored rows that belong to the relation: a view may keep groups that its HAVING hides."""
+    shown = shown_column(relation)
+    return rows.filter(rows.column(shown)) if shown else rows
+
+
+def _images(parts: Sequence[pa.Table], schema: Schema) -> tuple[pa.Table, pa.Table]:
+    """Deleted and inserted images of a bag's delta rows."""
+    rows = _joined(parts, schema)
+    live = is_live(rows)
+    return untag(rows.filter(pc.invert(live))), untag(rows.filter(live))
+
+
+def _keyed_images(
+    parts: Sequence[pa.Table], schema: Schema, look_up: Callable[[pa.Table], pa.Table]
+) -> tuple[pa.Table, pa.Table]:
+    """The images of all touched keys before and after."""
+    rows = _joined(parts, schema)
+    keys = key_table(untag(rows), schema)
+    first, last = rows.take(first_positions(keys)), rows.take(last_positions(keys))
+    action = actions(first)
+    old = untag(first.filter(pc.equal(action, DELETE)))
+    blind = untag(first.filter(pc.or_(pc.equal(action, DELETE_KEY), pc.equal(action, UPSERT))))
+    if blind.num_rows:
+        old = pa.concat_tables([old, schema.conform(look_up(blind.select(list(schema.key_positions))))])
+    return old, untag(last.filter(is_live(last)))
+
+
+def _joined(parts: Sequence[pa.Table], schema: Schema) -> pa.Table:
+    return pa.concat_tables([schema.segment_arrow.empty_table(), *(conform_delta(p, schema) for p in parts)])

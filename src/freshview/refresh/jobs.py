@@ -1,0 +1,300 @@
+"""Jobs: one view, a run of its tasks combined into one, from its frontier c0 to c1 (LAZY §3.3 to §3.5).
+
+Law: jobs of one view follow each other in commit order. A job shows its result by compare-and-set on the frontier, or
+not at all; that alone makes it right. The lease on a view's next job only saves double work: who finds it taken waits
+for the job in progress, and takes over when its owner has been silent for too long on the catalog's clock.
+
+Law: a view that reads views is computed at a CSN at which each of them has a version. They are brought there first;
+where one has gone further already, the job goes on to that one's next version.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+
+from freshview.catalog.records import PENDING, Frontier, Lease, Relation, RelationState, Segment
+from freshview.catalog.views import JOB_PATH, Job, ViewCatalog
+from freshview.catalog.writer import Catalog
+from freshview.errors import (
+    Cancelled,
+    CatalogUnavailable,
+    Crowded,
+    FreshviewError,
+    SparkFailed,
+    SparkUnavailable,
+    StorageUnavailable,
+    WriteConflict,
+)
+from freshview.events import Events
+from freshview.interruption import stop_if_asked
+from freshview.refresh.span import Point, Span
+from freshview.refresh.tasks import JOB_ROWS, Pending, combined, pending
+from freshview.refresh.work import Work
+from freshview.relation.delta import encode
+from freshview.storage.store import Storage
+from freshview.transactions.transaction import INLINE_BYTES
+
+_ATTEMPTS = 20
+_PATIENCE = 600.0  # seconds that somebody waits for a job in progress elsewhere
+_POLLS = (0.01, 0.25)  # seconds between looks at it: at first, at most
+
+
+class Executor(Protocol):
+    """Who computes what a job shows."""
+
+    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Work:
+        """The change of a view's stored rows over a span; `full`: recompute it."""
+
+    def applied(self, state: RelationState) -> None:
+        """A job is done, and its view is in this state."""
+
+
+class Jobs:
+    """Runs the jobs of one warehouse's views."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        storage: Storage,
+        events: Events,
+        executor: Executor,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._catalog = catalog
+        self._views = ViewCatalog(catalog)
+        self._storage = storage
+        self._events = events
+        self._executor = executor
+        self._clock = clock
+        self._sleep = sleep
+        self._locks: dict[int, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def bring(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> list[Job]:
+        """Maintain a view up to a CSN, in as many jobs as that takes; those that ran here."""
+        done = []
+        while (job := self.step(view, csn, most_rows=most_rows)) is not None:
+            done.append(job)
+        return done
+
+    def refresh(self, view: Relation) -> Job:
+        """Compute all rows of a view anew, with all commits of now."""
+        for _ in range(_ATTEMPTS):
+            before = self._views.position(view)
+            csn = self._views.reserve_csn(view)  # later commits are not in it
+            end = self.reached(self._views.sources(view).values(), csn)
+            job = self._in_turn(view, before, partial(self._run, view, before, end, full=True))
+            if job is not None:
+                return job
+        raise _crowded(view)
+
+    def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS, wait: bool = True) -> Job | None:
+        """One job towards a CSN; None if nothing is left to do, or, without `wait`, if somebody is at it."""
+        for _ in range(_ATTEMPTS):
+            left = pending(self._views, view, csn)
+            if not left.tasks:
+                return None
+            last = left.tasks[-1].csn
+            end = combined(left.tasks, self._views.snapshots(left.frontier.readable, last), most_rows)
+            try:
+                job = self._attempt(view, left, end, wait)
+            except FreshviewError as error:
+                if is_transient(error) or end == last:
+                    raise
+                job = self._attempt(view, left, last, wait)  # a later task may have corrected the data: go past it
+            if job is not None or not wait:
+                return job
+        raise _crowded(view)
+
+    def _attempt(self, view: Relation, left: Pending, end: int, wait: bool) -> Job | None:
+        """A job from the frontier to an end; None if somebody else moved the frontier."""
+        begun = self._clock()
+        try:
+            end = self.reached(self._views.sources(view).values(), end)
+        except FreshviewError as error:
+            self._failed(view, left.frontier, end, left, begun, error)
+            raise
+        run = partial(self._run, view, left.frontier, end, sources=self._clock() - begun)
+        return self._in_turn(view, left.frontier, run, wait=wait)
+
+    # -- the order of views ------------------------------------------------------------------------
+
+    def reached(self, sources: Iterable[Relation], end: int) -> int:
+        """Bring the views among these to a CSN, or to the first one after it at which all of them have a version."""
+        views = [source for source in sources if source.kind == "view"]
+        for _ in range(_ATTEMPTS):
+            for view in views:
+                self.bring(view, end)
+            ahead = [self._views.next_version(v, end) for v in views if self._views.stored_at(v, end) != end]
+            if not ahead:
+                return end
+            end = max(version or end for version in ahead)
+        raise _crowded(views[0])
+
+    # -- one at a time -----------------------------------------------------------------------------
+
+    def _in_turn(
+        self, view: Relation, c0: Frontier, run: Callable[[float], Job | None], *, wait: bool = True
+    ) -> Job | None:
+        """Run a job from c0 when nobody else runs one for the view; None if the frontier moved before."""
+        begun = self._clock()
+        with self._local_turn(view, wait) as ours:
+            lease = self._lease(view, c0, wait) if ours else None
+            if lease is None:
+                return None
+            try:
+                return run(self._clock() - begun) if self._views.position(view) == c0 else None
+            finally:
+                self._catalog.drop_leases([lease.id])
+
+    @contextmanager
+    def _local_turn(self, view: Relation, wait: bool) -> Iterator[bool]:
+        """Threads of this process wait for each other without polling."""
+        with self._guard:
+            lock = self._locks.setdefault(view.id, threading.Lock())
+        taken = lock.acquire(timeout=_PATIENCE) if wait else lock.acquire(blocking=False)
+        if not taken and wait:
+            raise _crowded(view)
+        try:
+            yield taken
+        finally:
+            if taken:
+                lock.release()
+
+    def _lease(self, view: Relation, c0: Frontier, wait: bool) -> Lease | None:
+        """The right to the view's next job; None as soon as another's job has moved the frontier."""
+        until, (pause, longest) = self._clock() + _PATIENCE, _POLLS
+        while True:
+            lease = self._catalog.lease(view.id, JOB_PATH, f"job-{view.id}")
+            if lease is not None or not wait or self._views.position(view) != c0:
+                return lease
+            if self._clock() > until:
+                raise _crowded(view)
+            self._events.emit("job.waiting", view=view.name, from_csn=c0.readable)
+            stop_if_asked(f"view {view.name}")
+            self._sleep(pause)
+            pause = min(2 * pause, longest)
+
+    # -- one job -----------------------------------------------------------------------------------
+
+    def _run(
+        self, view: Relation, start: Frontier, c1: int, waited: float, *, full: bool = False, sources: float = 0.0
+    ) -> Job | None:
+        """Compute and show; None if the frontier moved meanwhile."""
+        left = pending(self._views, view, c1)
+        begun = self._clock()
+        c0 = start.readable
+        pin = self._catalog.begin("job", at=c0)
+        try:
+            span = Span(self._catalog, self._storage, Point(start.csn, start.stmtsn), Point(c1))
+            work = self._executor.change(view, span, self._views.stored(view, start.csn), full=full or left.reset)
+            phases = {"wait": waited, "sources": sources, "compute": self._clock() - begun}
+            job = self._show(view, start, c1, left, work, begun, phases, anew=full)
+        except Exception as error:
+            self._failed(view, start, c1, left, begun, error)
+            raise
+        finally:
+            self._catalog.release(pin)
+        self._events.emit("job.done" if job else "job.lost", view=view.name, from_csn=c0, to_csn=c1, rows=left.rows)
+        if job is not None:
+            with suppress(FreshviewError):  # the job stands
+                self._executor.applied(self._views.stored(view, c1))
+        return job
+
+    def _show(
+        self,
+        view: Relation,
+        start: Frontier,
+        c1: int,
+        left: Pending,
+        work: Work,
+        begun: float,
+        phases: dict[str, float],
+        *,
+        anew: bool,
+    ) -> Job | None:
+        """Store what was computed, and move the frontier; None, and nothing is left of it, if that moved meanwhile."""
+        computed = self._clock()
+        segments, leases = store(self._catalog, self._storage, view.id, work.rows)
+        done = False
+        try:
+            self._events.emit("job.computed", view=view.name, from_csn=start.readable, to_csn=c1)
+            now = self._clock()
+            job = Job(
+                view.id, start.readable, c1, work.strategy, len(left.tasks), work.delta_rows, work.rows.num_rows,
+                now - begun, None, view.name, left.rows, condensed(work.strategy, left.rows, work.delta_rows),
+                {**phases, "store": now - computed}, {c.on: (c.read, c.left) for c in work.condensed},
+            )  # fmt: skip
+            done = self._views.apply(view, start, c1, segments, leases, job, anew=anew)
+            return job if done else None
+        finally:
+            if not done:
+                give_up(self._catalog, self._storage, view.id, segments, leases)
+
+    def _failed(self, view: Relation, start: Frontier, c1: int, left: Pending, begun: float, error: Exception) -> None:
+        """Keep it in the history, unless somebody else has done the job meanwhile: then the view has no error."""
+        c0, seconds = start.readable, self._clock() - begun
+        what = str(error) or type(error).__name__
+        how = "cancelled" if isinstance(error, Cancelled) else "failed"
+        with suppress(FreshviewError):  # the error that is under way tells more
+            if self._views.position(view) == start:
+                job = Job(view.id, c0, c1, how, len(left.tasks), 0, 0, seconds, what, view.name, left.rows)
+                self._views.record(job)
+        self._events.emit(f"job.{how}", view=view.name, from_csn=c0, to_csn=c1, error=what)
+
+
+def condensed(strategy: str, rows_in: int, delta_rows: int) -> int:
+    """Rows that cancelled before any join; a job that recomputed looked at none of them."""
+    return max(rows_in - delta_rows, 0) if strategy in ("incremental", "nothing") else 0
+
+
+def _crowded(view: Relation) -> FreshviewError:
+    return Crowded(f"view {view.name}", "others kept maintaining it at the same time", "Try again.")
+
+
+# -- storing ---------------------------------------------------------------------------------------
+
+
+def store(catalog: Catalog, storage: Storage, view_id: int, rows: pa.Table) -> tuple[list[Segment], list[str]]:
+    """Delta rows as a segment: inline, or as a file under a lease."""
+    if rows.num_rows == 0:
+        return [], []
+    if rows.nbytes <= INLINE_BYTES:
+        payload = encode(rows)
+        return [Segment(view_id, PENDING, 0, rows.num_rows, len(payload), 1, payload=payload)], []
+    lease = catalog.lease(view_id, storage.layout.new_folder("delta"))
+    assert lease is not None
+    try:
+        files = storage.write_parquet(view_id, lease.path, rows)
+    except BaseException:
+        storage.discard(view_id, lease.path)
+        catalog.drop_leases([lease.id])
+        raise
+    size = sum(f.size for f in files)
+    return [Segment(view_id, PENDING, 0, rows.num_rows, size, 1, files=files)], [lease.id]
+
+
+def give_up(catalog: Catalog, storage: Storage, view_id: int, segments: list[Segment], leases: list[str]) -> None:
+    """Leave nothing of a result that was not shown; only files whose lease is still held are ours to remove."""
+    if leases and catalog.drop_leases(leases):
+        for folder in {f.path.split("/")[0] for s in segments for f in s.files}:
+            storage.discard(view_id, folder)
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+_PASSING = (CatalogUnavailable, Crowded, SparkFailed, SparkUnavailable, StorageUnavailable, WriteConflict)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Can the same job succeed later on the same data? (memory, cancelling, I/O; not a cast or a missing source)"""
+    return isinstance(error, _PASSING) or not isinstance(error, FreshviewError)

@@ -1,0 +1,170 @@
+"""What a warehouse does unasked: heartbeats, news from external tables, due checkpoints, the maintenance manager."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from freshview.catalog.records import Relation
+from freshview.catalog.reports import Reports
+from freshview.catalog.writer import Catalog
+from freshview.cdc.notice import Watch
+from freshview.definition.properties import is_auto, is_deferred
+from freshview.errors import FreshviewError, InvalidStatement
+from freshview.events import Events
+from freshview.interruption import Interruption
+from freshview.schedule.advice import apply_advice
+from freshview.schedule.loops import DUE_BYTES, DUE_SEGMENTS, Loop, heartbeat_loop
+from freshview.schedule.manager import (
+    BACKGROUND_ROWS,
+    POLICIES,
+    Activity,
+    Candidate,
+    Manager,
+    candidates,
+    machine_load,
+    with_lower,
+)
+from freshview.storage.checkpoint import Checkpointer, choose
+from freshview.views.views import Views
+
+if TYPE_CHECKING:
+    from freshview.spark.engine import SparkEngine
+
+SECONDS = 2.0  # between two turns
+_ADVICE_SECONDS = 60.0  # between two looks at the modes of views that were left to the advice
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How a warehouse was opened."""
+
+    background: bool
+    policy: str
+    busy_load: float
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise InvalidStatement(f"policy {self.policy!r}", "is not known", f"Use one of {', '.join(POLICIES)}.")
+
+
+class Upkeep:
+    """The loops of one open warehouse, and what they need to know of the statements that run beside them."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        events: Events,
+        watch: Watch,
+        views: Views,
+        checkpointer: Checkpointer,
+        engine: Callable[[], SparkEngine],
+        wishes: Wishes,
+    ) -> None:
+        self.activity = Activity()
+        self.manager: Manager | None = None
+        self._catalog = catalog
+        self._events = events
+        self._watch = watch
+        self._views = views
+        self._checkpointer = checkpointer
+        self._engine = engine
+        self._busy_load = wishes.busy_load
+        self._advice_due = time.monotonic() + _ADVICE_SECONDS
+        self._loops = [heartbeat_loop(catalog.heartbeat, events)]
+        if wishes.background:
+            self.manager = Manager(
+                partial(candidates, views.catalog), self._maintain_one, self._is_busy, events,
+                policy=POLICIES[wishes.policy], now=catalog.now,
+            )  # fmt: skip
+            self._loops.append(Loop("freshview-background", SECONDS, self._step, events))
+            self._loops.append(Loop("freshview-manager", SECONDS, self.manager.turn, events))
+
+    def stop(self) -> None:
+        """End all loops; the manager's job is cancelled, and stays pending."""
+        if self.manager is not None:
+            self.manager.stop()
+        for loop in reversed(self._loops):
+            loop.stop()
+        self._note_uses()
+
+    # -- beside statements -------------------------------------------------------------------------
+
+    def make_way(self, names: Iterable[str] = ()) -> None:
+        """A statement that needs Spark begins; the manager's job gives way, unless it is for a view that is named."""
+        if self.manager is None or not self.manager.is_running:
+            return
+        views = {r.id: r for r in self._catalog.relations() if r.kind == "view"}
+        named = [r.id for r in map(self._catalog.find, names) if r is not None]
+        self.manager.give_way(with_lower(named, views))
+
+    def adopt(self, loaded: Iterable[Relation]) -> None:
+        """Files of a bulk load become part of main at once where that costs next to nothing."""
+        for relation in loaded:
+            with self._told(relation):
+                state = self._catalog.state(relation, self._catalog.snapshot())
+                if any(s.files for s in state.segments) and choose(state) == "adopt":
+                    self._checkpointer.run(relation)
+
+    @contextmanager
+    def _told(self, relation: Relation) -> Iterator[None]:
+        """A checkpoint that fails is told, and tried again later: commits stand, and others are folded."""
+        try:
+            yield
+        except FreshviewError as error:
+            self._events.emit("checkpoint.failed", relation=relation.name, error=str(error))
+
+    # -- the loops ---------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        self._watch.look()
+        for relation_id, (segments, _, size) in self._catalog.backlog().items():
+            if segments >= DUE_SEGMENTS or size >= DUE_BYTES:
+                relation = self._catalog.relation_by_id(relation_id)
+                if relation is not None:
+                    self._checkpoint(relation)
+        self._note_uses()
+        self._views.maintenance.advance()
+        self._views.deferred.keep_schedule()
+        self._follow_advice()
+
+    def _checkpoint(self, relation: Relation) -> None:
+        """One that nobody waits for: where it needs Spark, it runs there at low priority."""
+        with self._told(relation), ExitStack() as stack:
+
+            def engine() -> SparkEngine:
+                found = self._engine()
+                stack.enter_context(found.background(Interruption()))
+                return found
+
+            replace(self._checkpointer, engine=engine).run(relation)
+
+    def _follow_advice(self) -> None:
+        """Change the modes of views that were left to the advice, once in a while."""
+        if time.monotonic() < self._advice_due:
+            return
+        self._advice_due = time.monotonic() + _ADVICE_SECONDS
+        if any(r.kind == "view" and is_auto(r) for r in self._catalog.relations()):
+            apply_advice(Reports(self._catalog).views(), self._views.modes.set_eager, self._events)
+
+    def _note_uses(self) -> None:
+        if uses := self.activity.take_uses():
+            self._views.maintenance.note_uses(uses)
+
+    def _is_busy(self) -> bool:
+        return self.activity.is_busy() or machine_load() > self._busy_load
+
+    def _maintain_one(self, chosen: Candidate, interruption: Interruption) -> bool:
+        """One bounded job of a view, at low priority; False if somebody else is at it."""
+        view = self._catalog.relation_by_id(chosen.view_id)
+        if view is None:
+            return True
+        with self._engine().background(interruption):
+            done = self._views.maintenance.step(view, self._catalog.snapshot(), most_rows=BACKGROUND_ROWS) is not None
+        if is_deferred(view):
+            self._views.deferred.keep_schedule()
+        return done

@@ -1,0 +1,57 @@
+"""The views of a warehouse, put together: each part knows only those named before it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from freshview.catalog.views import ViewCatalog
+from freshview.catalog.writer import Catalog
+from freshview.definition.known import Definitions
+from freshview.events import Events
+from freshview.refresh.jobs import Jobs
+from freshview.refresh.work import Changing
+from freshview.spark.engines import Engines
+from freshview.storage.store import Storage
+from freshview.transactions.transaction import Transaction
+from freshview.views.checking import Checking
+from freshview.views.commits import Inside
+from freshview.views.deferred import Deferred
+from freshview.views.lifecycle import Lifecycle
+from freshview.views.maintenance import Maintenance
+from freshview.views.modes import Modes
+from freshview.views.reading import Reading
+
+if TYPE_CHECKING:
+    from freshview.spark.engine import SparkEngine
+
+
+class Views:
+    """The parts that keep the views of one warehouse."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, events: Events, user: Callable[[], SparkEngine]) -> None:
+        self.catalog = ViewCatalog(catalog)
+        self._storage = storage
+        self._engines = Engines(user)
+        self.definitions = Definitions(self.catalog, self._engines, events)
+        self.changing = Changing(catalog, storage, events, self._engines, self.definitions)
+        self.jobs = Jobs(catalog, storage, events, self.changing)
+        self.deferred = Deferred(self.catalog, storage, events, self.jobs)
+        self.maintenance = Maintenance(self.catalog, self.definitions, self.changing, self.jobs, self.deferred)
+        self.modes = Modes(self.catalog, self.deferred, self.maintenance, self.definitions)
+        self.lifecycle = Lifecycle(
+            self.catalog, storage, events, self._engines, self.definitions, self.changing, self.jobs, self.modes
+        )
+        self.reading = Reading(
+            self.catalog, storage, events, self._engines, self.definitions, self.jobs, self.deferred, self.maintenance
+        )
+        self.checking = Checking(self.catalog, storage, self._engines, self.deferred, self.reading)
+        self._eager_turn = threading.RLock()
+
+    def inside(self, transaction: Transaction, make_way: Callable[[Iterable[str]], None]) -> Inside:
+        """What views are to a transaction, from its begin to its commit."""
+        return Inside(self.catalog, self._storage, self.maintenance, transaction, self._eager_turn, make_way)
+
+    def close(self) -> None:
+        self._engines.close()

@@ -1,0 +1,70 @@
+"""Is what is stored right? Views are compared with their definitions, tables with their declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from freshview.catalog.records import Relation
+from freshview.catalog.writer import Catalog
+from freshview.display import Shown, Table, Told, counted
+from freshview.errors import InvalidStatement
+from freshview.views.checking import Checking
+from freshview.views.invariants import Invariant
+
+if TYPE_CHECKING:
+    from freshview.spark.engine import SparkEngine
+
+_SHOWN_ROWS = 10  # of those that a report prints
+
+
+@dataclass(frozen=True, repr=False)
+class CheckReport(Shown):
+    """The answer of check(): whether all is as it should be, and what is not.
+
+    It prints as a report, and a notebook shows the rows as tables.
+
+    >>> report = freshview.CheckReport("totals", False, [{"region": "north", "total": 10}], [], missing_rows=1)
+    >>> report.ok
+    False
+    >>> print(report)
+    totals: NOT OK, 1 row missing, 0 too many
+    missing, the first 1:
+      region  total
+      north      10
+    """
+
+    name: str
+    ok: bool
+    missing: list[dict[str, Any]]  # the first of them
+    extra: list[dict[str, Any]]
+    missing_rows: int = 0  # how many there are
+    extra_rows: int = 0
+    invariants: tuple[Invariant, ...] = ()  # of a view, where they were asked for
+
+    def _told(self) -> Told:
+        rows = f"{counted(self.missing_rows, 'row')} missing, {self.extra_rows} too many"
+        parts = (("missing", self.missing[:_SHOWN_ROWS]), ("too many", self.extra[:_SHOWN_ROWS]))
+        tables = [Table.of(found, f"{title}, the first {len(found)}") for title, found in parts if found]
+        return Told(f"{self.name}: {'ok' if self.ok else 'NOT OK'}, {rows}", tables, list(map(str, self.invariants)))
+
+
+def check_view(view: Relation, checking: Checking, *, invariant: bool) -> CheckReport:
+    """Compare a view, as a bag, with its definition; with `invariant`, also see whether its mode keeps its promises."""
+    found = checking.difference(view)
+    promised = tuple(checking.invariants(view)) if invariant else ()
+    ok = not found.missing_rows and not found.extra_rows and all(i.ok for i in promised)
+    missing, extra = list(found.missing), list(found.extra)
+    return CheckReport(view.name, ok, missing, extra, found.missing_rows, found.extra_rows, promised)
+
+
+def check_table(
+    table: Relation, catalog: Catalog, engine: Callable[[], SparkEngine], *, invariant: bool
+) -> CheckReport:
+    """Verify the declared key and the NOT NULL columns."""
+    if invariant:
+        raise InvalidStatement(f"{table.kind} {table.name}", "only views have invariants", "Name a view.")
+    frame = engine().scan(catalog.state(table, catalog.snapshot()))
+    extra = engine().offending(frame, table.schema, f"table {table.name}")
+    return CheckReport(table.name, not extra, [], extra, 0, len(extra))

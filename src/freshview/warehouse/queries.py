@@ -1,0 +1,169 @@
+"""SELECT, SHOW, DESCRIBE and EXPLAIN: what names mean to a query, and views as fresh as it asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from freshview.catalog.records import RelationState
+from freshview.catalog.writer import Catalog
+from freshview.cdc.notice import Watch
+from freshview.errors import FreshviewError, InvalidStatement
+from freshview.refresh.relevance import Matching
+from freshview.sql.binding import TableRef, bind
+from freshview.sql.predicates import asked_of
+from freshview.sql.statements import Describe, ExplainRefresh, Query, Show, Statement
+from freshview.transactions.reading import ReadContext, to_micros
+from freshview.transactions.transaction import Transaction
+from freshview.views.reading import Freshness
+from freshview.views.views import Views
+from freshview.warehouse.overview import explain_view
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from freshview.spark.engine import SparkEngine
+
+
+class Queries:
+    """Answers the statements that read."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        views: Views,
+        watch: Watch,
+        engine: Callable[[], SparkEngine],
+        has_session: Callable[[], bool],
+        make_way: Callable[[Iterable[str]], None],
+        used: Callable[[int, int], None],
+    ) -> None:
+        """`used` is told which view a query used, and when."""
+        self._catalog = catalog
+        self._views = views
+        self._watch = watch
+        self._engine = engine
+        self._has_session = has_session
+        self._make_way = make_way
+        self._used = used
+
+    def read(
+        self,
+        statement: Statement,
+        *,
+        transaction: Transaction | None = None,
+        as_of: int | datetime | None = None,
+        freshness: Freshness = None,
+    ) -> DataFrame:
+        if isinstance(statement, Query):
+            return self._query(statement.text, transaction, as_of, freshness)
+        if isinstance(statement, ExplainRefresh):
+            lines = explain_view(self._views, self._catalog.view(statement.name)).splitlines()
+            return self._engine().session.createDataFrame([(line,) for line in lines], "plan STRING")
+        from freshview.warehouse import show as listing
+
+        assert isinstance(statement, Show | Describe)
+        answer = (
+            listing.show(self._catalog, statement)
+            if isinstance(statement, Show)
+            else listing.describe(self._catalog, statement)
+        )
+        schema = ", ".join(f"{c} STRING" for c in answer.columns)
+        return self._engine().session.createDataFrame(answer.rows, schema)
+
+    def inside(self, transaction: Transaction, reading: ReadContext) -> Callable[[TableRef], DataFrame]:
+        """What tables and views are to the statements of a transaction."""
+        lost = dict(self._watch.lost)
+        return lambda ref: self._frame(ref, reading, transaction, None, lost)
+
+    def _query(
+        self,
+        text: str,
+        transaction: Transaction | None,
+        as_of: int | datetime | None,
+        freshness: Freshness = None,
+    ) -> DataFrame:
+        if transaction is not None:
+            return self._bound(text, ReadContext(self._catalog, transaction.snapshot, transaction), transaction)
+        self._watch.look()
+        csn = self._csn_of(as_of)
+        pin = self._catalog.begin("query", at=csn)
+        try:
+            past = as_of is not None  # what was then, and nothing else
+            return self._bound(text, ReadContext(self._catalog, pin.csn), freshness="fresh" if past else freshness)
+        finally:
+            self._catalog.release(pin)
+
+    def _csn_of(self, as_of: int | datetime | None) -> int | None:
+        if isinstance(as_of, datetime):
+            return self._catalog.csn_at(to_micros(as_of))
+        if as_of is None or (isinstance(as_of, int) and not isinstance(as_of, bool)):
+            return as_of
+        raise InvalidStatement(f"as_of={as_of!r}", "is no CSN and no datetime", "Give a number or a datetime.")
+
+    def _bound(
+        self,
+        text: str,
+        reading: ReadContext,
+        transaction: Transaction | None = None,
+        freshness: Freshness = None,
+    ) -> DataFrame:
+        def is_ours(name: str) -> bool:
+            if reading.knows(name):
+                return True
+            if not self._has_session():
+                reading.require(name)  # no session yet, so nobody can have made a temporary view
+            return False
+
+        bound = bind(text, is_ours)
+        self._make_way((ref.name for ref in bound.tables.values()) if freshness != "any" else ())
+        engine = self._engine()
+        lost = dict(self._watch.lost)
+        frames = {
+            placeholder: self._frame(ref, reading, transaction, freshness, lost, partial(asked_of, text, ref.name))
+            for placeholder, ref in bound.tables.items()
+        }
+        return engine.query(bound.text, frames, f"query {text}")
+
+    def _frame(
+        self,
+        ref: TableRef,
+        reading: ReadContext,
+        transaction: Transaction | None,
+        freshness: Freshness,
+        lost: Mapping[int, FreshviewError],
+        matching: Matching | None = None,
+    ) -> DataFrame:
+        """What a table or view is to a query or statement; those that cannot be told of are an error."""
+        engine = self._engine()
+        state = reading.state(ref, engine.time_zone)
+        is_view = state.relation.kind == "view"
+        if lost and freshness != "any" and not (ref.version or ref.timestamp):
+            for relation_id in self._views.catalog.inputs(state.relation) if is_view else [state.relation.id]:
+                if relation_id in lost:
+                    raise lost[relation_id]
+        if not is_view:
+            return engine.scan(state)
+        past = bool(ref.version or ref.timestamp)
+        return self._view_frame(state, transaction, "fresh" if past else freshness, matching)
+
+    def _view_frame(
+        self,
+        state: RelationState,
+        transaction: Transaction | None,
+        freshness: Freshness,
+        matching: Matching | None,
+    ) -> DataFrame:
+        """A view as a query sees it; inside a transaction that wrote its tables, with those writes, unless it is
+        deferred."""
+        view = state.relation
+        self._used(view.id, time.time_ns() // 1000)
+        if transaction is not None and freshness is None:
+            inside: DataFrame | None = self._views.reading.read_inside(view, transaction)
+            if inside is not None:
+                return inside
+        stored: DataFrame = self._views.reading.read(view, state.csn, freshness=freshness, matching=matching)
+        return stored

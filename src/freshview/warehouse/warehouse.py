@@ -1,0 +1,471 @@
+"""The warehouse: the façade that wires catalog, storage, transactions and Spark together."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from freshview.catalog.records import Relation
+from freshview.catalog.views import Job
+from freshview.catalog.writer import Catalog
+from freshview.cdc.notice import Watch
+from freshview.definition.properties import is_deferred
+from freshview.display import Explanation, Jobs
+from freshview.errors import InvalidStatement, WriteConflict
+from freshview.events import Events
+from freshview.schedule.manager import BUSY_LOAD
+from freshview.schedule.upkeep import Upkeep, Wishes
+from freshview.sql.parser import parse
+from freshview.sql.statements import (
+    Checkpoint,
+    Delete,
+    Describe,
+    ExplainRefresh,
+    Insert,
+    Merge,
+    Query,
+    RefreshView,
+    Show,
+    Statement,
+    Update,
+    Vacuum,
+)
+from freshview.storage.checkpoint import Checkpointer
+from freshview.storage.store import Storage
+from freshview.storage.vacuum import RETENTION, vacuum
+from freshview.transactions.dml import Statements
+from freshview.transactions.reading import ReadContext
+from freshview.transactions.transaction import Outcome, Transaction
+from freshview.views.reading import Freshness
+from freshview.views.views import Views
+from freshview.warehouse.checks import CheckReport, check_table, check_view
+from freshview.warehouse.definitions import Definitions
+from freshview.warehouse.opening import open_database
+from freshview.warehouse.overview import explain_view
+from freshview.warehouse.queries import Queries
+from freshview.warehouse.status import Status, standing
+from freshview.warehouse.transaction import UserTransaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from freshview.spark.engine import SparkEngine
+
+_RETRIES = 5  # of a statement that commits by itself and lost a race
+
+
+class Warehouse:
+    """A folder of tables and materialized views, with snapshot-isolated transactions. `freshview.connect` opens one.
+
+    A warehouse is a context manager: leaving the block closes it. It is safe to use from several threads; each
+    transaction belongs to the thread that began it.
+
+    >>> with freshview.connect(folder) as wh:
+    ...     wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+    ...     [table.name for table in wh.status().tables]
+    Outcome(rows=0, csn=1)
+    ['orders']
+
+    Attributes: `path`, the folder; `events`, which tells listeners what happens (see `Events`).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        catalog: str | None = None,
+        spark: SparkSession | None = None,
+        background: bool = False,
+        policy: str = "oldest",
+        busy_load: float = BUSY_LOAD,
+    ) -> None:
+        wishes = Wishes(background, policy, busy_load)
+        self.path = Path(path).absolute()
+        self.events = Events()
+        self._catalog = Catalog(open_database(self.path, catalog))
+        self._storage = Storage(self.path, self.events)
+        self._session = spark
+        self._engine: SparkEngine | None = None
+        self._engine_lock = threading.Lock()
+        self._watch = Watch(self._catalog, self.events)
+        self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
+        self._views = Views(self._catalog, self._storage, self.events, self.engine)
+        self._upkeep = Upkeep(
+            self._catalog, self.events, self._watch, self._views, self._checkpointer, self.engine, wishes
+        )
+        self._make_way, self._activity = self._upkeep.make_way, self._upkeep.activity
+        self._queries = Queries(
+            self._catalog, self._views, self._watch, self.engine, self._has_session, self._make_way,
+            self._activity.used,
+        )  # fmt: skip
+        self._definitions = Definitions(
+            self._catalog, self._views, self.engine, self.transaction, self._make_way, self._upkeep.adopt
+        )
+
+    # -- the public surface ------------------------------------------------------------------------
+
+    def sql(self, text: str, *, freshness: Freshness = None, as_of: int | datetime | None = None) -> Any:
+        """Run one statement.
+
+        SELECT, SHOW, DESCRIBE and EXPLAIN give a Spark DataFrame; DDL and DML an Outcome.
+        `freshness` is 'fresh', 'any', or how old what views show may be (a timedelta); left out, views are fresh, and
+        deferred ones as of their last refresh. `as_of` (a CSN or a time) reads all tables and views as they were then.
+
+        >>> wh = freshview.connect(folder)
+        >>> wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, region STRING, amount INT)")
+        Outcome(rows=0, csn=1)
+        >>> wh.sql("INSERT INTO orders VALUES (1, 'north', 10), (2, 'south', 20)")
+        Outcome(rows=2, csn=2)
+        >>> view = wh.sql(
+        ...     "CREATE MATERIALIZED VIEW totals AS SELECT region, sum(amount) AS total FROM orders GROUP BY region"
+        ... )
+        >>> wh.sql("UPDATE orders SET amount = 30 WHERE id = 1").rows
+        1
+
+        The update did not touch the view. What is stored of it can be read as it is; a query that does not ask for
+        that gets the view up to date:
+
+        >>> [tuple(row) for row in wh.sql("SELECT * FROM totals ORDER BY region", freshness="any").collect()]
+        [('north', 10), ('south', 20)]
+        >>> wh.sql("SELECT * FROM totals ORDER BY region").show()
+        +------+-----+
+        |region|total|
+        +------+-----+
+        | north|   30|
+        | south|   20|
+        +------+-----+
+        <BLANKLINE>
+
+        The past, by CSN, and no older than five minutes:
+
+        >>> wh.sql("SELECT sum(amount) AS total FROM orders", as_of=2).collect()
+        [Row(total=30)]
+        >>> wh.sql("SELECT sum(total) AS total FROM totals", freshness=timedelta(minutes=5)).collect()
+        [Row(total=50)]
+        """
+        if not (freshness in (None, "fresh", "any") or isinstance(freshness, timedelta)):
+            raise InvalidStatement(f"freshness {freshness!r}", "is not known", "Use 'fresh', 'any' or a timedelta.")
+        statement = parse(text)
+        with self._activity.working():
+            return self._run(statement, freshness, as_of)
+
+    def _run(self, statement: Statement, freshness: Freshness, as_of: int | datetime | None) -> Any:
+        match statement:
+            case Query() | Show() | Describe() | ExplainRefresh():
+                return self._queries.read(statement, as_of=as_of, freshness=freshness)
+            case _ if as_of is not None:
+                raise InvalidStatement("as_of", "only queries read the past", "Leave as_of out.")
+            case Insert() | Update() | Delete() | Merge():
+                return self._autocommit(statement)
+            case RefreshView():
+                return self._refresh(self._catalog.view(statement.name), statement.how)
+            case Checkpoint():
+                self._make_way()
+                report = self._checkpointer.run(self._catalog.relation(statement.name))
+                return Outcome(report.rows, report.csn)
+            case Vacuum():
+                hours = statement.retain_hours
+                return self.vacuum(RETENTION if hours is None else timedelta(hours=hours))
+            case _:
+                return self._definitions.run(statement)
+
+    def refresh(self, view: str, *, full: bool = False) -> Outcome:
+        """Bring a view up to date now, all of it anew if `full`; rows that changed, and the CSN it shows.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW large AS SELECT id, amount FROM orders WHERE amount > 10")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> outcome = wh.refresh("large")
+        >>> outcome.rows, outcome.csn == insert.csn
+        (1, True)
+        """
+        with self._activity.working():
+            return self._refresh(self._catalog.view(view), "full" if full else "")
+
+    def propagate(self, view: str) -> Outcome:
+        """Compute what the log changes of a deferred view, and keep it aside: readers notice nothing.
+
+        See `partial_refresh` for an example.
+        """
+        with self._activity.working():
+            return self._refresh(self._catalog.view(view), "propagate")
+
+    def partial_refresh(self, view: str) -> Outcome:
+        """Have a deferred view show what was propagated: at once, however much it is.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql(
+        ...     "CREATE MATERIALIZED VIEW large TBLPROPERTIES ('maintenance'='deferred') "
+        ...     "AS SELECT id, amount FROM orders WHERE amount > 10"
+        ... )
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> wh.propagate("large").rows
+        1
+        >>> wh.sql("SELECT * FROM large").collect()
+        []
+        >>> wh.partial_refresh("large").rows
+        1
+        >>> wh.sql("SELECT * FROM large").collect()
+        [Row(id=2, amount=20)]
+        """
+        with self._activity.working():
+            return self._refresh(self._catalog.view(view), "partial")
+
+    def _refresh(self, view: Relation, how: str) -> Outcome:
+        maintenance = self._views.maintenance
+        if how == "partial":
+            return Outcome(*maintenance.partial_refresh(view))
+        self._watch.look()
+        self._make_way([view.name])
+        if how == "propagate":
+            jobs = maintenance.propagate(view)
+        elif how == "full":
+            jobs = [maintenance.refresh(view)]
+            if is_deferred(view):
+                maintenance.refresh_deferred(view)
+        elif is_deferred(view):
+            return Outcome(*maintenance.refresh_deferred(view))
+        else:
+            jobs = maintenance.bring(view, self._catalog.snapshot())
+        return Outcome(sum(j.view_rows for j in jobs), self._views.catalog.frontier(view))
+
+    def transaction(self) -> UserTransaction:
+        """Begin a transaction on the newest snapshot; use it in a `with` block.
+
+        Leaving the block commits; an exception rolls back, and goes on.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE accounts (id INT PRIMARY KEY, money INT)")
+        >>> with wh.transaction() as tx:
+        ...     tx.insert("accounts", [{"id": 1, "money": 100}, {"id": 2, "money": 0}])
+        ...     tx.sql("UPDATE accounts SET money = 70 WHERE id = 1")
+        ...     tx.upsert("accounts", [{"id": 2, "money": 30}])
+        Outcome(rows=2, csn=None)
+        Outcome(rows=1, csn=None)
+        Outcome(rows=1, csn=None)
+        >>> wh.sql("SELECT * FROM accounts ORDER BY id").collect()
+        [Row(id=1, money=70), Row(id=2, money=30)]
+        >>> tx.csn == wh.status().csn
+        True
+        """
+        self._watch.look()
+        company = partial(self._views.inside, make_way=self._make_way)
+        core = Transaction(self._catalog, self._storage, self.events, company)
+        self._activity.began(lambda: core.is_open)
+        reading = ReadContext(self._catalog, core.snapshot, core)
+        statements = Statements(
+            core, reading, self._storage, self._foreground_engine, self._queries.inside(core, reading), self._make_way
+        )
+        return UserTransaction(
+            core, statements, lambda s, tx: self._queries.read(s, transaction=tx),
+            lambda tx: self._upkeep.adopt(tx.loaded), self._activity.working,
+        )  # fmt: skip
+
+    def _autocommit(self, statement: Insert | Update | Delete | Merge) -> Outcome:
+        """One statement as a transaction; run again, on a newer snapshot, if it lost a race."""
+        for attempt in range(_RETRIES):
+            transaction = self.transaction()
+            try:
+                with transaction:
+                    rows = transaction.run(statement).rows
+                return Outcome(rows, transaction.csn)
+            except WriteConflict:
+                if attempt == _RETRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def maintain(self, views: list[str] | None = None, *, show: bool | None = None) -> list[Job]:
+        """Bring these views (default: all) up to date now; the jobs that ran, which show themselves as a table.
+
+        Deferred views are refreshed if they are named; else they are propagated, and show what they showed. `show` has
+        them refreshed, or not, either way.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(amount) AS total FROM orders")
+        >>> first, second = [wh.sql(f"INSERT INTO orders VALUES ({i}, 10)") for i in (1, 2)]
+        >>> wh.status().views[0].pending_tasks
+        2
+        >>> (job,) = wh.maintain()
+        >>> job.view, job.tasks, job.to_csn == second.csn
+        ('total', 2, True)
+        >>> wh.maintain()
+        no maintenance jobs
+        """
+        with self._activity.working():
+            self._watch.look()
+            csn = self._catalog.snapshot()
+            relations = self._catalog.relations()
+            found = [r for r in relations if r.kind == "view"] if views is None else map(self._catalog.view, views)
+            lower_first = sorted(found, key=lambda r: r.id)  # what a view reads is older than the view
+            self._make_way(view.name for view in lower_first)
+            named = views is not None if show is None else show
+            return Jobs(job for view in lower_first for job in self._views.maintenance.maintain(view, csn, named=named))
+
+    def history(self, view: str | None = None) -> list[Job]:
+        """Past maintenance jobs, of one view or of all, oldest first; they show themselves as a table.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(amount) AS total FROM orders")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> jobs = wh.maintain()
+        >>> [(job.view, job.tasks, job.delta_rows, job.error) for job in wh.history("total")]
+        [('total', 1, 2, None)]
+        """
+        return Jobs(self._views.catalog.history(self._catalog.view(view) if view is not None else None))
+
+    def explain(self, view: str) -> Explanation:
+        """How a view is stored and maintained, and the query that a refresh runs: a text, which shows itself as it is.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW large AS SELECT id, amount FROM orders WHERE amount > 10")
+        >>> wh.explain("large")
+        view large
+          frontier: CSN 1
+          ...
+          maintained: incrementally
+          reading: proven by plan
+          operators:
+            project orders.id, orders.amount  <- linear: row by row, applied to the change
+              filter orders.amount > 10  <- linear: row by row, applied to the change
+                scan orders  <- source: its net change since the frontier
+          ...
+        """
+        return Explanation(explain_view(self._views, self._catalog.view(view)))
+
+    def vacuum(self, retention: timedelta = RETENTION) -> Outcome:
+        """Remove versions older than the retention and files nobody needs.
+
+        The outcome tells how many files were removed (`rows`) and the oldest CSN that can still be read (`csn`). What
+        an open transaction, a view or a running query needs is kept, whatever the retention.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10)")
+        >>> wh.vacuum()
+        Outcome(rows=0, csn=0)
+        >>> wh.vacuum(retention=timedelta(0)).csn == insert.csn
+        True
+        >>> wh.sql("SELECT * FROM orders", as_of=1)
+        Traceback (most recent call last):
+            ...
+        freshview.errors.SnapshotExpired: ...
+        """
+        report = vacuum(self._catalog, self._storage, self.events, retention)
+        return Outcome(report.files, report.horizon)
+
+    def status(self) -> Status:
+        """Where the warehouse stands: tables, views, and who keeps old versions; starts no Spark.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> status = wh.status()
+        >>> status.csn, [(table.name, table.pending_rows) for table in status.tables]
+        (2, [('orders', 2)])
+        """
+        return standing(self.path, self._catalog)
+
+    def check(self, name: str, *, invariant: bool = False) -> CheckReport:
+        """Is what is stored right?
+
+        A view is compared, as a bag, with its definition at its frontier: `missing` and `extra` rows, a hundred of each
+        at most, and how many there are. Of a table the declared key and NOT NULL columns are verified: `extra` shows
+        offending rows. With `invariant`, what a view's mode promises is checked too: `invariants` tells of each.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(amount) AS total FROM orders")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 10), (2, 20)")
+        >>> report = wh.check("total")
+        >>> report.ok, report.missing, report.extra
+        (True, [], [])
+        >>> report
+        total: ok, 0 rows missing, 0 too many
+        """
+        with self._activity.working():
+            self._make_way()
+            self._watch.look()
+            relation = self._catalog.relation(name)
+            if relation.kind == "view":
+                return check_view(relation, self._views.checking, invariant=invariant)
+            return check_table(relation, self._catalog, self.engine, invariant=invariant)
+
+    def close(self) -> None:
+        """Give up pins and leases, stop threads: a job in progress is cancelled, and stays pending.
+
+        A Spark session that was found or made stays, and so do the results that were read.
+
+        >>> wh = freshview.connect(folder)
+        >>> wh.close()
+        """
+        self._upkeep.stop()
+        self._views.close()
+        if self._engine is not None:
+            self._engine.close()
+        self._catalog.leave()
+        self._catalog.database.close()
+
+    def __enter__(self) -> Warehouse:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def engine(self) -> SparkEngine:
+        """Spark, started at the first call."""
+        with self._engine_lock:
+            if self._engine is None:
+                from freshview.spark.engine import SparkEngine
+                from freshview.spark.session import obtain_session
+
+                self._engine = SparkEngine(self._session or obtain_session(), self._storage)
+            return self._engine
+
+    def _foreground_engine(self) -> SparkEngine:
+        """Spark, for a statement of the user's."""
+        self._make_way()
+        return self.engine()
+
+    def _has_session(self) -> bool:
+        return self._session is not None or self._engine is not None
+
+
+def connect(
+    path: str | Path = "warehouse",
+    catalog: str | None = None,
+    spark: SparkSession | None = None,
+    background: bool = False,
+    policy: str = "oldest",
+    busy_load: float = BUSY_LOAD,
+) -> Warehouse:
+    """Open a warehouse, making it if there is none.
+
+    `catalog` is a database URL (default: SQLite in the folder); `spark` a session to use (default:
+    one is found or started when first needed); `background` starts upkeep and the maintenance manager, whose
+    `policy` is 'oldest' (first), 'use' (what queries are expected to ask for first) or 'size' (the largest first). It
+    sleeps while more than `busy_load` processes per core want to run.
+
+    A session that is given keeps its settings, its temporary views and its catalog, and is never stopped. Queries may
+    name its temporary views beside the warehouse's tables, and their results are DataFrames of that session:
+
+    >>> wh = freshview.connect(folder, spark=spark)
+    >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, region STRING)")
+    >>> insert = wh.sql("INSERT INTO orders VALUES (1, 'n'), (2, 's')")
+    >>> regions = spark.createDataFrame([("n", "north"), ("s", "south")], "region STRING, name STRING")
+    >>> wh.sql("SELECT * FROM orders").join(regions, "region").select("id", "name").orderBy("id").collect()
+    [Row(id=1, name='north'), Row(id=2, name='south')]
+    >>> wh.close()
+
+    A warehouse is a context manager too, and safe to use from several threads.
+    """
+    return Warehouse(path, catalog, spark, background, policy, busy_load)
