@@ -236,6 +236,17 @@ class TransactionClosed(FreshviewError):
     """
 
 
+class WarehouseClosed(FreshviewError):
+    """The warehouse has been closed.
+
+    Cause: A call came after `close()`, or after the end of the `with` block that opened the warehouse.
+
+    Remedy: Open it again with `freshview.connect`.
+
+    Example: catalog sqlite:////data/warehouse/catalog.db: the warehouse was closed. Open it again.
+    """
+
+
 class CorruptWarehouse(FreshviewError):
     """Stored data is missing or damaged.
 

@@ -53,7 +53,7 @@ def _bag(rows: list[dict[str, int]]) -> Rows:
 
 def changed(p: Process, view: Relation, **properties: str) -> Relation:
     """A view with other properties, as ALTER gives it them."""
-    Modes(p.views, p.deferred, lambda _: "").set_properties(view, properties)
+    Modes(p.views, p.deferred, p.jobs, definitions=None).set_properties(view, properties)
     return p.catalog.relation(view.name)
 
 

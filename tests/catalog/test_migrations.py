@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from tests.catalog.view_world import World
 import freshview
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
-from freshview.catalog.migrations import STEPS, migrate
+from freshview.catalog.migrations import STEPS, _add_facts, _add_lower_views, migrate
+from freshview.catalog.records import Relation
 from freshview.errors import CorruptWarehouse
 
 
@@ -69,11 +71,36 @@ def test_views_of_an_older_catalog_learn_of_the_views_below_them(tmp_path: Path)
     i = t.inputs.c
     with p.catalog.database.write() as c:
         c.execute(t.inputs.delete().where(i.relation_id != a.id))
-        c.execute(t.meta.update().where(t.meta.c.key == "schema_version").values(value=str(len(STEPS) - 1)))
+        for view in (low, mid, high):
+            _as_before_facts(c, view)
+        c.execute(
+            t.meta.update().where(t.meta.c.key == "schema_version").values(value=str(STEPS.index(_add_lower_views)))
+        )
     migrate(p.catalog.database)
     assert {v.name: sorted(p.views.inputs(v)) for v in (low, mid, high)} == {
         "low": [a.id], "mid": [a.id, low.id], "high": [a.id, low.id, mid.id],
     }  # fmt: skip
+    world.close()
+
+
+def _as_before_facts(c: sa.Connection, view: Relation) -> None:
+    """A view as older catalogs have it: what we know of it stands among its properties."""
+    values = {"properties": json.dumps({**view.properties, **view.facts}), "facts": "{}"}
+    c.execute(t.relations.update().where(t.relations.c.id == view.id).values(**values))
+
+
+def test_what_we_know_of_views_leaves_the_properties_that_users_gave(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    p = world.process()
+    view = p.view("v", p.table("a"), deadline="06:00")
+    with p.catalog.database.write() as c:
+        _as_before_facts(c, view)
+        c.execute(sa.text("ALTER TABLE fv_relations DROP COLUMN facts"))
+        c.execute(t.meta.update().where(t.meta.c.key == "schema_version").values(value=str(STEPS.index(_add_facts))))
+    migrate(p.catalog.database)
+    assert p.catalog.relation("v") == view
+    assert view.properties == {"deadline": "06:00"}
+    assert set(view.facts) == {"sources", "columns"}
     world.close()
 
 

@@ -190,8 +190,8 @@ def test_a_warehouse_tells_who_holds_back(open_warehouse: Callable[[], Warehouse
     wh.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k))")
     catalog = wh._catalog
     a, start = catalog.relation("a"), catalog.snapshot()
-    properties = {"sources": json.dumps({"a": {"id": a.id, "columns": ["k", "v"]}}), "columns": "[]"}
-    ViewCatalog(catalog).create(catalog.reserve_id(), "v", BAG, properties, [a], [], [], start)
+    facts = {"sources": json.dumps({"a": {"id": a.id, "columns": ["k", "v"]}}), "columns": "[]"}
+    ViewCatalog(catalog).create(catalog.reserve_id(), "v", BAG, {}, facts, [a], [], [], start)
     with wh.transaction() as tx:
         tx.upsert("a", [{"k": 1, "v": 1}])
     wh.sql("CHECKPOINT a")

@@ -100,7 +100,7 @@ class Process:
         return [((r["k"], r["v"]), 1) for r in self.storage.reader.contents(state).to_pylist()]
 
     def sources(self, view: Relation) -> list[Relation]:
-        found = [self.catalog.relation_by_id(e["id"]) for e in json.loads(view.properties["sources"]).values()]
+        found = [self.catalog.relation_by_id(e["id"]) for e in json.loads(view.facts["sources"]).values()]
         return [r for r in found if r is not None]
 
     def table(self, name: str) -> Relation:
@@ -109,9 +109,9 @@ class Process:
     def view(self, name: str, *sources: Relation, **properties: str) -> Relation:
         """A view over tables and views that hold no rows yet."""
         named = json.dumps({s.name: {"id": s.id, "columns": ["k", "v"]} for s in sources})
-        known = {"sources": named, "columns": '["k", "v"]', **properties}
+        facts = {"sources": named, "columns": '["k", "v"]'}
         made, _ = self.views.create(
-            self.catalog.reserve_id(), name, BAG, known, list(sources), [], [], self.catalog.snapshot(),
+            self.catalog.reserve_id(), name, BAG, properties, facts, list(sources), [], [], self.catalog.snapshot(),
             eager=commits_maintain(properties), deferred=mode_in(properties) == DEFERRED,
         )  # fmt: skip
         return made

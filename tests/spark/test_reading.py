@@ -18,7 +18,7 @@ from freshview.algebra.nodes import WEIGHT, Filter, Join, Lowered, Node, Project
 from freshview.algebra.traversal import rewrite
 from freshview.definition import analysis as definitions
 from freshview.definition import reading, selftest, verdict
-from freshview.definition.verdict import PROPERTY, Verdict
+from freshview.definition.verdict import FACT, Verdict
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Event
 from freshview.refresh import work
@@ -94,7 +94,7 @@ def test_common_definitions_are_proven_by_their_plans(tables: Warehouse, text: s
 def test_other_shapes_are_tested(tables: Warehouse, text: str) -> None:
     read = create(tables, text)
     assert read.startswith("tested on ")
-    found = Verdict.of(tables._catalog.relation("x").properties)
+    found = Verdict.of(tables._catalog.relation("x").facts)
     assert found is not None
     assert found.rows > 10
     assert found.rounds >= 2
@@ -208,7 +208,7 @@ def test_a_view_of_an_earlier_version_is_asked_about_again_and_corrected(
     lowered_otherwise(monkeypatch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
     assert rows(tables, "SELECT * FROM x") == rows(tables, grouped)
     assert rows(tables, "SELECT * FROM above") == rows(tables, grouped)
-    stored = json.loads(tables._catalog.relation("x").properties[PROPERTY])
+    stored = json.loads(tables._catalog.relation("x").facts[FACT])
     assert stored["kind"] == "recomputed"
     assert stored["version"] == verdict.present()
     change(tables)
@@ -221,7 +221,7 @@ def test_a_view_of_an_earlier_version_that_reads_well_keeps_its_rows(
 ) -> None:
     create(tables, LEFT)
     relation = tables._catalog.relation("x")
-    tables._views.catalog.note(relation, PROPERTY, Verdict("plan", version=EARLIER).to_json())
+    tables._views.catalog.note(relation, FACT, Verdict("plan", version=EARLIER).to_json())
     with freshview.connect(tmp_path / "warehouse", spark=spark) as again:
         before = len(again.history("x"))
         assert rows(again, "SELECT * FROM x") == rows(again, LEFT)

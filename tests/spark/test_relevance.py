@@ -43,7 +43,7 @@ def _from_definitions(wh: Warehouse, query: str) -> str:
     """The query over the definitions of all views, instead of what is stored."""
     views = [r for r in wh._catalog.relations() if r.kind == "view"]
     lower_first = sorted(views, key=lambda r: r.id)
-    named = ", ".join(f"{r.name} AS ({r.properties['definition']})" for r in lower_first)
+    named = ", ".join(f"{r.name} AS ({r.facts['definition']})" for r in lower_first)
     return f"WITH {named}, {query[5:]}" if query.startswith("WITH ") else f"WITH {named} {query}"
 
 

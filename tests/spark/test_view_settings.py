@@ -119,7 +119,7 @@ def test_settings_that_bear_on_meaning_are_kept(swh: Warehouse, spark: SparkSess
     assert not {"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled", "spark.sql.warehouse.dir"} & set(kept)
     swh.sql("CREATE TABLE t (k INT)")
     swh.sql("CREATE MATERIALIZED VIEW v AS SELECT k FROM t")
-    stored = json.loads(swh._catalog.relation("v").properties["settings"])
+    stored = json.loads(swh._catalog.relation("v").facts["settings"])
     assert stored == kept_by_views(spark, {})
 
 

@@ -398,3 +398,21 @@ def test_a_view_over_a_table_that_is_gone_is_not_called_fresh(swh: Warehouse, tm
     with pytest.raises(NotFound):
         swh.sql("SELECT * FROM v")
     assert rows(swh, "SELECT * FROM v", freshness="any") == [(1,)]
+
+
+def test_properties_of_users_are_never_taken_for_what_we_know_of_a_view(swh: Warehouse) -> None:
+    """Whatever they are called, on views and on the tables below them."""
+    own = ("definition", "sources", "settings", "columns", "reading")
+    given = ", ".join(f"'{name}' = '{{}}'" for name in own)
+    swh.sql(f"CREATE TABLE t (k INT PRIMARY KEY, v INT) TBLPROPERTIES ({given})")
+    swh.sql("INSERT INTO t VALUES (1, 10)")
+    swh.sql(f"CREATE MATERIALIZED VIEW low TBLPROPERTIES ({given}) AS SELECT k, v FROM t WHERE v > 0")
+    swh.sql("CREATE MATERIALIZED VIEW high AS SELECT count(*) AS n FROM low")
+    swh.sql(f"ALTER MATERIALIZED VIEW high SET TBLPROPERTIES ({given})")
+    swh.sql("INSERT INTO t VALUES (2, 20)")
+    assert rows(swh, "SELECT * FROM high") == [(2,)]
+    assert {v.name: v.pending_tasks for v in swh.status().views} == {"low": 0, "high": 0}
+    assert swh.check("low").ok
+    described = {r[0]: r[1] for r in swh.sql("DESCRIBE EXTENDED low").collect()}
+    assert described["Definition"] == "SELECT k, v FROM t WHERE v > 0"
+    assert described["Property sources"] == "{}"

@@ -96,7 +96,7 @@ def test_deadlines_are_times_of_day_in_the_views_zone() -> None:
     assert next_deadline("before 05:00", berlin, four_in_utc) == four_in_utc
     assert next_deadline("4:30", berlin, four_in_utc) == four_in_utc + 23 * HOUR + 30 * MINUTE
     settings_ = json.dumps({"spark.sql.session.timeZone": "Europe/Berlin"})
-    view = Relation(1, "v", "view", 1, 1, SCHEMA, 1, None, {"deadline": "06:00", "settings": settings_})
+    view = Relation(1, "v", "view", 1, 1, SCHEMA, 1, None, {"deadline": "06:00"}, {"settings": settings_})
     waiting = Backlog(1, 1, 1, four_in_utc, 9)
     for now in (four_in_utc, four_in_utc + 5 * HOUR):  # one that was missed is as urgent as before
         found = candidate(waiting, view, None, now)
@@ -486,7 +486,7 @@ def test_when_told_to_stop_it_cancels_even_what_is_urgent_and_begins_nothing() -
 def test_a_query_needs_the_views_that_it_reads_and_all_below() -> None:
     def view(id_: int, *sources: int) -> Relation:
         entries = {f"s{i}": {"id": i, "columns": []} for i in sources}
-        return Relation(id_, f"v{id_}", "view", SCHEMA, 1, 1, 1, properties={"sources": json.dumps(entries)})
+        return Relation(id_, f"v{id_}", "view", SCHEMA, 1, 1, 1, facts={"sources": json.dumps(entries)})
 
     views = {4: view(4, 1), 5: view(5, 4, 2), 6: view(6, 5), 7: view(7, 4)}
     assert with_lower([6], views) == {6, 5, 4}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from freshview.definition.verdict import PLAN, PROPERTY, RECOMPUTED, TESTED, UNTESTED, Verdict, present
+from freshview.definition.verdict import FACT, PLAN, RECOMPUTED, TESTED, UNTESTED, Verdict, present
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from freshview.definition.verdict import PLAN, PROPERTY, RECOMPUTED, TESTED, UNT
 )
 def test_a_verdict_is_stored_and_shown(verdict: Verdict, words: str) -> None:
     assert str(verdict) == words
-    assert Verdict.of({PROPERTY: verdict.to_json()}) == verdict
+    assert Verdict.of({FACT: verdict.to_json()}) == verdict
     assert verdict.is_current
 
 
@@ -29,5 +29,5 @@ def test_a_verdict_of_another_version_is_not_current() -> None:
 
 @pytest.mark.parametrize("stored", ["", "no JSON", '{"kind": "plan", "moon": "full"}', "[]"])
 def test_what_is_not_known_here_is_asked_about_again(stored: str) -> None:
-    assert Verdict.of({PROPERTY: stored}) is None
+    assert Verdict.of({FACT: stored}) is None
     assert Verdict.of({}) is None

@@ -13,7 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from freshview.catalog import tables as t
-from freshview.errors import CatalogUnavailable, CorruptWarehouse, FreshviewError, StorageUnavailable
+from freshview.errors import CatalogUnavailable, CorruptWarehouse, FreshviewError, StorageUnavailable, WarehouseClosed
 
 BUSY_SECONDS = 30
 _SQLITE_STORAGE = (
@@ -39,6 +39,7 @@ class Database:
     def __init__(self, url: str | URL, clock: Callable[[], int] = micros) -> None:
         self._url = _normalised(url)
         self._clock = clock
+        self.is_closed = False
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         if self._url.get_backend_name() not in ("sqlite", "postgresql"):
             raise CatalogUnavailable(
@@ -55,6 +56,8 @@ class Database:
         return self._url.render_as_string(hide_password=True)
 
     def close(self) -> None:
+        """Let go of all connections; nothing can be asked any more."""
+        self.is_closed = True
         self._engine.dispose()
         self._relaxed.dispose()
 
@@ -98,6 +101,8 @@ class Database:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
+        if self.is_closed:
+            raise WarehouseClosed(f"catalog {self}", "the warehouse was closed", "Open it again.")
         try:
             yield
         except FreshviewError:

@@ -56,15 +56,34 @@ def _add_lower_views(connection: Connection) -> None:
             connection.execute(t.inputs.insert().values(view_id=view_id, relation_id=relation_id))
 
 
+def _add_facts(connection: Connection) -> None:
+    """What we know of a view leaves the properties that its user gave it."""
+    _add_column(connection, t.relations.name, "facts TEXT NOT NULL DEFAULT '{}'")
+    r = t.relations.c
+    views = connection.execute(sa.select(r.id, r.properties).where(r.kind == "view")).all()
+    for row in views:
+        known = json.loads(row.properties)
+        facts = {key: known.pop(key) for key in _FACTS if key in known}
+        values = {"properties": json.dumps(known), "facts": json.dumps(facts)}
+        connection.execute(t.relations.update().where(r.id == row.id).values(**values))
+
+
+_FACTS = ("definition", "sources", "settings", "columns", "reading")
+
+
 def _add_to_frontiers(connection: Connection, column: str) -> None:
+    _add_column(connection, t.frontiers.name, column)
+
+
+def _add_column(connection: Connection, table: str, column: str) -> None:
     """A column that a new catalog has from its first step."""
-    known = {c["name"] for c in sa.inspect(connection).get_columns(t.frontiers.name)}
+    known = {c["name"] for c in sa.inspect(connection).get_columns(table)}
     if column.split()[0] not in known:
-        connection.execute(sa.text(f"ALTER TABLE fv_frontiers ADD COLUMN {column}"))
+        connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {column}"))
 
 
 # Step n takes a catalog from version n to n + 1. Steps are only ever appended.
-STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions, _add_eager, _add_deferred, _add_lower_views)
+STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions, _add_eager, _add_deferred, _add_lower_views, _add_facts)
 
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:

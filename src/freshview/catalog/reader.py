@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,7 +23,7 @@ from freshview.catalog.records import (
     files_from_json,
 )
 from freshview.errors import CorruptWarehouse, InvalidStatement, NotFound, SnapshotExpired
-from freshview.relation.schema import Schema, fold
+from freshview.relation.schema import Schema, fold, require_text
 
 
 class CatalogReader:
@@ -48,9 +49,16 @@ class CatalogReader:
             return int(self._clock(c).horizon)
 
     def csn_at(self, moment: int) -> int:
-        """The last CSN committed at or before a time (microseconds since the epoch); 0 before the first."""
+        """The last CSN committed at or before a time (microseconds since the epoch)."""
         with self.database.read() as c:
-            return self._csn_at(c, moment)
+            csn = self._csn_at(c, moment)
+            first = c.execute(sa.select(sa.func.min(t.commits.c.committed_at))).scalar() if csn == 0 else None
+        if first is not None:
+            raise InvalidStatement(
+                f"time {_shown_time(moment)}", f"is before the first commit, which was made at {_shown_time(first)}",
+                "Give a later time, or a CSN.",
+            )  # fmt: skip
+        return csn
 
     def _csn_at(self, c: Connection, moment: int) -> int:
         query = sa.select(sa.func.max(t.commits.c.csn)).where(t.commits.c.committed_at <= moment)
@@ -237,6 +245,7 @@ class CatalogReader:
         return sa.select(t.relations).where(r.created_csn <= csn, sa.or_(r.dropped_csn.is_(None), r.dropped_csn > csn))
 
     def _find(self, c: Connection, name: str, csn: int | None) -> Relation | None:
+        require_text(name)
         if csn is None:
             row = c.execute(_FOUND_NOW, {"folded": fold(name)}).first()
             return self._relation(c, row) if row is not None else None
@@ -254,9 +263,9 @@ class CatalogReader:
 
     def _record(self, c: Connection, row: Row[Any], version: int, name: str) -> Relation:
         schema = self._schema(c, row.id, version)
-        properties = json.loads(row.properties)
         return Relation(
-            row.id, name, row.kind, row.epoch, version, schema, row.created_csn, row.location, properties
+            row.id, name, row.kind, row.epoch, version, schema, row.created_csn, row.location,
+            json.loads(row.properties), json.loads(row.facts),
         )  # fmt: skip
 
     def _schema(self, c: Connection, relation_id: int, version: int) -> Schema:
@@ -337,3 +346,8 @@ def _segment(row: Row[Any]) -> Segment:
         files_from_json(row.files),
         versions,
     )
+
+
+def _shown_time(micros: int) -> str:
+    """A time as people write it, in UTC."""
+    return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))

@@ -25,7 +25,8 @@ class Relation:
     schema: Schema
     created_csn: int
     location: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)  # as the user gave them
+    facts: Mapping[str, str] = field(default_factory=dict)  # what we know of a view
 
     @property
     def is_external(self) -> bool:

@@ -50,7 +50,8 @@ relations = Table(
     Column("created_csn", BigInteger, nullable=False),
     Column("dropped_csn", BigInteger),
     Column("location", Text),
-    Column("properties", Text, nullable=False),
+    Column("properties", Text, nullable=False),  # as the user gave them
+    Column("facts", Text, nullable=False, server_default="{}"),  # what we know of a view; no statement changes it
     Index(
         "fv_relations_name",
         "folded",

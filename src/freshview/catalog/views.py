@@ -97,6 +97,7 @@ class ViewCatalog:
         name: str,
         schema: Schema,
         properties: Mapping[str, str],
+        facts: Mapping[str, str],
         sources: Sequence[Relation],
         segments: Sequence[Segment],
         leases: Sequence[str],
@@ -118,7 +119,7 @@ class ViewCatalog:
                 self._drop(c, replaces)
                 clock = catalog._clock(c)
             created = clock.csn + 1
-            view = Relation(view_id, name, "view", 1, 1, schema, created, None, dict(properties))
+            view = Relation(view_id, name, "view", 1, 1, schema, created, None, dict(properties), dict(facts))
             catalog._insert_relation(c, view)
             catalog._ddl_commit(c, view_id, "create")
             c.execute(t.frontiers.insert().values(view_id=view_id, epoch=1, csn=csn, stmtsn=0, eager=int(eager)))
@@ -493,9 +494,9 @@ class ViewCatalog:
     def note(self, view: Relation, name: str, value: str) -> None:
         """Keep a fact of ours about a view; that is no change of it, and has no CSN."""
         with self.catalog.database.write() as c:
-            known = c.execute(sa.select(t.relations.c.properties).where(t.relations.c.id == view.id)).scalar_one()
+            known = c.execute(sa.select(t.relations.c.facts).where(t.relations.c.id == view.id)).scalar_one()
             merged = json.dumps({**json.loads(known), name: value})
-            c.execute(t.relations.update().where(t.relations.c.id == view.id).values(properties=merged))
+            c.execute(t.relations.update().where(t.relations.c.id == view.id).values(facts=merged))
 
     def _check_properties(self, c: sa.Connection, view: Relation) -> None:
         """What was checked for a change is still so."""
@@ -535,7 +536,7 @@ JOB_PATH = "job"  # of a lease on a view's next job: it claims no files
 
 def source_ids(view: Relation) -> dict[str, int]:
     """Names in a view's definition, and the ids of the relations that they mean."""
-    return {name: entry["id"] for name, entry in json.loads(view.properties.get("sources", "{}")).items()}
+    return {name: entry["id"] for name, entry in json.loads(view.facts.get("sources", "{}")).items()}
 
 
 def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:

@@ -252,6 +252,7 @@ class Catalog(CatalogReader):
                 id=relation.id, name=relation.name, folded=fold(relation.name), kind=relation.kind,
                 epoch=relation.epoch, schema_version=relation.schema_version, created_csn=relation.created_csn,
                 location=relation.location, properties=json.dumps(dict(relation.properties)),
+                facts=json.dumps(dict(relation.facts)),
             )
         )  # fmt: skip
         self._insert_schema(c, relation.id, 1, relation.created_csn, relation.name, relation.schema)

@@ -159,7 +159,7 @@ def visible_columns(relation: Relation) -> tuple[str, ...]:
     """The columns of a relation that queries see: a view's hidden ones are left out."""
     if relation.kind != "view":
         return relation.schema.names
-    return tuple(json.loads(relation.properties["columns"]))
+    return tuple(json.loads(relation.facts["columns"]))
 
 
 def visible_schema(relation: Relation) -> Schema:

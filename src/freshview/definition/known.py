@@ -50,10 +50,10 @@ class Definitions:
     def _opened(self, view: Relation) -> Definition:
         """The definition of a stored view. What another version of the program said of its reading is asked again."""
         sources = self._views.sources(view)
-        columns = {n: tuple(e["columns"]) for n, e in json.loads(view.properties["sources"]).items()}
-        names = tuple(json.loads(view.properties["columns"]))
-        text, refresh = view.properties["definition"], view.properties.get("refresh", "auto")
-        verdict = Verdict.of(view.properties)
+        columns = {n: tuple(e["columns"]) for n, e in json.loads(view.facts["sources"]).items()}
+        names = tuple(json.loads(view.facts["columns"]))
+        text, refresh = view.facts["definition"], view.properties.get("refresh", "auto")
+        verdict = Verdict.of(view.facts)
         runner = PlanRunner(self._engines.under(settings_of(view)))
         try:
             if verdict is not None and verdict.is_current and verdict.kind == RECOMPUTED:
@@ -98,7 +98,7 @@ class Definitions:
 
 def settings_of(view: Relation) -> dict[str, str]:
     """The settings of the session in which a view was created: what its text means."""
-    settings: dict[str, str] = json.loads(view.properties["settings"])
+    settings: dict[str, str] = json.loads(view.facts["settings"])
     return settings
 
 

@@ -13,7 +13,7 @@ from freshview.display import counted
 # Raised whenever a text may be read otherwise than before: verdicts of an earlier number are asked for again.
 READING = 1
 PLAN, TESTED, UNTESTED, RECOMPUTED = "plan", "tested", "untested", "recomputed"
-PROPERTY = "reading"
+FACT = "reading"
 
 
 @cache
@@ -51,9 +51,9 @@ class Verdict:
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @staticmethod
-    def of(properties: Mapping[str, str]) -> Verdict | None:
-        """The verdict among a view's properties; None if it was never asked for, or says what is not known here."""
+    def of(facts: Mapping[str, str]) -> Verdict | None:
+        """The verdict among a view's facts; None if it was never asked for, or says what is not known here."""
         try:
-            return Verdict(**json.loads(properties[PROPERTY])) if PROPERTY in properties else None
+            return Verdict(**json.loads(facts[FACT])) if FACT in facts else None
         except (ValueError, TypeError):
             return None

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from freshview.algebra.nodes import Scan
 from freshview.definition.analysis import Definition
-from freshview.delta.condense import condenses
 from freshview.delta.forms import STORED, delta_plan
 from freshview.delta.near import reduced
 from freshview.delta.report import Step, lines, report, unreadable
@@ -40,17 +39,14 @@ def _condensing(name: str, definition: Definition, last: Mapping[str, Sequence[i
     """Where deltas are condensed, and what that took away in the last job."""
     if not definition.incremental or definition.form is None:
         return []
-    keys = {n: r.schema.key for n, r in definition.sources.items()}
+    keys = {n: r.schema.key for n, r in sorted(definition.sources.items())}
+    steps = [("partial", source, key, "below all joins") for source, key in keys.items()]
     found = ["  condense:"]
-    for step in condenses(name, definition.form, keys):
-        by = f"by ({', '.join(step.by)})" if step.by else "by whole rows"
-        place = "below all joins" if step.kind == "partial" else "before it is applied"
-        whole = "; full if nothing else has changed, since the view keeps this key" if step.pushed else ""
-        ran = ""
-        if step.on in last:
-            read, left = last[step.on]
-            ran = f"; last job: {read - left} of {read} rows removed"
-        found.append(f"    {step.kind}, Δ{step.on} {by}, {place}{whole}{ran}")
+    for kind, on, key, place in (*steps, ("full", name, (), "before it is applied")):
+        by = f"by ({', '.join(key)})" if key else "by whole rows"
+        read, left = last.get(on, (0, 0))
+        ran = f"; last job: {read - left} of {read} rows removed" if on in last else ""
+        found.append(f"    {kind}, Δ{on} {by}, {place}{ran}")
     return found
 
 

@@ -276,7 +276,7 @@ class Relevance:
         key = (view.id, view.epoch)
         if key not in self._projections:
             tables: dict[str, Relation] = {}
-            tree = self._expanded(view, view.properties["settings"], tables)
+            tree = self._expanded(view, view.facts["settings"], tables)
             self._projections[key] = _Projection(
                 tree, tables, PlanRunner(self._engines.under(settings_of(view), small=True))
             )
@@ -285,7 +285,7 @@ class Relevance:
     def _expanded(self, view: Relation, settings: str, tables: dict[str, Relation]) -> Node:
         """A view's definition, views below it replaced by their own."""
         definition = self._definitions.of(view)
-        if definition.lowered is None or json.loads(view.properties["settings"]) != json.loads(settings):
+        if definition.lowered is None or json.loads(view.facts["settings"]) != json.loads(settings):
             raise NotMaintainable(f"view {view.name}", "its definition cannot be looked into", "")
 
         def rule(node: Node) -> Node:

@@ -150,8 +150,15 @@ def _check_column_name(name: str) -> None:
         raise InvalidStatement(f"column {name}", "is reserved for delta rows", "Choose another name.")
 
 
+def require_text(name: object) -> None:
+    """InvalidStatement if what should be the name of a table or view is no text."""
+    if not isinstance(name, str):
+        raise InvalidStatement(f"name {name!r}", "is no text", "Give the name of a table or view as a string.")
+
+
 def check_relation_name(name: str) -> None:
     """Folders are named by relation id, so any printable name will do."""
+    require_text(name)
     if not name or len(name) > 255 or not name.isprintable():
         raise InvalidStatement(f"table name {name!r}", "must be 1 to 255 printable characters", "Choose another name.")
 

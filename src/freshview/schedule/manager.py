@@ -104,7 +104,7 @@ def choose(candidates: Sequence[Candidate], policy: Policy, now: int) -> Candida
 def candidate(backlog: Backlog, view: Relation, use: Use | None, now: int) -> Candidate:
     """What the catalog knows of a view with tasks, as a policy wants it."""
     deadline = view.properties.get("deadline")
-    settings = json.loads(view.properties.get("settings", "{}"))
+    settings = json.loads(view.facts.get("settings", "{}"))
     return Candidate(
         backlog.view_id, backlog.oldest_at, backlog.newest_csn, backlog.rows,
         tuple(source_ids(view).values()), next_use(use, now) if use is not None else None,

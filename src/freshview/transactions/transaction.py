@@ -29,7 +29,7 @@ from freshview.relation.delta import (
     untag,
 )
 from freshview.relation.ingest import Data, check_required, to_table
-from freshview.relation.schema import Schema, fold
+from freshview.relation.schema import Schema, fold, require_text
 from freshview.storage.store import Storage
 from freshview.transactions.conflicts import check_conflicts
 from freshview.transactions.constraints import check_statement, check_unique
@@ -125,6 +125,7 @@ class Transaction:
     def relation(self, name: str) -> Relation:
         """The relation of that name in this transaction's snapshot."""
         self._require_open()
+        require_text(name)
         return self._created.get(fold(name)) or self._catalog.relation(name, self._pin.csn)
 
     def state(self, relation: Relation) -> RelationState:

@@ -12,7 +12,7 @@ from freshview.definition.analysis import analyse, check_output_names, sources_t
 from freshview.definition.determinism import refuse_indeterminate, refuse_users_functions
 from freshview.definition.known import Definitions
 from freshview.definition.properties import DEFERRED, checked_refresh, commits_maintain, mode_in
-from freshview.definition.verdict import PROPERTY
+from freshview.definition.verdict import FACT
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Events
 from freshview.refresh.jobs import Jobs, give_up, store
@@ -78,10 +78,9 @@ class Lifecycle:
             definition, verdict = self._definitions.asked(read, statement.name, settings, given)
             rows = runner.recomputed(definition, frames)
             schema = runner.engine.schema_of(rows, ())
-            properties = {
-                **given, "definition": statement.query, "sources": sources_to_json(sources),
-                "settings": json.dumps(settings),
-                "columns": json.dumps(list(names)), "refresh": refresh, PROPERTY: verdict.to_json(),
+            facts = {
+                "definition": statement.query, "sources": sources_to_json(sources), "settings": json.dumps(settings),
+                "columns": json.dumps(list(names)), FACT: verdict.to_json(),
             }  # fmt: skip
             if existing is not None:
                 self.require_unused(existing)
@@ -91,8 +90,8 @@ class Lifecycle:
             self._changing.learn_full(view_id, definition, csn, time.monotonic() - begun)
             try:
                 view, created = self._views.create(
-                    view_id, statement.name, schema, properties, list(sources.values()), segments, leases, csn,
-                    existing, eager=eager, deferred=mode_in(given) == DEFERRED,
+                    view_id, statement.name, schema, {**given, "refresh": refresh}, facts, list(sources.values()),
+                    segments, leases, csn, existing, eager=eager, deferred=mode_in(given) == DEFERRED,
                 )  # fmt: skip
             except BaseException:
                 give_up(self._catalog, self._storage, view_id, segments, leases)

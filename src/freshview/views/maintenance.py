@@ -14,7 +14,7 @@ from freshview.catalog.records import Relation
 from freshview.catalog.views import Job, ViewCatalog
 from freshview.definition.known import Definitions
 from freshview.definition.properties import is_deferred
-from freshview.definition.verdict import PROPERTY, RECOMPUTED, Verdict
+from freshview.definition.verdict import FACT, RECOMPUTED, Verdict
 from freshview.errors import FreshviewError
 from freshview.refresh.jobs import Jobs, is_transient
 from freshview.refresh.tasks import JOB_ROWS
@@ -103,7 +103,7 @@ class Maintenance:
         reads it otherwise, its rows may be wrong: they are computed anew before anybody sees them, and so are those of
         views above it; older versions of both are answered from the definition.
         """
-        key, before = (view.id, view.epoch), Verdict.of(view.properties)
+        key, before = (view.id, view.epoch), Verdict.of(view.facts)
         if key in self._right_since:
             return self._right_since[key]
         if before is not None and before.is_current:
@@ -118,9 +118,9 @@ class Maintenance:
                 self._deferred.partial_refresh(view)
             for above in self._views.above(view):
                 self._right_since[above.id, above.epoch] = since
-                known = Verdict.of(above.properties)
+                known = Verdict.of(above.facts)
                 if known is not None:
-                    self._views.note(above, PROPERTY, replace(known, since=since).to_json())
-        self._views.note(view, PROPERTY, replace(verdict, since=since).to_json())
+                    self._views.note(above, FACT, replace(known, since=since).to_json())
+        self._views.note(view, FACT, replace(verdict, since=since).to_json())
         self._right_since[key] = since
         return since

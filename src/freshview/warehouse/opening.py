@@ -9,7 +9,7 @@ from pathlib import Path
 
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import has_folder, is_empty, migrate, set_folder
-from freshview.errors import CorruptWarehouse, StorageUnavailable
+from freshview.errors import CorruptWarehouse, InvalidStatement, StorageUnavailable
 from freshview.storage.files import fsync_path, storage_errors
 
 _MARKER = "freshview.json"
@@ -27,6 +27,13 @@ def open_database(folder: Path, url: str | None) -> Database:
     database = Database(url if url is not None else sqlite_url(folder / "catalog.db"))
     pair(folder, database)
     return database
+
+
+def folder_of(path: str | Path) -> Path:
+    """The folder that a path names; InvalidStatement if it can name none."""
+    if not isinstance(path, str | Path) or not str(path).strip() or "\0" in str(path):
+        raise InvalidStatement(f"warehouse {path!r}", "is no path of a folder", "Name a folder.")
+    return Path(path).absolute()
 
 
 def pair(folder: Path, database: Database) -> None:

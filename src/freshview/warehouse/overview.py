@@ -66,7 +66,7 @@ def _status(report: ViewReport, advice: Advice, now: int) -> ViewStatus:
 
 
 def _reading(view: Relation) -> str:
-    verdict = Verdict.of(view.properties)
+    verdict = Verdict.of(view.facts)
     return str(verdict) if verdict is not None else "not asked about yet"
 
 

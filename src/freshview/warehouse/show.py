@@ -101,5 +101,6 @@ def _details(catalog: Catalog, relation: Relation) -> list[tuple[str, str, str]]
         ("Checkpoint", f"CSN {main.csn}, Delta version {main.delta_version}, {main.rows} rows" if main else "none yet"),
         ("Since then", f"{segments} segments, {rows} delta rows, {size} bytes"),
     ]
+    details += [("Definition", relation.facts["definition"])] if "definition" in relation.facts else []
     details += [(f"Property {k}", v) for k, v in relation.properties.items()]
     return [(k, v, "") for k, v in details]

@@ -44,7 +44,7 @@ from freshview.views.reading import Freshness
 from freshview.views.views import Views
 from freshview.warehouse.checks import CheckReport, check_table, check_view
 from freshview.warehouse.definitions import Definitions
-from freshview.warehouse.opening import open_database
+from freshview.warehouse.opening import folder_of, open_database
 from freshview.warehouse.overview import explain_view
 from freshview.warehouse.queries import Queries
 from freshview.warehouse.status import Status, standing
@@ -83,7 +83,7 @@ class Warehouse:
         busy_load: float = BUSY_LOAD,
     ) -> None:
         wishes = Wishes(background, policy, busy_load)
-        self.path = Path(path).absolute()
+        self.path = folder_of(path)
         self.events = Events()
         self._catalog = Catalog(open_database(self.path, catalog))
         self._storage = Storage(self.path, self.events)
@@ -148,6 +148,8 @@ class Warehouse:
         """
         if not (freshness in (None, "fresh", "any") or isinstance(freshness, timedelta)):
             raise InvalidStatement(f"freshness {freshness!r}", "is not known", "Use 'fresh', 'any' or a timedelta.")
+        if isinstance(freshness, timedelta) and freshness < timedelta(0):
+            raise InvalidStatement(f"freshness {freshness}", "is negative", "Say how old rows may be, or 'fresh'.")
         statement = parse(text)
         with self._activity.working():
             return self._run(statement, freshness, as_of)
@@ -406,6 +408,8 @@ class Warehouse:
         >>> wh = freshview.connect(folder)
         >>> wh.close()
         """
+        if self._catalog.database.is_closed:
+            return
         self._upkeep.stop()
         self._views.close()
         if self._engine is not None:
