@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import settings
 from tests import java
+from tests.effort import IS_SOAK
 
 import freshview
 from freshview import Warehouse
@@ -20,6 +22,9 @@ from freshview.definition import reading
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+settings.register_profile("every commit", derandomize=True)
+if not IS_SOAK:
+    settings.load_profile("every commit")
 os.environ["SPARK_SUBMIT_OPTS"] = java.SHORT  # of the processes that tests start
 
 # Of a server whose databases end with the tests: what a crash of the machine would leave is nobody's concern.

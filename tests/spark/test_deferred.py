@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.effort import seed_of
 from tests.spark.sessions import on_a_quiet_machine, rows
 
 import freshview
@@ -253,7 +254,7 @@ def test_a_broken_invariant_is_found(shop: Warehouse) -> None:
 
 def test_invariants_hold_after_every_step(shop: Warehouse) -> None:
     """Random steps over views of every scenario: joins, sums, outer joins and differences."""
-    seed = random.randrange(2**32)
+    seed = seed_of(1)
     print(f"seed {seed}")
     draw = random.Random(seed)
     queries = (

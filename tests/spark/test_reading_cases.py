@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.effort import examples
+from tests.effort import IS_SOAK
 from tests.spark.sessions import Rows, apart, rows, setting
 
 import freshview
@@ -225,7 +225,7 @@ class Kept:
             for statement in statements:
                 self.warehouse.sql(statement)
             # The rules are tried by the first step. Of the others, each case takes one; in a soak all.
-            at_all = number == 0 or examples(10) > 10
+            at_all = number == 0 or IS_SOAK
             chosen = {n: d for i, (n, d) in enumerate(cases.items()) if at_all or i % (len(STEPS) - 1) == number - 1}
             self._compare(step, chosen)
 
