@@ -30,6 +30,12 @@ class FreshviewError(Exception):
         return type(self), (self.what, self.cause, self.remedy)
 
 
+def first_line(error: BaseException | str) -> str:
+    """The first line of an error's words, or the name of its class: what stands in a message of ours."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 class WriteConflict(FreshviewError):
     """Another transaction that committed after our snapshot wrote the same rows.
 

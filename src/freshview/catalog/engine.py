@@ -13,7 +13,14 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from freshview.catalog import tables as t
-from freshview.errors import CatalogUnavailable, CorruptWarehouse, FreshviewError, StorageUnavailable, WarehouseClosed
+from freshview.errors import (
+    CatalogUnavailable,
+    CorruptWarehouse,
+    FreshviewError,
+    StorageUnavailable,
+    WarehouseClosed,
+    first_line,
+)
 
 BUSY_SECONDS = 30
 _SQLITE_STORAGE = (
@@ -113,7 +120,7 @@ class Database:
     def _translated(self, error: Exception) -> FreshviewError:
         what = f"catalog {self}"
         original = getattr(error, "orig", None) or error
-        cause = str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__
+        cause = first_line(original)
         if isinstance(original, sqlite3.Error):
             code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -26,7 +26,7 @@ from freshview.definition.worlds import EXTREME, PROFILES, Profile, World, chang
 from freshview.delta.forms import STORED, Form, delta_plan, rows_form
 from freshview.delta.signed import net, net_images, part, with_weight
 from freshview.delta.tolerance import beyond_tolerance
-from freshview.errors import FreshviewError
+from freshview.errors import FreshviewError, first_line
 from freshview.interruption import stop_if_asked
 from freshview.relation.delta import Overlay
 from freshview.relation.schema import Schema
@@ -318,5 +318,4 @@ def _cell_row(row: tuple[Any, ...]) -> str:
 
 def told(error: BaseException) -> str:
     """An error in a few words, without the text of a query of ours."""
-    words = error.cause if isinstance(error, FreshviewError) else str(error)
-    return (words.splitlines() or [type(error).__name__])[0][:200]
+    return first_line(error.cause if isinstance(error, FreshviewError) and error.cause else error)[:200]

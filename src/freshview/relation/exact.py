@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.errors import TypeMismatch
+from freshview.errors import TypeMismatch, first_line
 from freshview.relation.types import INEXACT, INTEGERS, DataType, fold, from_arrow
 
 _NONE = type(None)
@@ -56,7 +56,7 @@ def from_cells(cells: list[Any], type_: DataType) -> pa.Array:
     try:
         return pa.array(values, type_.arrow)
     except _ARROW_ERRORS as error:
-        raise Unfit(_line(error)) from error
+        raise Unfit(first_line(error)) from error
 
 
 def value(given: Any, type_: DataType) -> Any:
@@ -241,7 +241,7 @@ def from_arrays(source: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
     try:
         return _cast(source, given, type_)
     except _ARROW_ERRORS as error:
-        raise Unfit(_line(error)) from error
+        raise Unfit(first_line(error)) from error
 
 
 def _cast(source: pa.ChunkedArray, given: DataType, type_: DataType) -> pa.ChunkedArray:
@@ -275,7 +275,3 @@ def _cast_number(source: pa.ChunkedArray, given: DataType, type_: DataType) -> p
     if type_.kind == "float" and pc.any(pc.and_(pc.is_inf(cast), pc.invert(pc.is_inf(source)))).as_py():
         raise Unfit(f"a value is out of the range of {type_}")
     return cast
-
-
-def _line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

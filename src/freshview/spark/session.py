@@ -20,7 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from freshview.errors import SparkUnavailable
+from freshview.errors import SparkUnavailable, first_line
 from freshview.spark.background import POOLS, context_of
 from freshview.spark.interrupts import own_interrupts
 from freshview.spark.java import check_java
@@ -124,7 +124,7 @@ def _connect_errors() -> Iterator[None]:
             "Spark Connect", f"a package is missing ({error})", "pip install 'freshview[connect]'."
         ) from error
     except PySparkException as error:
-        told = str(error).splitlines()[0]
+        told = first_line(error)
         raise SparkUnavailable("Spark Connect", f"did not start ({told})", "Check SPARK_REMOTE.") from error
 
 
@@ -161,7 +161,7 @@ def _start_quietly(remote: str = "") -> SparkSession:
         with own_interrupts():
             session: SparkSession = builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
-        tail = log.read_text(errors="replace").strip().splitlines()[-1:] or [str(error).splitlines()[0]]
+        tail = log.read_text(errors="replace").strip().splitlines()[-1:] or [first_line(error)]
         raise SparkUnavailable(
             "Spark", f"did not start ({tail[0]})", "Check memory, Java and SPARK_* settings."
         ) from error

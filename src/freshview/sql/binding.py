@@ -14,7 +14,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from freshview.errors import InvalidStatement, NotMaintainable
+from freshview.errors import InvalidStatement, NotMaintainable, first_line
 from freshview.relation.schema import fold
 from freshview.sql.table_names import NotFoundByTokens, names_by_tokens
 from freshview.sql.tokens import Token, is_word, tokenize
@@ -111,7 +111,7 @@ def _names(text: str, query: str, tokens: Sequence[Token]) -> tuple[list[_Named]
         try:
             return _names_by_tokens(tokenize(plain), tokens)
         except NotFoundByTokens:
-            cause = _first_line(error) if isinstance(error, sqlglot.errors.SqlglotError) else "it cannot be understood"
+            cause = first_line(error) if isinstance(error, sqlglot.errors.SqlglotError) else "it cannot be understood"
             if isinstance(error, RecursionError):
                 cause = "it is nested too deeply"
             raise InvalidStatement(f"query {' '.join(text.split()):.80}", cause, "Check the syntax.") from error
@@ -246,7 +246,3 @@ def _skip_sample(tokens: Sequence[Token], at: int) -> int:
             if depth == 0:
                 break
     return at
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

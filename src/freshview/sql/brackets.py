@@ -13,6 +13,7 @@ from sqlglot import ErrorLevel, exp
 from sqlglot.errors import UnsupportedError
 from sqlglot.generators.spark import SparkGenerator
 
+from freshview.errors import first_line
 from freshview.sql.fragments import Unsupported
 
 _OPERATORS = (exp.Binary, exp.Unary, exp.Between, exp.In)
@@ -36,7 +37,7 @@ def bracketed(text: str) -> str:
     try:
         return _AsRead(unsupported_level=ErrorLevel.RAISE, dialect="spark").generate(tree)
     except UnsupportedError as error:
-        raise Unsupported(f"a call that cannot be written back ({str(error).splitlines()[0]})") from error
+        raise Unsupported(f"a call that cannot be written back ({first_line(error)})") from error
 
 
 def _enclose(node: exp.Expr) -> None:

@@ -35,7 +35,7 @@ from freshview.algebra.nodes import (
     same,
 )
 from freshview.algebra.pruning import pruned
-from freshview.errors import InvalidStatement
+from freshview.errors import InvalidStatement, first_line
 from freshview.relation.schema import fold
 from freshview.sql.fragments import (
     UnknownColumn,
@@ -117,8 +117,7 @@ def _resolved(text: str, known: Mapping[str, Mapping[str, str]]) -> exp.Expr:
     except (Unsupported, InvalidStatement, RecursionError):
         raise
     except Exception as error:  # of the parser: what it cannot read, others can
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Unsupported(f"a query that cannot be resolved ({reason})") from error
+        raise Unsupported(f"a query that cannot be resolved ({first_line(error)})") from error
     return tree
 
 

@@ -15,7 +15,7 @@ import sqlglot
 from sqlglot import ErrorLevel, TokenType, exp
 from sqlglot.errors import UnsupportedError
 
-from freshview.errors import InvalidStatement
+from freshview.errors import InvalidStatement, first_line
 from freshview.relation.schema import fold
 from freshview.sql.fragments import Unsupported
 
@@ -40,7 +40,7 @@ def refuse_misread(text: str, tree: exp.Expr) -> None:
     try:
         written = tree.sql(dialect="spark", unsupported_level=ErrorLevel.RAISE)
     except UnsupportedError as error:
-        raise Unsupported(f"a call that cannot be written back ({str(error).splitlines()[0]})") from error
+        raise Unsupported(f"a call that cannot be written back ({first_line(error)})") from error
     ours, theirs = (sqlglot.tokenize(t, read="spark") for t in (text, written))
     if any(token.token_type == TokenType.PIPE_GT for token in ours):
         raise Unsupported("the operator |>")

@@ -11,7 +11,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from freshview.errors import InvalidStatement, TypeMismatch
+from freshview.errors import InvalidStatement, TypeMismatch, first_line
 from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import from_sqlglot
 from freshview.sql.statements import (
@@ -83,7 +83,7 @@ def _create_table(cursor: Cursor) -> CreateTable:
     try:
         tree = sqlglot.parse_one(cursor.text, read="spark")
     except sqlglot.errors.SqlglotError as error:
-        raise cursor.error(_first_line(error)) from error
+        raise cursor.error(first_line(error)) from error
     if not isinstance(tree, exp.Create):
         raise cursor.error("the definition cannot be understood")
     if tree.args.get("replace"):
@@ -205,7 +205,7 @@ def _alter(cursor: Cursor) -> AddColumns | RenameTable | RenameColumn:
         try:
             tree = sqlglot.parse_one(f"CREATE TABLE t {inner}", read="spark")
         except sqlglot.errors.SqlglotError as error:
-            raise cursor.error(_first_line(error)) from error
+            raise cursor.error(first_line(error)) from error
         columns, key = _definition(tree.this, cursor)
         if key or not columns:
             raise cursor.error("a key cannot be added to a table")
@@ -512,10 +512,6 @@ def _vacuum(cursor: Cursor) -> Vacuum:
         cursor.expect("HOURS")
     cursor.end()
     return Vacuum(hours)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 _USE_API = "transactions are begun with wh.transaction()"

@@ -13,7 +13,7 @@ from functools import lru_cache
 import sqlglot
 from sqlglot.tokenizer_core import TokenType
 
-from freshview.errors import InvalidStatement
+from freshview.errors import InvalidStatement, first_line
 
 _OPENERS = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSERS = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
@@ -49,7 +49,7 @@ def tokenize(text: str) -> tuple[Token, ...]:
         if command:
             tokens[0] = Token(TokenType.VAR, command[1], tokens[0].start, tokens[0].end)
     except sqlglot.errors.SqlglotError as error:
-        raise InvalidStatement("statement", str(error).splitlines()[0], "Check quotes and brackets.") from error
+        raise InvalidStatement("statement", first_line(error), "Check quotes and brackets.") from error
     while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:

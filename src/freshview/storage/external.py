@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from freshview.catalog.records import Main, Relation
-from freshview.errors import InvalidStatement, NotFound, SnapshotExpired, TypeMismatch
+from freshview.errors import InvalidStatement, NotFound, SnapshotExpired, TypeMismatch, first_line
 from freshview.relation.delta import DELETE, INSERT, overlay, tag
 from freshview.relation.fields import cast_column
 from freshview.relation.schema import Column, Schema
@@ -54,8 +54,7 @@ def open_external(location: str, version: int | None = None) -> DeltaTable:
     except (DeltaError, OSError, ValueError) as error:
         if version is not None and (root / "_delta_log").is_dir():
             raise _expired(location, version, "its log no longer tells") from error
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise NotFound(what, f"it cannot be opened ({cause})", "Check LOCATION and its rights.") from error
+        raise NotFound(what, f"it cannot be opened ({first_line(error)})", "Check LOCATION and its rights.") from error
     _require_readable(table, what)
     return table
 

@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from freshview.catalog.records import DataFile, Main
-from freshview.errors import CorruptWarehouse, StorageUnavailable, WriteConflict
+from freshview.errors import CorruptWarehouse, StorageUnavailable, WriteConflict, first_line
 from freshview.events import Events
 from freshview.relation.schema import Schema
 from freshview.storage.external import open_external
@@ -120,7 +120,7 @@ class MainStore:
         except (DeltaError, pa.ArrowException, OSError) as error:
             self.present_files(relation_id, version, f"relation {relation_id}")
             raise CorruptWarehouse(
-                f"Delta table {table.table_uri}", f"cannot be read ({_line(error)})", "Restore it from a backup."
+                f"Delta table {table.table_uri}", f"cannot be read ({first_line(error)})", "Restore it from a backup."
             ) from error
 
     def read(self, relation_id: int, version: int, columns: Sequence[str] | None = None) -> pa.Table:
@@ -289,7 +289,7 @@ def _load(folder: Path | str, version: int) -> DeltaTable:
     except (DeltaError, OSError, ValueError) as error:
         raise CorruptWarehouse(
             f"Delta table {folder}",
-            f"version {version} cannot be opened ({_line(error)})",
+            f"version {version} cannot be opened ({first_line(error)})",
             "Restore it from a backup.",
         ) from error
 
@@ -339,7 +339,7 @@ def damage_errors(folder: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         raise CorruptWarehouse(
-            f"folder {folder}", f"a data file cannot be read ({_line(error)})", "Restore it from a backup."
+            f"folder {folder}", f"a data file cannot be read ({first_line(error)})", "Restore it from a backup."
         ) from error
 
 
@@ -356,7 +356,7 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from error
     except (DeltaError, pa.ArrowException, OSError) as error:
         raise StorageUnavailable(
-            f"Delta table {folder}", f"cannot be written ({_line(error)})", "Check the folder and try again."
+            f"Delta table {folder}", f"cannot be written ({first_line(error)})", "Check the folder and try again."
         ) from error
 
 
@@ -383,7 +383,3 @@ def _statistics(path: Path, schema: Schema) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
