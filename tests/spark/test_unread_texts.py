@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.sessions import rows
+from tests.spark.sessions import rows, setting
 
 from freshview import Warehouse
 from freshview.errors import InvalidStatement, NotMaintainable, QueryFailed
@@ -77,6 +77,8 @@ def test_a_function_that_is_not_of_spark_is_refused_in_a_view(world: Warehouse, 
             with pytest.raises(NotMaintainable, match=r"(?i)function fv_t\w+ in the definition of a view: it is"):
                 world.sql(f"CREATE MATERIALIZED VIEW v AS SELECT {call} AS n FROM t")
         assert rows(world, "SELECT fv_twice(k) AS n FROM t") == [(2,), (4,)]
+        with setting(spark, spark__sql__ansi__enforceReservedKeywords="true"), pytest.raises(NotMaintainable):
+            world.sql("CREATE MATERIALIZED VIEW v AS SELECT fv_twice(k) AS n FROM t")
         world.sql("CREATE MATERIALIZED VIEW v AS SELECT t.k AS fv_twice, 'fv_twice(1)' AS s FROM t WHERE t.k IN (1, 2)")
     finally:
         spark.sql("DROP TEMPORARY FUNCTION fv_thrice")

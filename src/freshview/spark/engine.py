@@ -153,7 +153,7 @@ class SparkEngine:
     def users_functions(self) -> set[str]:
         """The names of functions that are not Spark's own, in the current database or in the session."""
         with spark_errors("functions"):
-            found = self.session.sql("SHOW USER FUNCTIONS").collect()
+            found = self.session.sql("SHOW `USER` FUNCTIONS").collect()
         return {fold(str(row[0]).rpartition(".")[2]) for row in found}
 
     def time_zone(self) -> tzinfo:
