@@ -6,7 +6,6 @@ import random
 import tempfile
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -91,16 +90,17 @@ def test_writers_and_propagation_write_nothing_that_readers_wait_for(p: Process)
     assert (shown.view_rows, shown.seconds > 0) == (1000, True)
 
 
-def test_who_names_a_view_has_it_brought_once_and_shown(p: Process) -> None:
+def test_who_names_a_view_has_it_brought_once_and_shown(p: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     v = deferred(p, "v", p.table("a"))
     newest = p.put({"a": {1: 1}})
-    asked = []
+    asked, honest = [], p.jobs.bring
 
     def bring(view: Relation, csn: int) -> list[Job]:
         asked.append(csn)
-        return p.jobs.bring(view, csn)
+        return honest(view, csn)
 
-    jobs = replace(p.deferred, bring=bring).maintain(v, named=True)
+    monkeypatch.setattr(p.jobs, "bring", bring)
+    jobs = p.deferred.maintain(v, named=True)
     assert ([job.to_csn for job in jobs], asked) == ([newest], [newest])
     assert mv(p, v) == Counter({(1, 1): 1})
 

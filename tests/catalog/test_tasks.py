@@ -171,7 +171,8 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
     wh.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k))")
     catalog, views = wh._catalog, ViewCatalog(wh._catalog)
     a, start = catalog.relation("a"), catalog.snapshot()
-    view, created = views.create(catalog.reserve_id(), "v", BAG, {"sources": "{}", "columns": "[]"}, [a], [], [], start)
+    facts = {"sources": "{}", "columns": "[]"}
+    view, created = views.create(catalog.reserve_id(), "v", BAG, {}, facts, [a], [], [], start)
     assert views.advance(created) == 1
     with wh.transaction() as tx:
         tx.upsert("a", [{"k": 1, "v": 1}])
