@@ -226,7 +226,7 @@ def test_a_view_of_an_earlier_version_that_reads_well_keeps_its_rows(
         before = len(again.history("x"))
         assert rows(again, "SELECT * FROM x") == rows(again, LEFT)
         assert len(again.history("x")) == before  # nothing had to be computed
-        found = Verdict.of(again._catalog.relation("x").properties)
+        found = Verdict.of(again._catalog.relation("x").facts)
         assert found is not None
         assert found.is_current
 
