@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import freshview
-from freshview.errors import InvalidStatement, WarehouseClosed
+from freshview.errors import InvalidStatement, NotFound, WarehouseClosed
 
 
 @pytest.mark.parametrize("path", ["", "  ", "a\0b", None, 5])
@@ -57,5 +57,5 @@ def test_a_time_before_the_first_commit_is_named_with_that_commits(tmp_path: Pat
             lambda: wh.sql("SELECT * FROM t", as_of=datetime(2001, 2, 3, tzinfo=UTC)),
             lambda: wh.sql("SELECT * FROM t TIMESTAMP AS OF '2001-02-03 00:00:00+00:00'"),
         ):
-            with pytest.raises(InvalidStatement, match=r"time 2001-02-03 .* is before the first commit, .* later time"):
+            with pytest.raises(NotFound, match=r"time 2001-02-03 .* is before the first commit, .* later time"):
                 ask()

@@ -14,7 +14,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import migrate
 from freshview.catalog.writer import LIFETIME, Catalog
-from freshview.errors import InvalidStatement, NotFound, SnapshotExpired, StorageUnavailable
+from freshview.errors import NotFound, SnapshotExpired, StorageUnavailable
 from freshview.events import Events
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
@@ -196,7 +196,7 @@ def test_the_csn_at_a_time_is_the_last_one_committed_by_then(world: World) -> No
     catalog.create("b", "table", SCHEMA)
     assert [catalog.csn_at(m) for m in (100, 199, 200, 10**18)] == [1, 1, 2, 2]
     for early in (-5, 99):
-        with pytest.raises(InvalidStatement, match=r"time 19\d\d-.* is before the first commit, .* at 1970-"):
+        with pytest.raises(NotFound, match=r"time 19\d\d-.* is before the first commit, .* at 1970-"):
             catalog.csn_at(early)
 
 

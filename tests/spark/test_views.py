@@ -304,7 +304,7 @@ def test_a_view_created_while_others_commit_misses_nothing(tables: Warehouse) ->
 
     def commit(event: Any) -> None:
         nonlocal listening
-        if event.name == "files.written" and listening:
+        if event.name == "view.reading" and listening:
             listening = False
             tables.sql("INSERT INTO s VALUES (100, 1, 1, 1)")
 

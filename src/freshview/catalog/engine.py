@@ -65,6 +65,10 @@ class Database:
     def close(self) -> None:
         """Let go of all connections; nothing can be asked any more."""
         self.is_closed = True
+        self.release()
+
+    def release(self) -> None:
+        """Let go of all connections; who asks again gets new ones."""
         self._engine.dispose()
         self._relaxed.dispose()
 

@@ -91,7 +91,7 @@ def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
     try:
         return _migrate(database, steps)
     except BaseException:
-        database.close()  # who could not open it will not close it either
+        database.release()  # who could not open it will not close it either
         raise
 
 

@@ -54,7 +54,7 @@ class CatalogReader:
             csn = self._csn_at(c, moment)
             first = c.execute(sa.select(sa.func.min(t.commits.c.committed_at))).scalar() if csn == 0 else None
         if first is not None:
-            raise InvalidStatement(
+            raise NotFound(
                 f"time {_shown_time(moment)}", f"is before the first commit, which was made at {_shown_time(first)}",
                 "Give a later time, or a CSN.",
             )  # fmt: skip
