@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.sessions import setting
@@ -91,21 +93,29 @@ def test_files_are_readable_whatever_the_parquet_settings(swh: Warehouse, spark:
 
 
 def test_old_dates_stay_as_they_are_whatever_calendar_the_session_reads_and_writes(
-    swh: Warehouse, spark: SparkSession
+    swh: Warehouse, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The rows of a table are in files; a calendar of files by others does not move its dates."""
     legacy = {f"spark__sql__parquet__{name}RebaseModeIn{way}": "LEGACY"
               for name in ("datetime", "int96") for way in ("Read", "Write")}  # fmt: skip
     old = "DATE'1500-01-01' AS d, TIMESTAMP_NTZ'1500-01-01 00:00:00' AS n"
+    day, time = dt.date(1500, 1, 1), dt.datetime(1500, 1, 1)
     with setting(spark, **legacy):
-        swh.sql(f"CREATE TABLE t AS SELECT id, {old} FROM range(60000)")
+        swh.sql(f"CREATE TABLE t AS SELECT id, {old} FROM range(60000)")  # written by Spark
+        swh.sql("CREATE TABLE u (id BIGINT, d DATE, n TIMESTAMP_NTZ)")  # written by the driver
+        with swh.transaction() as tx:
+            tx.insert("u", pa.table({"id": range(60000), "d": [day] * 60000, "n": [time] * 60000}))
         swh.sql("CREATE MATERIALIZED VIEW v AS SELECT id, d, n FROM t WHERE id >= 0")
-        for _ in range(2):
-            for name in ("t", "v"):
+        for step in range(2):
+            for name in ("t", "u", "v"):
                 found = swh.sql(f"SELECT DISTINCT CAST(d AS STRING) AS d, CAST(n AS STRING) AS n FROM {name}")
-                assert [tuple(r) for r in found.collect()] == [("1500-01-01", "1500-01-01 00:00:00")]
+                assert [tuple(r) for r in found.collect()] == [("1500-01-01", "1500-01-01 00:00:00")], (name, step)
             swh.sql("CHECKPOINT t")
+            swh.sql("CHECKPOINT u")
             swh.sql(f"INSERT INTO t SELECT id, {old} FROM range(60000, 120000)")
+    files = sorted((tmp_path / "warehouse" / "tables").rglob("*.parquet"))
+    assert files  # whoever reads them finds the same dates
+    assert {str(d) for f in files for d in pq.read_table(f).column("d").unique().to_pylist()} == {str(day)}
 
 
 def test_case_sensitive_sessions_find_our_tables(swh: Warehouse, spark: SparkSession) -> None:

@@ -1,4 +1,5 @@
-"""How a deferred view is kept, as its properties say it (DEFER §3, §5.3): the scenario, and what runs when.
+"""What the properties of a view say: its mode, how it is refreshed, its deadline; of a deferred one also the scenario,
+and what runs when (DEFER §3, §5.3).
 
 Plain data in, plain data out. Times are in microseconds on the catalog's clock.
 """
@@ -90,7 +91,7 @@ def is_auto(view: Relation) -> bool:
 
 
 def mode_of(eager: bool) -> str:
-    return "eager" if eager else "lazy"
+    return EAGER if eager else LAZY
 
 
 def keeps_lazy(sources: Iterable[Relation], is_eager: Callable[[Relation], bool]) -> Relation | None:

@@ -20,7 +20,6 @@ division) makes the delta matter; so does whatever is not understood.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -276,16 +275,16 @@ class Relevance:
         key = (view.id, view.epoch)
         if key not in self._projections:
             tables: dict[str, Relation] = {}
-            tree = self._expanded(view, view.facts["settings"], tables)
+            tree = self._expanded(view, settings_of(view), tables)
             self._projections[key] = _Projection(
                 tree, tables, PlanRunner(self._engines.under(settings_of(view), small=True))
             )
         return self._projections[key]
 
-    def _expanded(self, view: Relation, settings: str, tables: dict[str, Relation]) -> Node:
+    def _expanded(self, view: Relation, settings: Mapping[str, str], tables: dict[str, Relation]) -> Node:
         """A view's definition, views below it replaced by their own."""
         definition = self._definitions.of(view)
-        if definition.lowered is None or json.loads(view.facts["settings"]) != json.loads(settings):
+        if definition.lowered is None or settings_of(view) != settings:
             raise NotMaintainable(f"view {view.name}", "its definition cannot be looked into", "")
 
         def rule(node: Node) -> Node:

@@ -108,7 +108,7 @@ class Lifecycle:
         """The rows of a new view: fetched if they are few, over `small` sources; else written by Spark, and kept as
         files if they are many."""
         if small:
-            table = schema.conform(runner.engine.arrow(rows.limit(LOCAL_ROWS + 1), "view"))
+            table = runner.fetch(rows.limit(LOCAL_ROWS + 1), schema, small=True)
             if table.num_rows <= LOCAL_ROWS:
                 return store(self._catalog, self._storage, view_id, tag(table, schema, INSERT, 1))
         lease = self._catalog.lease(view_id, self._storage.layout.new_folder("bulk"))
