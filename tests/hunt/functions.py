@@ -11,6 +11,7 @@ from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from tests.hunt.batch import Batch, Definition, with_rows
 from tests.hunt.oracle import Oracle
@@ -124,7 +125,7 @@ def example(oracle: Oracle, function: str, text: str, name: str, draw: random.Ra
         if re.search(r"\bFROM\s+(?!\w+\s*\)|')|;", text, re.IGNORECASE) and "EXTRACT" not in text.upper():
             return None
         return _of_constants(oracle, function, text, name, draw)
-    except (PySparkException, ValueError, OverflowError, KeyError):
+    except (PySparkException, Py4JError, ValueError, OverflowError, KeyError):
         return None
 
 
@@ -199,7 +200,7 @@ def _computes(oracle: Oracle, table: Table, expression: str, draw: random.Random
     try:
         oracle.load({table.name: rows + draw_rows(draw, table, range(longest, longest + 3))})
         oracle.answer(f"SELECT {expression} FROM {table.name}")
-    except PySparkException:
+    except (PySparkException, Py4JError):  # a value that Arrow cannot hold, too
         return False
     return True
 

@@ -22,7 +22,7 @@ from freshview.algebra.nodes import WEIGHT, Lowered, Node, Scan
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import columns_read, per_use
 from freshview.definition.analysis import Definition
-from freshview.definition.worlds import EXTREME, PROFILES, Profile, World, changed, empty, words_of, world
+from freshview.definition.worlds import EXTREME, Profile, World, changed, empty, profiles_for, words_of, world
 from freshview.delta.forms import STORED, Form, delta_plan, rows_form
 from freshview.delta.signed import net, net_images, part, with_weight
 from freshview.delta.tolerance import beyond_tolerance
@@ -30,6 +30,7 @@ from freshview.errors import FreshviewError, first_line
 from freshview.interruption import stop_if_asked
 from freshview.relation.delta import Overlay
 from freshview.relation.schema import Schema
+from freshview.relation.types import DataType
 from freshview.spark.running import PlanRunner
 
 _ROUNDS = 3
@@ -86,7 +87,7 @@ class SelfTest:
         until = time.monotonic() + _SECONDS
         nothing = empty(self._schemas)
         failure = ""
-        for profile in PROFILES:
+        for profile in profiles_for(self._types()):
             usual = [nothing, *self._states(profile, _ROUNDS)]
             try:
                 texts = self._texts(usual)
@@ -103,6 +104,11 @@ class SelfTest:
             moves = [(i, i + 1) for i in range(_ROUNDS)] + ([(0, len(usual))] if extreme else [])
             return self._through([*usual, *extreme], texts, moves, until)
         return Tested(difference=f"it could not be tested: Spark fails on all tables that were tried ({failure})")
+
+    def _types(self) -> Iterator[DataType]:
+        """The types of the columns that are read."""
+        for name, columns in columns_read(self._form.tree).items():
+            yield from (self._schemas[name].column(column).type for column in columns)
 
     def _states(self, profile: Profile, rounds: int) -> Iterator[World]:
         untied = not self._definition.as_written

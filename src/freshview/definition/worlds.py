@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any
@@ -61,6 +61,18 @@ PROFILES = (
     Profile("no NULLs", 7, nulls=0.0, small=True),
 )
 EXTREME = Profile("extremes", 11, extremes=True, strings=("a", "A", "", "a ", " a", "ß", "é", "𝒳", "0", "NaN"))
+
+
+def profiles_for(types: Iterable[DataType]) -> Iterator[Profile]:
+    """The profiles that differ from those before them in values of these types."""
+    parts = [part for type_ in types for part in type_.walk() if not part.is_nested]
+    has_text, has_others = any(p.is_text for p in parts), not all(p.is_text for p in parts)
+    met = set()
+    for profile in PROFILES:
+        values = (profile.nulls, profile.strings if has_text else (), profile.small and has_others)
+        if values not in met:
+            met.add(values)
+            yield profile
 
 
 @dataclass(frozen=True)
