@@ -18,9 +18,9 @@ from tests.effort import examples
 from freshview.catalog import tables as t
 from freshview.catalog.records import Frontier, Relation, RelationState
 from freshview.errors import DuplicateKey, TypeMismatch, ViewUnusable, WriteConflict
+from freshview.refresh.execute import Work
 from freshview.refresh.jobs import Jobs
 from freshview.refresh.span import Span
-from freshview.refresh.work import Work
 from freshview.storage.checkpoint import Checkpointer
 from freshview.transactions.transaction import Transaction
 from freshview.views.commits import Inside

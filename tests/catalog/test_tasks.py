@@ -14,8 +14,8 @@ from freshview import Warehouse
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import STEPS, migrate
-from freshview.catalog.records import Backlog, Frontier, Task
-from freshview.catalog.views import Job, Use, ViewCatalog, used_again
+from freshview.catalog.records import Backlog, Frontier, Relation, Task
+from freshview.catalog.views import Job, Use, ViewCatalog, ViewStep, used_again
 from freshview.catalog.writer import HISTORY, Catalog
 from freshview.refresh.tasks import combined, pending
 from freshview.sql.statements import Show
@@ -196,8 +196,9 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
     assert lease is not None
     assert views.in_progress() == {view.id}
     job = Job(view.id, created, csn, "incremental", 1, 1, 1, 0.5, None, "v", 1, 0, {"compute": 0.5})
-    assert views.apply(view, Frontier(created), csn, [], [], job)
-    assert not views.apply(view, Frontier(created), csn, [], [], job)
+    step = ViewStep(view, Frontier(created), csn, (), (), job)
+    assert views.apply([step])
+    assert not views.apply([step])
     assert views.history(view) == [job]
     assert (views.stored_at(view, created), views.stored_at(view, csn), views.stored_at(view, start)) == (
         created,
@@ -206,6 +207,26 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
     )
     views.note_uses({view.id: (1, 5)})
     assert views.uses() == {view.id: Use(1, 5, 0)}
+
+
+def test_several_views_move_together_or_not_at_all(open_warehouse: Callable[..., Warehouse]) -> None:
+    wh = open_warehouse()
+    wh.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k))")
+    catalog, views = wh._catalog, ViewCatalog(wh._catalog)
+    a, start = catalog.relation("a"), catalog.snapshot()
+    facts = {"sources": "{}", "columns": "[]"}
+    made = [views.create(catalog.reserve_id(), name, BAG, {}, facts, [a], [], [], start)[0] for name in ("v", "w")]
+    end = catalog.snapshot()
+
+    def step(view: Relation, start: int, end: int) -> ViewStep:
+        return ViewStep(view, Frontier(start), end, (), (), Job(view.id, start, end, "incremental", 1, 1, 1, 0.5))
+
+    assert not views.apply([step(made[0], start, end), step(made[1], end, end)])  # the second is elsewhere
+    assert [views.frontier(view) for view in made] == [start, start]
+    assert views.history() == []
+    assert views.apply([step(view, start, end) for view in made])
+    assert [views.frontier(view) for view in made] == [end, end]
+    assert [job.view_id for job in views.history()] == [view.id for view in made]
 
 
 def test_history_goes_when_it_is_old_and_behind_all_that_can_be_read(world: World, process: Process) -> None:

@@ -24,9 +24,9 @@ from freshview.definition.properties import DEFERRED, commits_maintain, mode_in
 from freshview.delta.signed import net, with_weight
 from freshview.events import Events
 from freshview.refresh.deltas import changes
+from freshview.refresh.execute import Work
 from freshview.refresh.jobs import Jobs
 from freshview.refresh.span import Span
-from freshview.refresh.work import Work
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 from freshview.storage.store import Storage

@@ -21,7 +21,7 @@ from freshview.definition import reading, selftest, verdict
 from freshview.definition.verdict import FACT, Verdict
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Event
-from freshview.refresh import work
+from freshview.refresh import execute
 from freshview.sql import lowering
 
 pytestmark = [pytest.mark.spark, pytest.mark.selftest]
@@ -243,7 +243,7 @@ def test_what_fails_in_what_was_made_of_a_text_is_not_the_users(
     def fails(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(work.Working, "_incremental", fails)
+    monkeypatch.setattr(execute, "_by_rules", fails)
     assert rows(tables, "SELECT * FROM x") == rows(tables, LEFT)
     assert "job.recomputes" in seen
     assert tables.history("x")[-1].strategy == "full"

@@ -8,7 +8,7 @@ import pytest
 
 from freshview import Warehouse
 from freshview.refresh import deltas as changes
-from freshview.refresh import work
+from freshview.refresh import execute
 from freshview.refresh.cost import Pace
 from freshview.refresh.runner import Runner
 
@@ -41,7 +41,7 @@ def _filled(wh: Warehouse, rows: int) -> None:
 def test_only_what_differs_is_written_wherever_it_is_compared(
     swh: Warehouse, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(work, "OVERLAY_ROWS", most)
+    monkeypatch.setattr(execute, "OVERLAY_ROWS", most)
     _filled(swh, 30)
     swh.sql("CREATE MATERIALIZED VIEW v TBLPROPERTIES ('refresh'='full') AS SELECT id, g FROM t WHERE g < 2")
     swh.sql("UPDATE t SET g = 2 WHERE id = 0")

@@ -54,6 +54,23 @@ class Job:
 
 
 @dataclass(frozen=True)
+class ViewStep:
+    """The way of a view from one version to the next, computed by a job."""
+
+    view: Relation
+    start: Frontier
+    end: int
+    segments: tuple[Segment, ...]
+    leases: tuple[str, ...]
+    job: Job  # as the history shows it
+    anew: bool = False  # all rows were computed, whatever the view had seen
+
+
+class _Moved(Exception):
+    """A view is no longer where a job began."""
+
+
+@dataclass(frozen=True)
 class ViewChange:
     """The change of a view's stored rows that a transaction makes with its commit."""
 
@@ -280,32 +297,30 @@ class ViewCatalog:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    def apply(
-        self,
-        view: Relation,
-        c0: Frontier,
-        c1: int,
-        segments: Sequence[Segment],
-        leases: Sequence[str],
-        job: Job,
-        *,
-        anew: bool = False,
-    ) -> bool:
-        """Show a job's result if the view is still where the job began; False if not.
+    def apply(self, steps: Sequence[ViewStep]) -> bool:
+        """Show the results of a job, all in one transaction, if every view is still where the job began; False, and
+        nothing has changed, if one is not.
 
-        Where a view was computed `anew` and had been wrong, a commit tells the views above, whose rows may come from
+        Where a view was computed anew and had been wrong, a commit tells the views above, whose rows may come from
         what was wrong: they have a task, to which no delta leads.
         """
-        with self.catalog.database.write() as c:
-            if anew:
-                self.catalog.database.lock_clock(c)
-            self.catalog._check_leases(c, leases)
-            if not self._move(c, view, c0, Frontier(c1), segments, leases):
-                return False
-            self._record(c, job)
-            if anew and segments:
-                self.catalog._ddl_commit(c, view.id, _REFRESH)
-            return True
+        try:
+            with self.catalog.database.write() as c:
+                if any(step.anew for step in steps):
+                    self.catalog.database.lock_clock(c)
+                for step in steps:
+                    self._apply(c, step)
+        except _Moved:
+            return False
+        return True
+
+    def _apply(self, c: sa.Connection, step: ViewStep) -> None:
+        self.catalog._check_leases(c, step.leases)
+        if not self._move(c, step.view, step.start, Frontier(step.end), step.segments, step.leases):
+            raise _Moved
+        self._record(c, step.job)
+        if step.anew and step.segments:
+            self.catalog._ddl_commit(c, step.view.id, _REFRESH)
 
     def _move(
         self,

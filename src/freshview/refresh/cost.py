@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from freshview.algebra.nodes import Node, Scan
 from freshview.algebra.stages import STAGE, staged
 from freshview.algebra.traversal import per_use
+from freshview.definition.analysis import Definition
+from freshview.storage.reader import LOCAL_ROWS
 
 _ROWS_PER_SECOND = 2_500_000
 _SECONDS_PER_OPERATOR = 0.012  # analysis, planning, code generation
@@ -47,6 +49,10 @@ class Pace:
     def factor(self, strategy: str) -> float:
         return self._factors.get(strategy, min(self._factors.values(), default=1.0))
 
+    def factors(self) -> dict[str, float]:
+        """What is known of each strategy; of one that was never taken, what the others gave."""
+        return {strategy: self.factor(strategy) for strategy in ("incremental", "full")}
+
     def learn(self, strategy: str, estimated: float, actual: float) -> None:
         """A job took this long."""
         seen = min(max(actual / max(estimated, _LEAST), 1 / _MOST), _MOST)
@@ -66,3 +72,11 @@ def estimate(plan: Node, rows: Callable[[Scan], int]) -> Estimate:
     parts = [*(s.part for s in stages), rest]
     operators = sum(per_use(p, lambda _: 1) for p in parts) + len(stages) * _OPERATORS_PER_STAGE
     return Estimate(sum(per_use(p, read) for p in parts), operators)
+
+
+def estimate_full(definition: Definition, rows: Callable[[str], int]) -> Estimate:
+    """What recomputing a view should cost, over sources of so many rows; nothing is known of one without a tree."""
+    if definition.form is None:
+        return Estimate(0, 0)
+    sizes = {source: rows(source) for source in definition.sources}
+    return estimate(definition.form.tree, lambda s: sizes[s.relation] if sizes[s.relation] > LOCAL_ROWS else 0)

@@ -37,7 +37,10 @@ from freshview.storage.reader import OVERLAY_ROWS
 
 
 class TooLarge(Exception):
-    """The delta, of so many rows, does not fit on the driver."""
+    """The delta of a relation does not fit on the driver."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        super().__init__(f"the change of {name} has {rows:,} rows, more than the driver takes")
 
 
 def changes(
@@ -51,7 +54,7 @@ def changes(
         parts = [external_changes(relation, *s.versions, seen.get(s.versions[1])) for s in segments if s.versions]
         return net_images(_images(parts, relation.schema), relation.schema, shown)
     if sum(s.rows for s in segments) > OVERLAY_ROWS:
-        raise TooLarge(sum(s.rows for s in segments))
+        raise TooLarge(relation.name, sum(s.rows for s in segments))
     parts = [storage.reader.segment_rows(s, relation.schema) for s in segments]
     if not relation.schema.key:
         old, new = _images(parts, relation.schema)

@@ -1,4 +1,4 @@
-"""What EXPLAIN REFRESH tells of a view: how it is stored, how each operator is kept, and the query that would run."""
+"""EXPLAIN REFRESH of a view: how it is stored, how each operator is kept, and the plan of its next job."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from freshview.algebra.nodes import Scan
 from freshview.definition.analysis import Definition
-from freshview.delta.forms import STORED, delta_plan
-from freshview.delta.near import reduced
+from freshview.delta.forms import STORED
 from freshview.delta.report import Step, lines, report, unreadable
+from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, sketch
+from freshview.refresh.span import Span
 from freshview.sql.rendering import render
 
 
@@ -20,9 +21,11 @@ def maintainability(definition: Definition) -> Step:
 
 
 def explained(
-    name: str, definition: Definition, frontier: int, mode: str = "", last: Mapping[str, Sequence[int]] | None = None
-) -> str:
-    """The whole of it as text; `mode` is a line on the view's mode, `last` what its last job condensed."""
+    name: str, definition: Definition, frontier: int, mode: str = "", last: Mapping[str, Sequence[int]] | None = None,
+    ahead: tuple[Span, JobPlan] | None = None,
+) -> str:  # fmt: skip
+    """The whole report. `mode` is a line on the view's mode, `last` what its last job condensed, `ahead` the plan of
+    its next job; without that, the query is shown that runs when all sources have changed."""
     found = [f"view {name}", f"  frontier: CSN {frontier}"] + [f"  {mode}"] * bool(mode)
     if definition.form is not None:
         found.append(f"  stored as: {definition.form.rule}")
@@ -32,7 +35,13 @@ def explained(
         found.append(f"  reading: {definition.verdict}")
     found.append("  operators:")
     found += lines(maintainability(definition), "    ")
-    return "\n".join([*found, *_condensing(name, definition, last or {}), *_query(name, definition)])
+    found += _condensing(name, definition, last or {})
+    if ahead is not None:
+        span, plan = ahead
+        found += planned(name, span.start.csn, span.end.csn, plan)
+    elif (usual := sketch(definition)) is not None:
+        found += ["  when all its sources have changed, a refresh runs:", _query(name, usual)]
+    return "\n".join(found)
 
 
 def _condensing(name: str, definition: Definition, last: Mapping[str, Sequence[int]]) -> list[str]:
@@ -50,15 +59,25 @@ def _condensing(name: str, definition: Definition, last: Mapping[str, Sequence[i
     return found
 
 
-def _query(name: str, definition: Definition) -> list[str]:
-    """The one Spark SQL text of the delta."""
-    if not definition.incremental or definition.form is None or definition.lowered is None:
-        return []
-    plan = delta_plan(definition.form, definition.lowered, set(definition.sources), definition.types)
-    if plan is None:
-        return []
-    text = render(reduced(plan), lambda s: _source(s, name))
-    return ["  when all its sources have changed, a refresh runs:", text]
+def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
+    """The record of a job from one CSN to another, in lines."""
+    engine = "Spark over rows at hand" if plan.is_local else "Spark"
+    ways = {FULL: "recomputes the view", INCREMENTAL: f"by delta rules, on {engine}", NOTHING: "changes nothing"}
+    expected = f"; expected {plan.seconds:.2g} s" if plan.estimate is not None else ""
+    found = [f"  next job, CSN {start} to {end}: {ways[plan.strategy]}{expected}"]
+    found += [f"    Δ{c.source}: {c.rows:,} rows, of {c.read:,} that were written" for c in plan.changes]
+    whole = [s for s in plan.scans if s.from_files]
+    found += [f"    {_source(s.scan, name)}: {s.from_files:,} rows from files" for s in whole]
+    for way in plan.rejected:
+        seconds = f" ({way.seconds:.2g} s)" if way.seconds is not None else ""
+        found.append(f"    not {'recomputed' if way.strategy == FULL else 'by delta rules'}: {way.why}{seconds}")
+    return found if plan.query is None else [*found, "    it runs:", _query(name, plan)]
+
+
+def _query(name: str, plan: JobPlan) -> str:
+    """The one Spark SQL text of a delta."""
+    assert plan.query is not None
+    return render(plan.query, lambda s: _source(s, name))
 
 
 def _source(scan: Scan, name: str) -> str:

@@ -20,7 +20,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from freshview.catalog.records import PENDING, Frontier, Lease, Relation, RelationState, Segment
-from freshview.catalog.views import JOB_PATH, Job, ViewCatalog
+from freshview.catalog.views import JOB_PATH, Job, ViewCatalog, ViewStep
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
     Cancelled,
@@ -34,9 +34,9 @@ from freshview.errors import (
 )
 from freshview.events import Events
 from freshview.interruption import stop_if_asked
+from freshview.refresh.execute import Work
 from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import JOB_ROWS, Pending, combined, pending
-from freshview.refresh.work import Work
 from freshview.relation.delta import encode
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import INLINE_BYTES
@@ -100,11 +100,10 @@ class Jobs:
     def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS, wait: bool = True) -> Job | None:
         """One job towards a CSN; None if nothing is left to do, or, without `wait`, if somebody is at it."""
         for _ in range(_ATTEMPTS):
-            left = pending(self._views, view, csn)
+            left, end = self.ahead(view, csn, most_rows)
             if not left.tasks:
                 return None
             last = left.tasks[-1].csn
-            end = combined(left.tasks, self._views.snapshots(left.frontier.readable, last), most_rows)
             try:
                 job = self._attempt(view, left, end, wait)
             except FreshviewError as error:
@@ -114,6 +113,14 @@ class Jobs:
             if job is not None or not wait:
                 return job
         raise _crowded(view)
+
+    def ahead(self, view: Relation, csn: int, most_rows: int = JOB_ROWS) -> tuple[Pending, int]:
+        """What is pending for a view up to a CSN, and the CSN at which its next job ends."""
+        left = pending(self._views, view, csn)
+        if not left.tasks:
+            return left, left.frontier.readable
+        readers = self._views.snapshots(left.frontier.readable, left.tasks[-1].csn)
+        return left, combined(left.tasks, readers, most_rows)
 
     def _attempt(self, view: Relation, left: Pending, end: int, wait: bool) -> Job | None:
         """A job from the frontier to an end; None if somebody else moved the frontier."""
@@ -234,7 +241,7 @@ class Jobs:
                 now - begun, None, view.name, left.rows, condensed(work.strategy, left.rows, work.delta_rows),
                 {**phases, "store": now - computed}, {c.on: (c.read, c.left) for c in work.condensed},
             )  # fmt: skip
-            done = self._views.apply(view, start, c1, segments, leases, job, anew=anew)
+            done = self._views.apply([ViewStep(view, start, c1, tuple(segments), tuple(leases), job, anew)])
             return job if done else None
         finally:
             if not done:

@@ -25,7 +25,7 @@ _WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 _BINARY = frozenset({"string", "varchar", "char", "date"})  # equal exactly if their bits are
 
 
-class Reduction:
+class Lookups:
     """The scans of one plan that are read in part."""
 
     def __init__(

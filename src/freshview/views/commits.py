@@ -25,9 +25,9 @@ from freshview.catalog.records import Frontier, Relation, RelationState, Segment
 from freshview.catalog.views import Job, Outdated, ViewCatalog, ViewChange
 from freshview.catalog.writer import AtCommit
 from freshview.errors import FreshviewError, ViewUnusable, WriteConflict
+from freshview.refresh.execute import Work
 from freshview.refresh.jobs import condensed, give_up, is_transient, store
 from freshview.refresh.span import Own, Point, Span, in_memory, later_than
-from freshview.refresh.work import Work
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction
 

@@ -87,7 +87,8 @@ class Lifecycle:
             view_id = self._catalog.reserve_id()
             begun = time.monotonic()
             segments, leases = self._first_rows(runner, rows, view_id, schema, small=small)
-            self._changing.learn_full(view_id, definition, csn, time.monotonic() - begun)
+            took = time.monotonic() - begun
+            self._changing.learn_full(view_id, definition, lambda n: states[n].rows_at_most, took)
             try:
                 view, created = self._views.create(
                     view_id, statement.name, schema, {**given, "refresh": refresh}, facts, list(sources.values()),

@@ -16,9 +16,13 @@ from freshview.definition.known import Definitions
 from freshview.definition.properties import is_deferred
 from freshview.definition.verdict import FACT, RECOMPUTED, Verdict
 from freshview.errors import FreshviewError
+from freshview.refresh.hand import Hand
 from freshview.refresh.jobs import Jobs, is_transient
+from freshview.refresh.plan import JobPlan
+from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import JOB_ROWS
 from freshview.refresh.work import Changing
+from freshview.storage.store import Storage
 from freshview.views.deferred import Deferred
 
 
@@ -26,9 +30,12 @@ class Maintenance:
     """Maintains the views of one warehouse."""
 
     def __init__(
-        self, views: ViewCatalog, definitions: Definitions, changing: Changing, jobs: Jobs, deferred: Deferred
-    ) -> None:
+        self, views: ViewCatalog, storage: Storage, definitions: Definitions, changing: Changing, jobs: Jobs,
+        deferred: Deferred,
+    ) -> None:  # fmt: skip
         self.change = changing.change
+        self._changing = changing
+        self._storage = storage
         self._views = views
         self._catalog = views.catalog
         self._definitions = definitions
@@ -43,6 +50,20 @@ class Maintenance:
         """Maintain a view up to a CSN; the jobs that took, none if it had seen everything already."""
         self.right_since(view)
         return self._jobs.bring(view, csn)
+
+    def next_job(self, view: Relation) -> tuple[Span, JobPlan] | None:
+        """What the next job of a view would do; None if nothing is pending, or if views below it have to go first."""
+        pin = self._catalog.begin("query", at=self._views.frontier(view))
+        try:
+            left, end = self._jobs.ahead(view, self._catalog.snapshot())
+            below = [source for source in self.sources(view) if source.kind == "view"]
+            if not left.tasks or left.reset or any(self._views.stored_at(source, end) != end for source in below):
+                return None
+            span = Span(self._catalog, self._storage, Point(left.frontier.csn, left.frontier.stmtsn), Point(end))
+            stored = self._views.stored(view, left.frontier.csn)
+            return span, self._changing.plan(Hand(view, self._definitions.of(view), span, stored))
+        finally:
+            self._catalog.release(pin)
 
     def maintain(self, view: Relation, csn: int, *, named: bool) -> list[Job]:
         """Bring a view up to date on somebody's wish; a deferred one as far as its mode has it, unless it was named."""

@@ -38,7 +38,7 @@ class Views:
         self.changing = Changing(catalog, storage, events, self._engines, self.definitions)
         self.jobs = Jobs(catalog, storage, events, self.changing)
         self.deferred = Deferred(self.catalog, storage, events, self.jobs)
-        self.maintenance = Maintenance(self.catalog, self.definitions, self.changing, self.jobs, self.deferred)
+        self.maintenance = Maintenance(self.catalog, storage, self.definitions, self.changing, self.jobs, self.deferred)
         self.modes = Modes(self.catalog, self.deferred, self.maintenance, self.definitions)
         self.lifecycle = Lifecycle(
             self.catalog, storage, events, self._engines, self.definitions, self.changing, self.jobs, self.modes

@@ -133,8 +133,9 @@ def mode_line(catalog: Catalog, view: Relation) -> str:
 
 
 def explain_view(views: Views, view: Relation) -> str:
-    """How a view is stored and maintained, operator by operator, and the query a refresh would run."""
+    """How a view is stored and maintained, operator by operator, and the plan of its next job."""
     mode = mode_line(views.catalog.catalog, view)
     done = [job for job in views.catalog.history(view) if job.error is None]
     last = done[-1].condense if done else None
-    return explained(view.name, views.definitions.of(view), views.catalog.frontier(view), mode, last)
+    ahead = views.maintenance.next_job(view)
+    return explained(view.name, views.definitions.of(view), views.catalog.frontier(view), mode, last, ahead)
