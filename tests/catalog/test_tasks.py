@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.migrations import STEPS, migrate
 from freshview.catalog.records import Backlog, Frontier, Relation, Task
-from freshview.catalog.views import Job, Use, ViewCatalog, ViewStep, used_again
+from freshview.catalog.views import Job, Use, ViewCatalog, ViewStep, lower_first, source_ids, used_again
 from freshview.catalog.writer import HISTORY, Catalog
 from freshview.refresh.tasks import combined, pending
 from freshview.sql.statements import Show
@@ -227,6 +228,17 @@ def test_several_views_move_together_or_not_at_all(open_warehouse: Callable[...,
     assert views.apply([step(view, start, end) for view in made])
     assert [views.frontier(view) for view in made] == [end, end]
     assert [job.view_id for job in views.history()] == [view.id for view in made]
+
+
+def test_views_are_ordered_by_what_they_read_not_by_age() -> None:
+    def relation(id_: int, *reads: int) -> Relation:
+        sources = json.dumps({f"r{i}": {"id": i} for i in reads})
+        return Relation(id_, f"r{id_}", "view" if reads else "table", 1, 1, BAG, 1, facts={"sources": sources})
+
+    every = [relation(1), relation(2, 1, 5), relation(3, 2), relation(4, 1), relation(5, 4)]  # 2 reads a younger one
+    place = {r.id: n for n, r in enumerate(lower_first(every))}
+    assert len(place) == len(every)
+    assert all(place[below] < place[r.id] for r in every for below in source_ids(r).values())
 
 
 def test_history_goes_when_it_is_old_and_behind_all_that_can_be_read(world: World, process: Process) -> None:

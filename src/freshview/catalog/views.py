@@ -7,8 +7,9 @@ A view's frontier is the truth about what it has seen. A maintenance commit is a
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from graphlib import TopologicalSorter
 from typing import Any
 
 import sqlalchemy as sa
@@ -179,8 +180,8 @@ class ViewCatalog:
 
     def by_id(self, view_ids: Collection[int]) -> list[Relation]:
         """Views, lower ones first."""
-        found = [self.catalog.relation_by_id(i) for i in sorted(view_ids)]
-        return [view for view in found if view is not None]
+        every = lower_first(self.catalog.relations()) if view_ids else []  # a commit without overlays asks nothing
+        return [view for view in every if view.id in view_ids]
 
     def inputs(self, view: Relation) -> list[int]:
         """Ids of the tables and views that a view reads, directly or through other views."""
@@ -461,7 +462,7 @@ class ViewCatalog:
     def above(self, view: Relation) -> list[Relation]:
         """All views that read this one, directly or through others, lower ones first."""
         found = [view]
-        for other in sorted(self.catalog.relations(), key=lambda r: r.id):  # a view is younger than what it reads
+        for other in lower_first(self.catalog.relations()):
             if {r.id for r in found}.intersection(source_ids(other).values()):
                 found.append(other)
         return found[1:]
@@ -552,6 +553,13 @@ JOB_PATH = "job"  # of a lease on a view's next job: it claims no files
 def source_ids(view: Relation) -> dict[str, int]:
     """Names in a view's definition, and the ids of the relations that they mean."""
     return {name: entry["id"] for name, entry in json.loads(view.facts.get("sources", "{}")).items()}
+
+
+def lower_first(relations: Iterable[Relation]) -> list[Relation]:
+    """All relations of a warehouse, each after those that it reads."""
+    known = {relation.id: relation for relation in sorted(relations, key=lambda r: r.id)}
+    reads = {id_: [i for i in source_ids(relation).values() if i in known] for id_, relation in known.items()}
+    return [known[id_] for id_ in TopologicalSorter(reads).static_order()]
 
 
 def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:

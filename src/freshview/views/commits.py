@@ -175,7 +175,8 @@ class Inside:
         for view in self._views.by_id(eager):
             self._make(view)
         self._offered = []
-        for _, overlay in sorted(self._overlays.items()):
+        for view in self._views.by_id(self._overlays):
+            overlay = self._overlays[view.id]
             if change := self._change(overlay, required=overlay.view.id in eager):
                 self._offered.append(change)
         return self._offered

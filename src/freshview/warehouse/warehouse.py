@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.records import Relation
-from freshview.catalog.views import Job
+from freshview.catalog.views import Job, lower_first
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
 from freshview.definition.properties import is_deferred
@@ -302,12 +302,12 @@ class Warehouse:
         with self._activity.working():
             self._watch.look()
             csn = self._catalog.snapshot()
-            relations = self._catalog.relations()
-            found = [r for r in relations if r.kind == "view"] if views is None else map(self._catalog.view, views)
-            lower_first = sorted(found, key=lambda r: r.id)  # what a view reads is older than the view
-            self._make_way(view.name for view in lower_first)
+            every = lower_first(self._catalog.relations())
+            wanted = {self._catalog.view(name).id for name in views} if views is not None else None
+            found = [r for r in every if r.kind == "view" and (wanted is None or r.id in wanted)]
+            self._make_way(view.name for view in found)
             named = views is not None if show is None else show
-            return Jobs(job for view in lower_first for job in self._views.maintenance.maintain(view, csn, named=named))
+            return Jobs(job for view in found for job in self._views.maintenance.maintain(view, csn, named=named))
 
     def history(self, view: str | None = None) -> list[Job]:
         """Past maintenance jobs, of one view or of all, oldest first; they show themselves as a table.
