@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT
+from freshview.relation.values import python_rows
 
 TOLERANCE = 1e-9  # of the larger number's size; sums of doubles depend on the order in which Spark adds
 _NEAR_ZERO = 1e-12  # what adds up to nothing leaves this much
@@ -41,10 +41,9 @@ class Difference:
 
 def beyond_tolerance(signed: pa.Table) -> Difference:
     """Rows with a weight (above 0: missing, below: extra) without the pairs that are the same within tolerance."""
-    missing, extra = (_entries(signed, sign) for sign in (1, -1))
     left: tuple[list[Row], list[Row]] = ([], [])
     by_key: dict[Any, tuple[list[_Entry], list[_Entry]]] = {}
-    for side, entries in enumerate((missing, extra)):
+    for side, entries in enumerate(_entries(signed)):
         for entry in entries:
             by_key.setdefault(entry[0], ([], []))[side].append(entry)
     for ours, theirs in by_key.values():
@@ -53,16 +52,14 @@ def beyond_tolerance(signed: pa.Table) -> Difference:
     return Difference(tuple(left[0][:SHOWN]), tuple(left[1][:SHOWN]), len(left[0]), len(left[1]))
 
 
-def _entries(signed: pa.Table, sign: int) -> list[_Entry]:
-    """The rows of one sign, each as often as its weight says."""
-    chosen = signed.filter(pc.greater(pc.multiply(signed.column(WEIGHT), sign), 0))
-    copies = pc.abs(chosen.column(WEIGHT)).to_pylist()
-    rows = chosen.drop_columns([WEIGHT])
-    found = []
-    for row, n in zip(rows.to_pylist(), copies, strict=True):
+def _entries(signed: pa.Table) -> tuple[list[_Entry], list[_Entry]]:
+    """Missing and extra rows, each as often as its weight says."""
+    found: tuple[list[_Entry], list[_Entry]] = ([], [])
+    for row in python_rows(signed):
+        weight = row.pop(WEIGHT)
         numbers: list[tuple[float, float]] = []
-        key = tuple(_exact(row[f.name], f.type, numbers) for f in rows.schema)
-        found += [(key, tuple(numbers), row)] * n
+        key = tuple(_exact(row[f.name], f.type, numbers) for f in signed.schema if f.name != WEIGHT)
+        found[weight < 0].extend([(key, tuple(numbers), row)] * abs(weight))
     return found
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from freshview.errors import CorruptWarehouse
 from freshview.relation.schema import ACTION, STMTSN, Schema
 from freshview.relation.types import INEXACT, DataType
+from freshview.relation.values import numbered_values
 
 # The order of the values is the order of application: deletes before inserts.
 DELETE = 0  # full old image
@@ -95,7 +96,7 @@ def key_table(rows: pa.Table, schema: Schema) -> pa.Table:
 def _identity(column: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
     """-0.0 and 0.0 differ, NaN equals itself: identity, not SQL equality (law 11.4)."""
     if type_.is_nested:
-        return pa.chunked_array([pa.array([repr(v) for v in column.to_pylist()], pa.string())])
+        return pa.chunked_array([pa.array([repr(v) for v in numbered_values(column)], pa.string())])
     if type_.kind in INEXACT:
         bits = pa.int32() if type_.kind == "float" else pa.int64()
         one_nan = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), column)  # of all its encodings
