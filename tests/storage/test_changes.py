@@ -76,7 +76,9 @@ def test_rows_near_some_values_are_those_that_hold_them(keyed: bool, nulls: bool
         held = _contents(model, csn).to_pylist()
         kept = [r for r in held if (v := r[schema.names[column]]) in chosen or (nulls and v is None)]
         for _ in ("from files", "from memory"):
-            found = wh._storage.reader.near(state, schema.names[column], values, nulls=nulls, columns=names, limit=1000)
+            found = wh._storage.reader.matching(
+                state, schema.names[column], values, nulls=nulls, columns=names, limit=1000
+            )
             assert found is not None
             assert _bag(found, names) == Counter(tuple(repr(r[n]) for n in names) for r in kept)
             assert found.column_names == list(names)
@@ -95,7 +97,7 @@ def test_what_is_not_cheap_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
 
         def near(column: str, values: list[Any], limit: int = 1000) -> pa.Table | None:
             kind = relation.schema.column(column).type.arrow
-            return wh._storage.reader.near(
+            return wh._storage.reader.matching(
                 state, column, pa.array(values, kind), nulls=False, columns=("k",), limit=limit
             )
 

@@ -40,12 +40,12 @@ from tests.unit.oracle import Bag, TooManyRows, evaluate, plus, signed
 from tests.unit.view_grammar import SCHEMAS, Change, State, states, views
 
 from freshview import Warehouse
-from freshview.algebra.nodes import Aggregate, Node
+from freshview.algebra.nodes import Aggregate, Node, Stored
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.definition.analysis import analyse
 from freshview.definition.determinism import refuse_indeterminate
 from freshview.delta.derive import at_version, derive
-from freshview.delta.forms import STORED, choose_form, delta_plan
+from freshview.delta.forms import choose_form, delta_plan
 from freshview.errors import FreshviewError, NotMaintainable
 from freshview.refresh.deltas import changes
 from freshview.refresh.span import Span
@@ -159,7 +159,7 @@ def test_law_05_inexact_sums_are_retracted_from_the_store_or_recomputed() -> Non
     assert definition.form.rule == "groups"
     plan = delta_plan(definition.form, definition.lowered, {"r"}, definition.types)
     assert plan is not None
-    assert STORED in {s.relation for s in scans(plan)}
+    assert Stored() in {s.source for s in scans(plan)}
     assert not [n for n in _aggregates_over(plan, "old") if n.items], "no sum is computed over old rows"
     above = f"SELECT s, COUNT(*) AS n FROM ({text}) GROUP BY s"
     assert "inexact" in analyse(above, {}, R_S, ("s", "n"), "auto", _typed("double")).reason
@@ -168,7 +168,7 @@ def test_law_05_inexact_sums_are_retracted_from_the_store_or_recomputed() -> Non
 
 def _aggregates_over(plan: Node, version: str) -> list[Aggregate]:
     found = [n for n in bottom_up(plan) if isinstance(n, Aggregate)]
-    return [n for n in found if any(s.version == version and s.relation != STORED for s in scans(n))]
+    return [n for n in found if any(s.version == version and s.source != Stored() for s in scans(n))]
 
 
 def test_law_06_affected_keys_are_null_safe_and_joins_are_not() -> None:

@@ -10,7 +10,7 @@ from tests.unit.oracle import Bag, evaluate, plus, signed
 from tests.unit.view_grammar import SCHEMAS, Change, State, states
 
 from freshview.algebra import stages
-from freshview.algebra.nodes import Aggregate, Filter, Node, Scan, names_in
+from freshview.algebra.nodes import Aggregate, Filter, Node, Scan, Source, Table, names_in
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.delta.derive import at_version, derive
@@ -104,15 +104,17 @@ def test_refresh_equals_recompute_also_in_stages(name: str, run: list[State]) ->
 
 def _in_stages(plan: Node, change: Change) -> Bag:
     """The plan's rows as the runner gets them: every stage is evaluated once, before what reads it."""
-    known: dict[str, Bag] = {}
+    known: dict[Source, Bag] = {}
 
     def read(scan: Scan) -> Bag:
-        return known[scan.relation] if scan.relation in known else change.read(scan)
+        return known[scan.source] if scan.source in known else change.read(scan)
 
     parts, rest = staged(plan)
     for stage in parts:
-        assert {s.relation for s in scans(stage.part)} <= {*SCHEMAS, *known}, "a stage reads only what comes before it"
-        known[stage.scan.relation] = evaluate(stage.part, read)
+        assert {s.source for s in scans(stage.part)} <= {*map(Table, SCHEMAS), *known}, (
+            "a stage reads only what comes before it"
+        )
+        known[stage.scan.source] = evaluate(stage.part, read)
     return signed(rest, read)
 
 

@@ -20,10 +20,10 @@ from tests.unit.oracle import Bag, evaluate
 from tests.unit.test_view_laws import VIEWS, forms
 from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, lowered_view, states, views
 
-from freshview.algebra.nodes import WEIGHT, Aggregate, Node, Project, Scan, SetOperation, Union, Window
+from freshview.algebra.nodes import WEIGHT, Aggregate, Node, Project, Scan, SetOperation, Stored, Union, Window
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.delta.derive import at_version
-from freshview.delta.forms import STORED, delta_plan
+from freshview.delta.forms import delta_plan
 from freshview.sql.rendering import render
 
 slow = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
@@ -76,12 +76,16 @@ def _same_text_and_tree(duck: Duck, plan: Node, change: Change, texts: Collectio
 
 
 def _name(scan: Scan) -> str:
-    return f"{'stored' if scan.relation == STORED else scan.relation}_{scan.version}"
+    return f"{'stored' if isinstance(scan.source, Stored) else scan.relation}_{scan.version}"
 
 
 def _whole(scan: Scan, change: Change) -> Scan:
     """The scan with all columns: scans of one relation may each read some of them."""
-    columns = change.stored[0] if scan.relation == STORED and change.stored is not None else SCHEMAS[scan.relation]
+    if isinstance(scan.source, Stored):
+        assert change.stored is not None
+        columns = change.stored[0]
+    else:
+        columns = SCHEMAS[scan.relation]
     return replace(scan, fields=tuple((c, c) for c in columns))
 
 

@@ -14,8 +14,8 @@ import pytest
 import sqlglot
 from tests.unit.test_view_laws import all_of
 
-from freshview.algebra.nodes import Scan
-from freshview.delta.forms import STORED, choose_form, delta_plan
+from freshview.algebra.nodes import Scan, Stored
+from freshview.delta.forms import choose_form, delta_plan
 from freshview.sql.lowering import lower
 from freshview.sql.rendering import render
 
@@ -42,7 +42,7 @@ CHANGED = {"join": {"orders", "customers"}, "sums": {"orders", "customers"}, "ex
 
 
 def _source(scan: Scan) -> str:
-    return "stored" if scan.relation == STORED else f"{scan.relation}_{scan.version}"
+    return "stored" if isinstance(scan.source, Stored) else f"{scan.relation}_{scan.version}"
 
 
 def _text(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from tests.unit.oracle import Bag, Double, Row, nonzero, plus
 
-from freshview.algebra.nodes import Lowered, Scan
+from freshview.algebra.nodes import Lowered, Scan, Stored
 from freshview.sql.lowering import lower
 
 SCHEMAS: dict[str, tuple[str, ...]] = {"t": ("a", "b", "c", "x"), "u": ("a", "d"), "v": ("b", "d", "y")}
@@ -92,7 +92,7 @@ class Change:
 
     def read(self, scan: Scan) -> Bag:
         """The rows of a scan, whatever its version."""
-        if scan.relation not in self.schemas:
+        if isinstance(scan.source, Stored):
             return _picked(scan, *self.stored)
         columns = self.schemas[scan.relation]
         if scan.version == "delta":

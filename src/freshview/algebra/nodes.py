@@ -36,19 +36,47 @@ class Node:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table or view, by the name that the definition has for it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The rows that are stored for the view itself."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A part of the plan that several others read, computed before them."""
+
+    number: int
+
+
+Source = Table | Stored | Shared
+
+
 @dataclass(frozen=True, eq=False)
 class Scan(Node):
-    """A stored relation; `fields` pairs its columns with their names in this tree.
+    """Stored rows; `fields` pairs their columns with the names of these in this tree.
 
     `version` says which state: "now" in a definition; in a delta plan "old", "new", or "delta", the
-    change from old to new with a signed weight beside each row. Rows that one of `near` does not admit
-    make no difference to the plan: they may be left out.
+    change from old to new with a signed weight beside each row. Rows that one of the `semijoins` does not
+    admit make no difference to the plan: they may be left out.
     """
 
-    relation: str
+    source: Source
     fields: tuple[tuple[str, str], ...]
     version: str = "now"
-    near: tuple[Near, ...] = ()
+    semijoins: tuple[SemiJoin, ...] = ()
+
+    @property
+    def relation(self) -> str:
+        """The name of the table or view that is read."""
+        assert isinstance(self.source, Table)
+        return self.source.name
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -60,7 +88,7 @@ class Scan(Node):
 
 
 @dataclass(frozen=True)
-class Near:
+class SemiJoin:
     """Rows whose `column` holds a value that one of the sources (scans and their stored columns) has, or NULL."""
 
     column: str

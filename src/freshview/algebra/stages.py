@@ -21,13 +21,13 @@ from freshview.algebra.nodes import (
     Project,
     Scan,
     SetOperation,
+    Shared,
     Union,
     Values,
     Window,
 )
 from freshview.algebra.traversal import bottom_up, per_use, with_inputs
 
-STAGE = "\0stage"  # with a number: the name under which a plan reads a part that was computed before
 _ENOUGH = 150  # operators that Spark plans without much ado
 _WORTH = 24  # operators that a stage saves at least
 
@@ -56,7 +56,7 @@ def staged(plan: Node) -> tuple[list[Stage], Node]:
         small[id(node)] = _is_small(node, [small[id(i)] for i in node.inputs])
         saved = (uses[id(node)] - 1) * size[id(node)]
         if small[id(node)] and saved >= _WORTH and not isinstance(node, Scan):
-            scan = Scan(f"{STAGE}{len(stages) + 1}", tuple((c, c) for c in node.columns))
+            scan = Scan(Shared(len(stages) + 1), tuple((c, c) for c in node.columns))
             stages.append(Stage(new, scan))
             new = scan
             size[id(node)] = 1
@@ -68,7 +68,7 @@ def _is_small(node: Node, inputs: list[bool]) -> bool:
     """Does the node have few rows if deltas have few? One row of a delta may meet many, but rarely does."""
     match node:
         case Scan():
-            return node.version == "delta" or node.relation.startswith(STAGE)
+            return node.version == "delta" or isinstance(node.source, Shared)
         case Values():
             return True
         case Aggregate():

@@ -20,7 +20,7 @@ from freshview.bench.data import KEYS, V1, tpch
 from freshview.bench.measure import Figure, Timing, is_trial, shown, spread
 from freshview.bench.tables import copied, load, new, tables
 from freshview.delta.forms import delta_plan
-from freshview.delta.near import reduced
+from freshview.delta.semijoin import reduced
 from freshview.errors import FreshviewError, QueryFailed
 from freshview.sql.rendering import render
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from freshview.algebra.nodes import WEIGHT, Lowered, Node, Scan
+from freshview.algebra.nodes import WEIGHT, Lowered, Node, Scan, Stored
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import columns_read, per_use
 from freshview.definition.analysis import Definition
 from freshview.definition.worlds import EXTREME, Profile, World, changed, empty, profiles_for, words_of, world
-from freshview.delta.forms import STORED, Form, delta_plan, rows_form
+from freshview.delta.forms import Form, delta_plan, rows_form
 from freshview.delta.signed import net, net_images, part, with_weight
 from freshview.delta.tolerance import beyond_tolerance
 from freshview.errors import FreshviewError, first_line
@@ -191,7 +191,7 @@ class SelfTest:
         engine = self._runner.engine
 
         def frame(scan: Scan) -> Any:
-            if scan.relation == STORED:
+            if isinstance(scan.source, Stored):
                 return engine.frame(move.stored, self._stored)
             if scan.version == "delta":
                 rows, shown = deltas[scan.relation]

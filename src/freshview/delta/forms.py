@@ -28,6 +28,7 @@ from freshview.algebra.nodes import (
     Node,
     Project,
     Scan,
+    Stored,
     Union,
     column,
     same,
@@ -35,8 +36,6 @@ from freshview.algebra.nodes import (
 from freshview.algebra.traversal import bottom_up, relations, rewrite
 from freshview.delta.aggregates import State, TypesOf, case, one_image, state_of, stored
 from freshview.delta.derive import at_version, derive, null_safe, weighted
-
-STORED = "\0stored"  # the relation name under which a delta plan reads the view's own rows
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def only_grows(root: Node, changed: set[str], inserts_only: frozenset[str]) -> b
 
 
 def _stored_scan(form: Form) -> Scan:
-    return Scan(STORED, tuple((c, stored(c)) for c in form.stored), "old")
+    return Scan(Stored(), tuple((c, stored(c)) for c in form.stored), "old")
 
 
 def _groups_delta(form: Form, delta: Node, small: str) -> Node:

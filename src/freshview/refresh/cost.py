@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from freshview.algebra.nodes import Node, Scan
-from freshview.algebra.stages import STAGE, staged
+from freshview.algebra.nodes import Node, Scan, Shared
+from freshview.algebra.stages import staged
 from freshview.algebra.traversal import per_use
 from freshview.definition.analysis import Definition
 from freshview.storage.reader import LOCAL_ROWS
@@ -66,7 +66,7 @@ def estimate(plan: Node, rows: Callable[[Scan], int]) -> Estimate:
     """The cost of a plan, run in stages; `rows` tells how many rows a scan reads from files."""
 
     def read(node: Node) -> int:
-        return rows(node) if isinstance(node, Scan) and not node.relation.startswith(STAGE) else 0
+        return rows(node) if isinstance(node, Scan) and not isinstance(node.source, Shared) else 0
 
     stages, rest = staged(plan)
     parts = [*(s.part for s in stages), rest]

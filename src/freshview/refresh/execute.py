@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from freshview.algebra.nodes import Scan
+from freshview.algebra.nodes import Scan, Stored
 from freshview.definition.known import as_seen
-from freshview.delta.forms import STORED
 from freshview.delta.signed import net, part, weighted, with_weight
 from freshview.refresh.hand import Hand
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
@@ -57,11 +56,12 @@ def _by_rules(plan: JobPlan, hand: Hand, runner: Runner) -> pa.Table:
     assert plan.query is not None
 
     def frame(scan: Scan) -> Any:
-        relation = hand.view if scan.relation == STORED else hand.definition.sources[scan.relation]
+        is_stored = isinstance(scan.source, Stored)
+        relation = hand.view if is_stored else hand.definition.sources[scan.relation]
         rows = hand.rows(scan)
         if rows is None:
             whole = runner.engine.scan(hand.state(scan))
-            return whole if scan.relation == STORED else as_seen(relation, whole)
+            return whole if is_stored else as_seen(relation, whole)
         if scan.version == "delta":
             return runner.engine.frame(rows, with_weight(part(relation.schema, hand.columns[scan.relation])))
         return runner.engine.frame(rows, part(relation.schema, rows.column_names))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from freshview.algebra.nodes import Scan
+from freshview.algebra.nodes import Scan, Stored
 from freshview.definition.analysis import Definition
-from freshview.delta.forms import STORED
 from freshview.delta.report import Step, lines, report, unreadable
 from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, sketch
 from freshview.refresh.span import Span
@@ -82,11 +81,15 @@ def _query(name: str, plan: JobPlan) -> str:
 
 def _source(scan: Scan, name: str) -> str:
     """A scan's relation and version, and which of its rows matter."""
-    read = f"{name if scan.relation == STORED else scan.relation}@{scan.version}"
-    if not scan.near:
+    read = _version(scan, name)
+    if not scan.semijoins:
         return read
     offers = []
-    for near in scan.near:
-        values = " or ".join(dict.fromkeys(f"{s.relation}@{s.version}.{c}" for s, c in near.sources))
-        offers.append(f"{near.column} in {values}".replace(STORED, name))
+    for by in scan.semijoins:
+        values = " or ".join(dict.fromkeys(f"{_version(s, name)}.{c}" for s, c in by.sources))
+        offers.append(f"{by.column} in {values}")
     return f"{read} /* rows with {' and '.join(dict.fromkeys(offers))} */"
+
+
+def _version(scan: Scan, name: str) -> str:
+    return f"{name if isinstance(scan.source, Stored) else scan.relation}@{scan.version}"

@@ -14,11 +14,10 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.algebra.nodes import WEIGHT, Scan
+from freshview.algebra.nodes import WEIGHT, Scan, Stored
 from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation, RelationState
 from freshview.definition.analysis import Definition
-from freshview.delta.forms import STORED
 from freshview.refresh.cost import Estimate, estimate_full
 from freshview.refresh.deltas import changes
 from freshview.refresh.lookups import Lookups
@@ -97,7 +96,7 @@ class Hand:
 
     def state(self, scan: Scan) -> RelationState:
         """The state that a scan reads. What did not change is the same before and after."""
-        if scan.relation == STORED:
+        if isinstance(scan.source, Stored):
             return self.stored
         is_old = scan.version == "old" or scan.relation not in self.deltas
         return self._state(scan.relation, is_old)

@@ -1,6 +1,6 @@
 """Reading on the driver what a delta plan needs of large scans: the few rows that meet the delta.
 
-`delta/near.py` says which rows matter; here they are fetched by key, before Spark sees the plan, as long as the
+`delta/semijoin.py` says which rows matter; here they are fetched by key, before Spark sees the plan, as long as the
 values are few and so are the rows. Whatever cannot be had that way is left to Spark, in full.
 """
 
@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.algebra.nodes import Near, Scan
+from freshview.algebra.nodes import Scan, SemiJoin, Stored
 from freshview.catalog.records import RelationState
 from freshview.definition.analysis import shown_column
-from freshview.delta.forms import STORED
 from freshview.refresh.deltas import shown_rows
 from freshview.relation.delta import encode
 from freshview.relation.schema import Column
@@ -41,39 +40,39 @@ class Lookups:
         """The rows of a scan that matter; None if they are not known."""
         if scan.version == "delta":
             return self._deltas[scan.relation]
-        if not scan.near:
+        if not scan.semijoins:
             return None
         columns = tuple(dict.fromkeys(c for c, _ in scan.fields))
-        key = (scan.relation, scan.version, scan.near, columns)
+        key = (scan.source, scan.version, scan.semijoins, columns)
         if key not in self._tables:
             self._tables[key] = self._fetched(scan, columns)
         return self._tables[key]
 
     def _fetched(self, scan: Scan, columns: tuple[str, ...]) -> pa.Table | None:
         state = self._state(scan)
-        known = [(near, self._values(near, state.schema.column(near.column))) for near in scan.near]
-        offers = [(near, values) for near, values in known if values is not None]
+        known = [(by, self._values(by, state.schema.column(by.column))) for by in scan.semijoins]
+        offers = [(by, values) for by, values in known if values is not None]
         if not offers:
             return None
-        near, values = min(offers, key=lambda o: len(o[1]))
+        by, values = min(offers, key=lambda o: len(o[1]))
         # The bytes of the values tell them apart to the letter; a shown text of them would be shortened.
-        key = (id(state), near.column, near.nulls, columns, encode(pa.table([values], names=[near.column])))
+        key = (id(state), by.column, by.nulls, columns, encode(pa.table([values], names=[by.column])))
         if key not in self._rows:
-            self._rows[key] = self._read(scan, state, near, values, columns)
+            self._rows[key] = self._read(scan, state, by, values, columns)
         return self._rows[key]
 
     def _read(
-        self, scan: Scan, state: RelationState, near: Near, values: pa.Array, columns: tuple[str, ...]
+        self, scan: Scan, state: RelationState, by: SemiJoin, values: pa.Array, columns: tuple[str, ...]
     ) -> pa.Table | None:
-        shown = shown_column(state.relation) if scan.relation != STORED else None
+        shown = shown_column(state.relation) if not isinstance(scan.source, Stored) else None
         wanted = (*columns, shown) if shown else columns
-        rows = self._reader.near(state, near.column, values, nulls=near.nulls, columns=wanted, limit=_ROWS)
+        rows = self._reader.matching(state, by.column, values, nulls=by.nulls, columns=wanted, limit=_ROWS)
         return rows if rows is None or not shown else shown_rows(state.relation, rows).select(list(columns))
 
-    def _values(self, near: Near, target: Column) -> pa.Array | None:
+    def _values(self, by: SemiJoin, target: Column) -> pa.Array | None:
         """The values that a restriction admits, typed as the column they are compared with."""
         parts = []
-        for source, name in near.sources:
+        for source, name in by.sources:
             rows = self.table(source)
             if rows is None or not _comparable(self._state(source).schema.column(name), target):
                 return None

@@ -17,7 +17,7 @@ from freshview.algebra.stages import staged
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
 from freshview.delta.forms import delta_plan
-from freshview.delta.near import reduced
+from freshview.delta.semijoin import reduced
 from freshview.refresh.cost import Estimate, estimate
 
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"

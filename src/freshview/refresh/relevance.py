@@ -37,6 +37,7 @@ from freshview.algebra.nodes import (
     Node,
     Project,
     Scan,
+    Table,
     Union,
     column,
     conjuncts,
@@ -297,7 +298,7 @@ class Relevance:
             if any(source.schema.column(c).type.kind in ("char", "varchar") for c, _ in node.fields):
                 raise NotMaintainable(f"table {source.name}", "Spark compares padded strings in ways of its own", "")
             tables[str(source.id)] = source
-            return replace(node, relation=str(source.id))
+            return replace(node, source=Table(str(source.id)))
 
         tree = rewrite(definition.lowered.node, rule)
         outputs = zip(definition.names, definition.lowered.outputs, strict=True)

@@ -78,4 +78,4 @@ class PlanRunner:
 
 def _reading(scan: Scan) -> object:
     """What tells one scan's frame from another's."""
-    return scan.relation, scan.version, scan.near, scan.fields if scan.near else ()
+    return scan.source, scan.version, scan.semijoins, scan.fields if scan.semijoins else ()

@@ -24,6 +24,7 @@ from freshview.algebra.nodes import (
     Project,
     Scan,
     SetOperation,
+    Table,
     TopK,
     Union,
     Values,
@@ -206,7 +207,7 @@ class Lowering:
             raise Unsupported(f"table {name} of another catalog")
         relation, columns = found
         fields = tuple((c, self.fresh(c)) for c in columns)
-        return Relation(Scan(relation, fields), list(fields))
+        return Relation(Scan(Table(relation), fields), list(fields))
 
 
 class Select:

@@ -111,7 +111,7 @@ class StateReader:
             found = pa.concat_tables([found, live.take(positions_in(_project(live, places), probe))])
         return found
 
-    def near(
+    def matching(
         self, state: RelationState, column: str, values: pa.Array, *, nulls: bool, columns: Sequence[str], limit: int
     ) -> pa.Table | None:
         """The rows whose column holds one of these values (or NULL), as far as these columns go.

@@ -1,4 +1,4 @@
-"""Scans that are read in part: whatever a restriction does not admit makes no difference (delta/near.py)."""
+"""Scans that are read in part: whatever a restriction does not admit makes no difference (delta/semijoin.py)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.unit.oracle import Bag, evaluate, signed
 from tests.unit.test_view_laws import VIEWS, forms, laws
-from tests.unit.view_grammar import SCHEMAS, Change, State, kind_of, lowered_view, noises, states, views
+from tests.unit.view_grammar import Change, State, kind_of, lowered_view, noises, states, views
 
-from freshview.algebra.nodes import Node, Scan
+from freshview.algebra.nodes import Node, Scan, Table
 from freshview.algebra.traversal import scans
 from freshview.delta.derive import at_version, derive
 from freshview.delta.forms import delta_plan
-from freshview.delta.near import reduced
+from freshview.delta.semijoin import reduced
 
 # Places where a restriction must end.
 ENDS = {
@@ -41,16 +41,16 @@ def _in_part(change: Change) -> Any:
 
     def read(scan: Scan) -> Bag:
         rows = change.read(scan)
-        for near in scan.near:
-            if scan.relation in SCHEMAS and kind_of(near.column) == "double":
+        for by in scan.semijoins:
+            if isinstance(scan.source, Table) and kind_of(by.column) == "double":
                 continue  # equality of values is not equality of bits: nobody reads these in part
-            if any(s.relation in SCHEMAS and kind_of(c) == "double" for s, c in near.sources):
+            if any(isinstance(s.source, Table) and kind_of(c) == "double" for s, c in by.sources):
                 continue
-            admitted = {_place(read(s), s, c) for s, c in near.sources}
-            values = {v for vs in admitted for v in vs} | ({None} if near.nulls else set())
-            if not near.nulls:
+            admitted = {_place(read(s), s, c) for s, c in by.sources}
+            values = {v for vs in admitted for v in vs} | ({None} if by.nulls else set())
+            if not by.nulls:
                 values.discard(None)
-            place = [c for c, _ in scan.fields].index(near.column)
+            place = [c for c, _ in scan.fields].index(by.column)
             rows = Counter({r: n for r, n in rows.items() if r[place] in values})
         return rows
 
@@ -106,7 +106,8 @@ def _restricted(text: str, changed: set[str]) -> dict[str, list[tuple[str, str]]
     found: dict[str, list[tuple[str, str]]] = {}
     for scan in scans(reduced(plan)):
         if scan.version != "delta":
-            found.setdefault(scan.relation, []).extend((n.column, s.relation) for n in scan.near for s, _ in n.sources)
+            offers = [(by.column, s.relation) for by in scan.semijoins for s, _ in by.sources]
+            found.setdefault(scan.relation, []).extend(offers)
     return found
 
 

@@ -26,10 +26,10 @@ from freshview.algebra.nodes import (
     Filter,
     Generate,
     Join,
-    Near,
     Node,
     Project,
     Scan,
+    SemiJoin,
     SetOperation,
     Union,
     Values,
@@ -152,10 +152,10 @@ def _scan(node: Scan, wanted: Wanted) -> tuple[Node, Origins]:
     if node.version == "delta":
         return node, {name: ((node, stored),) for stored, name in node.fields}
     stored = {name: c for c, name in node.fields}
-    near = [Near(stored[c], v, nulls) for c, offers in wanted.items() if c in stored for v, nulls in offers]
-    if not near:
+    semijoins = [SemiJoin(stored[c], v, nulls) for c, offers in wanted.items() if c in stored for v, nulls in offers]
+    if not semijoins:
         return node, {}
-    node = replace(node, near=tuple(near))
+    node = replace(node, semijoins=tuple(semijoins))
     return node, {name: ((node, c),) for c, name in node.fields}
 
 
