@@ -97,7 +97,7 @@ def test_a_live_owner_is_waited_for_but_not_for_ever(world: World) -> None:
     with pytest.raises(Crowded, match="others kept maintaining it"):
         waiting.jobs.bring(view, csn)
     assert waiting.ran == []
-    assert waiting.jobs.step(view, csn, wait=False) is None
+    assert waiting.jobs.step(view, csn) is None
 
 
 def test_a_job_that_lost_its_lease_and_the_race_is_discarded(world: World) -> None:

@@ -79,11 +79,23 @@ class Jobs:
         self._locks: dict[int, threading.Lock] = {}
         self._guard = threading.Lock()
 
-    def bring(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> list[Job]:
-        """Maintain a view up to a CSN, in as many jobs as that takes; those that ran here."""
-        done = []
-        while (job := self.step(view, csn, most_rows=most_rows)) is not None:
-            done.append(job)
+    def bring(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS, left: Pending | None = None) -> list[Job]:
+        """Maintain a view up to a CSN, in as many jobs as that takes; those that ran here.
+
+        `left` is what was pending up to that CSN, where somebody has asked already.
+        """
+        done: list[Job] = []
+        left = left if left is not None else pending(self._views, view, csn)
+        attempts = _ATTEMPTS
+        while left.tasks:
+            job = self._towards(view, csn, left, most_rows, wait=True)
+            if job is not None:
+                done.append(job)
+                left, attempts = left.after(job.to_csn), _ATTEMPTS
+            elif attempts := attempts - 1:
+                left = pending(self._views, view, csn)  # somebody else moved the frontier
+            else:
+                raise _crowded(view)
         return done
 
     def refresh(self, view: Relation) -> Job:
@@ -92,45 +104,43 @@ class Jobs:
             before = self._views.position(view)
             csn = self._views.reserve_csn(view)  # later commits are not in it
             end = self.reached(self._views.sources(view).values(), csn)
-            job = self._in_turn(view, before, partial(self._run, view, before, end, full=True))
+            taken = pending(self._views, view, end)
+            job = self._in_turn(view, before, partial(self._run, view, taken, end, full=True))
             if job is not None:
                 return job
         raise _crowded(view)
 
-    def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS, wait: bool = True) -> Job | None:
-        """One job towards a CSN; None if nothing is left to do, or, without `wait`, if somebody is at it."""
-        for _ in range(_ATTEMPTS):
-            left, end = self.ahead(view, csn, most_rows)
-            if not left.tasks:
-                return None
-            last = left.tasks[-1].csn
-            try:
-                job = self._attempt(view, left, end, wait)
-            except FreshviewError as error:
-                if is_transient(error) or end == last:
-                    raise
-                job = self._attempt(view, left, last, wait)  # a later task may have corrected the data: go past it
-            if job is not None or not wait:
-                return job
-        raise _crowded(view)
-
-    def ahead(self, view: Relation, csn: int, most_rows: int = JOB_ROWS) -> tuple[Pending, int]:
-        """What is pending for a view up to a CSN, and the CSN at which its next job ends."""
+    def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
+        """One job towards a CSN, if nobody else is at it; None if there is nothing to do."""
         left = pending(self._views, view, csn)
-        if not left.tasks:
-            return left, left.frontier.readable
-        readers = self._views.snapshots(left.frontier.readable, left.tasks[-1].csn)
-        return left, combined(left.tasks, readers, most_rows)
+        return self._towards(view, csn, left, most_rows, wait=False) if left.tasks else None
 
-    def _attempt(self, view: Relation, left: Pending, end: int, wait: bool) -> Job | None:
-        """A job from the frontier to an end; None if somebody else moved the frontier."""
+    def next_end(self, left: Pending, most_rows: int = JOB_ROWS) -> int:
+        """The CSN at which the next job of a view ends that has these tasks."""
+        readers = self._views.snapshots(left.frontier.readable, left.tasks[-1].csn)
+        return combined(left.tasks, readers, most_rows)
+
+    def _towards(self, view: Relation, csn: int, left: Pending, most_rows: int, *, wait: bool) -> Job | None:
+        """A job that takes the first of these tasks, or, if it fails on its data, all of them: a later one may have
+        corrected what it failed on. None if somebody else moved the frontier."""
+        end, last = self.next_end(left, most_rows), left.tasks[-1].csn
+        try:
+            return self._attempt(view, csn, left, end, wait)
+        except FreshviewError as error:
+            if is_transient(error) or end == last:
+                raise
+            return self._attempt(view, csn, left, last, wait)
+
+    def _attempt(self, view: Relation, csn: int, left: Pending, end: int, wait: bool) -> Job | None:
+        """A job from the frontier to an end; `left` is all that was pending up to `csn`."""
         begun = self._clock()
         try:
             end = self.reached(self._views.sources(view).values(), end)
         except FreshviewError as error:
             self._failed(view, left.frontier, end, left, begun, error)
             raise
-        run = partial(self._run, view, left.frontier, end, sources=self._clock() - begun)
+        taken = left.upto(end) if end <= csn else pending(self._views, view, end)
+        run = partial(self._run, view, taken, end, sources=self._clock() - begun)
         return self._in_turn(view, left.frontier, run, wait=wait)
 
     # -- the order of views ------------------------------------------------------------------------
@@ -194,11 +204,10 @@ class Jobs:
     # -- one job -----------------------------------------------------------------------------------
 
     def _run(
-        self, view: Relation, start: Frontier, c1: int, waited: float, *, full: bool = False, sources: float = 0.0
+        self, view: Relation, left: Pending, c1: int, waited: float, *, full: bool = False, sources: float = 0.0
     ) -> Job | None:
-        """Compute and show; None if the frontier moved meanwhile."""
-        left = pending(self._views, view, c1)
-        begun = self._clock()
+        """Compute and show what these tasks change; None if the frontier moved meanwhile."""
+        start, begun = left.frontier, self._clock()
         c0 = start.readable
         pin = self._catalog.begin("job", at=c0)
         try:

@@ -23,6 +23,14 @@ class Pending:
     frontier: Frontier
     tasks: tuple[Task, ...]
 
+    def upto(self, csn: int) -> Pending:
+        """Those of the tasks that a job up to a CSN takes."""
+        return Pending(self.frontier, tuple(task for task in self.tasks if task.csn <= csn))
+
+    def after(self, csn: int) -> Pending:
+        """What a job up to a CSN leaves."""
+        return Pending(Frontier(csn), tuple(task for task in self.tasks if task.csn > csn))
+
     @property
     def rows(self) -> int:
         return sum(task.rows for task in self.tasks)

@@ -20,7 +20,7 @@ from freshview.refresh.hand import Hand
 from freshview.refresh.jobs import Jobs, is_transient
 from freshview.refresh.plan import JobPlan
 from freshview.refresh.span import Point, Span
-from freshview.refresh.tasks import JOB_ROWS
+from freshview.refresh.tasks import JOB_ROWS, Pending, pending
 from freshview.refresh.work import Changing
 from freshview.storage.store import Storage
 from freshview.views.deferred import Deferred
@@ -46,18 +46,24 @@ class Maintenance:
     def sources(self, view: Relation) -> list[Relation]:
         return list(self._definitions.of(view).sources.values())
 
-    def bring(self, view: Relation, csn: int) -> list[Job]:
-        """Maintain a view up to a CSN; the jobs that took, none if it had seen everything already."""
+    def bring(self, view: Relation, csn: int, left: Pending | None = None) -> list[Job]:
+        """Maintain a view up to a CSN; the jobs that took, none if it had seen everything already.
+
+        `left` is what was pending up to that CSN, where somebody has asked already.
+        """
         self.right_since(view)
-        return self._jobs.bring(view, csn)
+        return self._jobs.bring(view, csn, left=left)
 
     def next_job(self, view: Relation) -> tuple[Span, JobPlan] | None:
         """What the next job of a view would do; None if nothing is pending, or if views below it have to go first."""
         pin = self._catalog.begin("query", at=self._views.frontier(view))
         try:
-            left, end = self._jobs.ahead(view, self._catalog.snapshot())
+            left = pending(self._views, view, self._catalog.snapshot())
+            if not left.tasks or left.reset:
+                return None
+            end = self._jobs.next_end(left)
             below = [source for source in self.sources(view) if source.kind == "view"]
-            if not left.tasks or left.reset or any(self._views.stored_at(source, end) != end for source in below):
+            if any(self._views.stored_at(source, end) != end for source in below):
                 return None
             span = Span(self._catalog, self._storage, Point(left.frontier.csn, left.frontier.stmtsn), Point(end))
             stored = self._views.stored(view, left.frontier.csn)
@@ -87,7 +93,7 @@ class Maintenance:
     def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
         """One job towards a CSN, if nobody else is at it."""
         self.right_since(view)
-        return self._jobs.step(view, csn, most_rows=most_rows, wait=False)
+        return self._jobs.step(view, csn, most_rows=most_rows)
 
     def refresh(self, view: Relation) -> Job:
         """Compute a view anew, whatever it has seen; if it was wrong, also all views above it, which took it for right.

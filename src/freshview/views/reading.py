@@ -127,7 +127,7 @@ class Reading:
             return reader.shown(stored)
         if csn >= left.frontier.readable:
             try:
-                self._maintenance.bring(view, csn)
+                self._maintenance.bring(view, csn, left)
             except FreshviewError:
                 return self.from_definition(view, csn)
         at = self._views.stored_at(view, csn)
