@@ -28,7 +28,7 @@ from freshview.errors import (
     TypeMismatch,
     WriteConflict,
 )
-from freshview.transactions.transaction import INLINE_BYTES
+from freshview.storage.segments import INLINE_BYTES
 
 Open = Callable[[], Warehouse]
 

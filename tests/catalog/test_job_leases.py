@@ -26,8 +26,8 @@ from freshview.errors import (
     TypeMismatch,
     WriteConflict,
 )
-from freshview.refresh import jobs as jobs_module
 from freshview.refresh.jobs import is_transient
+from freshview.storage import segments
 from freshview.storage.store import Storage
 
 
@@ -328,7 +328,7 @@ def test_views_that_have_nothing_to_do_wait_for_a_job_under_way(world: World) ->
 def test_a_result_that_cannot_be_stored_leaves_nothing_but_its_error(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "INLINE_BYTES", 0)
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
     p = world.process()
     view = p.view("v", p.table("a"))
     csn = p.put({"a": {1: 1}})

@@ -294,7 +294,7 @@ def test_damaged_files_are_found_before_spark_fails(
         monkeypatch.setattr(scan, "LOCAL_ROWS", 0)
         monkeypatch.setattr(scan, "OVERLAY_ROWS", 0)
         monkeypatch.setattr(reader, "OVERLAY_ROWS", 0)
-    monkeypatch.setattr("freshview.transactions.transaction.INLINE_BYTES", 0)
+    monkeypatch.setattr("freshview.storage.segments.INLINE_BYTES", 0)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY, v STRING)")
         wh.sql("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")

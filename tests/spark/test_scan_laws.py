@@ -17,8 +17,8 @@ import freshview
 from freshview import Warehouse
 from freshview.errors import DuplicateKey, NotNullViolation
 from freshview.spark import scan
-from freshview.storage import reader
-from freshview.transactions import dml, transaction
+from freshview.storage import reader, segments
+from freshview.transactions import dml
 
 _WAYS = {
     "folded on the driver": (10_000, 200_000),
@@ -97,7 +97,7 @@ def test_keyed_states_fold_the_same(tmp_path: Path, spark: SparkSession) -> None
             wh.sql("ALTER TABLE t RENAME COLUMN x TO `c0`")
             wh.sql("ALTER TABLE t RENAME COLUMN k TO row")
             with pytest.MonkeyPatch.context() as patch:  # files from here on
-                patch.setattr(transaction, "INLINE_BYTES", 0)
+                patch.setattr(segments, "INLINE_BYTES", 0)
                 wh.sql("UPDATE t SET row = row + 1, c0 = -c0")
                 wh.sql("INSERT INTO t SELECT row + 100, c0, m, n, s, added FROM t WHERE row > 5")
             wh.sql("UPDATE t SET s = 'last' WHERE row IN (5, 106)")
@@ -121,7 +121,7 @@ def test_bags_fold_the_same(tmp_path: Path, spark: SparkSession) -> None:
         gone += wh.sql("DELETE FROM b WHERE x = 0.0 AND rand(3) < 0.5").rows
         wh.sql("UPDATE b SET x = -x WHERE x = 0.0")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(transaction, "INLINE_BYTES", 0)
+            patch.setattr(segments, "INLINE_BYTES", 0)
             wh.sql("INSERT INTO b SELECT * FROM b WHERE isnan(x)")
             more = wh.sql("SELECT 1 FROM b WHERE isnan(x)").count() // 2
             gone += wh.sql("DELETE FROM b WHERE isnan(x) AND rand(5) < 0.5").rows
@@ -143,8 +143,7 @@ def test_statements_do_the_same_in_memory_and_streamed(
         monkeypatch.setattr(dml, "IN_MEMORY_ROWS", 0)
         monkeypatch.setattr(dml, "_KEYS_IN_MEMORY", 0)
         monkeypatch.setattr(dml, "LOCAL_ROWS", 0)
-        monkeypatch.setattr(dml, "INLINE_BYTES", 0)
-        monkeypatch.setattr(transaction, "INLINE_BYTES", 0)
+        monkeypatch.setattr(segments, "INLINE_BYTES", 0)
         monkeypatch.setattr(dml._Staged, "batches", _tiny_batches)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY, v STRING NOT NULL)")
@@ -269,5 +268,5 @@ def test_a_commit_that_was_seen_in_part_is_not_taken_for_the_whole(swh: Warehous
     state = swh._catalog.state(swh._catalog.relation("t"), swh._catalog.snapshot())
     first, second = (replace(s, csn=5, seq=i) for i, s in enumerate(state.segments))
     engine = swh.engine()
-    for segments, count in (((first,), 1), ((first, second), 2), ((first,), 1)):
-        assert engine.scan(replace(state, segments=segments)).count() == count
+    for some, count in (((first,), 1), ((first, second), 2), ((first,), 1)):
+        assert engine.scan(replace(state, segments=some)).count() == count

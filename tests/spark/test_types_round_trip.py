@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-import freshview.transactions.transaction as transaction_module
 from freshview import Warehouse
 from freshview.errors import InvalidStatement, NotNullViolation, TypeMismatch
+from freshview.storage import segments
 
 _COLUMNS = {
     "b": "BOOLEAN",
@@ -126,7 +126,7 @@ def test_what_goes_in_comes_out(swh: Warehouse, monkeypatch: pytest.MonkeyPatch)
     assert _held(swh, "a") == _EXPECTED, "checkpoint"
     for inline in (True, False):
         if not inline:
-            monkeypatch.setattr(transaction_module, "INLINE_BYTES", 0)
+            monkeypatch.setattr(segments, "INLINE_BYTES", 0)
         for kind in ("keyed", "bag"):
             name = f"{kind}_{inline}"
             _create(swh, name, kind == "keyed")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from freshview import Warehouse
 from freshview.storage import checkpoint as checkpoint_module
-from freshview.transactions import transaction as transaction_module
+from freshview.storage import segments
 
 Bag = Counter[tuple[Any, ...]]
 
@@ -54,7 +54,7 @@ def play(wh: Warehouse, keyed: bool, data: st.DataObject, patch: pytest.MonkeyPa
     model.note()
     for step in range(data.draw(st.integers(2, 9), label="steps")):
         kind = data.draw(st.sampled_from(kinds), label="kind")
-        patch.setattr(transaction_module, "INLINE_BYTES", data.draw(st.sampled_from([0, 1 << 20]), label="inline"))
+        patch.setattr(segments, "INLINE_BYTES", data.draw(st.sampled_from([0, 1 << 20]), label="inline"))
         match kind:
             case "insert":
                 rows = data.draw(keyed_rows if keyed else bag_rows)

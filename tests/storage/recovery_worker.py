@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 
 import freshview
 from freshview.events import Event
-from freshview.transactions import transaction as transaction_module
+from freshview.storage import segments
 
 
 def say(*words: Any) -> None:
@@ -53,7 +53,7 @@ def step(wh: freshview.Warehouse, external: str, chance: random.Random, kind: st
     extra = sorted(r.name for r in wh._catalog.relations() if r.name.startswith("x"))
     match kind:
         case "write":
-            transaction_module.INLINE_BYTES = chance.choice([0, 1 << 20])
+            segments.INLINE_BYTES = chance.choice([0, 1 << 20])
             value = chance.randrange(10**9)
             puts = [[k, str(value)] for k in chance.sample(range(60), chance.randint(1, 12))]
             drops = chance.sample(range(60, 80), 2) + chance.sample(range(60), chance.randint(0, 3))

@@ -24,8 +24,8 @@ import freshview
 from freshview import Warehouse
 from freshview.events import Event
 from freshview.storage import checkpoint as checkpoint_module
+from freshview.storage import segments
 from freshview.storage.checkpoint import CheckpointReport, choose
-from freshview.transactions import transaction as transaction_module
 
 Bag = Counter[tuple[Any, ...]]
 Contents = Callable[..., Bag]
@@ -60,12 +60,12 @@ def insert(wh: Warehouse, *rows: dict[str, Any], name: str = "t") -> None:
 @contextmanager
 def as_files() -> Iterator[None]:
     """Statements of any size become Parquet segments."""
-    before = transaction_module.INLINE_BYTES
-    transaction_module.INLINE_BYTES = 0
+    before = segments.INLINE_BYTES
+    segments.INLINE_BYTES = 0
     try:
         yield
     finally:
-        transaction_module.INLINE_BYTES = before
+        segments.INLINE_BYTES = before
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import freshview
 from freshview import Warehouse
 from freshview.errors import CorruptWarehouse, FreshviewError, InvalidStatement, StorageUnavailable
 from freshview.storage import files as files_module
-from freshview.transactions import transaction as transaction_module
+from freshview.storage import segments
 
 Bag = Counter[tuple[Any, ...]]
 Contents = Callable[..., Bag]
@@ -39,7 +39,7 @@ def table(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     with wh.transaction() as tx:
         tx.insert("t", [{"k": k, "v": "a"} for k in range(100)])
     fold(wh)
-    monkeypatch.setattr(transaction_module, "INLINE_BYTES", 0)
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
     upsert(wh, 5, "b")
     return wh
 
@@ -102,7 +102,7 @@ def test_main_is_durable_before_the_catalog_tells_of_it(
     table: Warehouse, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Law: data files, log entry and folders of a new main were flushed before the catalog commit."""
-    monkeypatch.setattr(transaction_module, "INLINE_BYTES", 1 << 20)
+    monkeypatch.setattr(segments, "INLINE_BYTES", 1 << 20)
     match way:
         case "rewrite":
             upsert(table, 60, "c")

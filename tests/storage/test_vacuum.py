@@ -19,7 +19,7 @@ from freshview.errors import CorruptWarehouse, FreshviewError, SnapshotExpired, 
 from freshview.events import Event
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
-from freshview.transactions import transaction as transaction_module
+from freshview.storage import segments
 
 Bag = Counter[tuple[Any, ...]]
 Contents = Callable[..., Bag]
@@ -48,7 +48,7 @@ def expire_leases(wh: Warehouse) -> None:
 @pytest.fixture
 def table(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     """A keyed table whose segments are all files."""
-    monkeypatch.setattr(transaction_module, "INLINE_BYTES", 0)
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
     wh.sql("CREATE TABLE t (k INT, v STRING, PRIMARY KEY (k))")
     return wh
 

@@ -20,6 +20,7 @@ from freshview.cli.query import ask, print_answer
 from freshview.cli.running import Running
 from freshview.errors import FreshviewError
 from freshview.interruption import Interruption, is_asked_to_stop
+from freshview.relation.names import backticked
 
 _HELP = (
     ("\\d", "tables and views"),
@@ -113,7 +114,7 @@ class Shell:
     def _shortcut(self, words: list[str]) -> None:
         match words:
             case ["\\d", name]:
-                self._print(f"DESCRIBE EXTENDED `{name.strip('`').replace('`', '``')}`")
+                self._print(f"DESCRIBE EXTENDED {backticked(name.strip('`'))}")
             case ["\\d"]:
                 self._print("SHOW TABLES", "SHOW MATERIALIZED VIEWS")
             case ["\\dt"]:

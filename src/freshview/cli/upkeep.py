@@ -15,6 +15,7 @@ from freshview.cli.place import Command, JsonOption, Place, command
 from freshview.cli.progress import Size, steps, working
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.interruption import is_asked_to_stop
+from freshview.relation.names import backticked
 
 if TYPE_CHECKING:
     from freshview.catalog.views import Job
@@ -75,7 +76,7 @@ def refresh(
         rows = dict.fromkeys(pending, 0) if full else pending  # all rows are computed then, and nobody has counted them
 
         def one(name: str) -> None:
-            outcome = warehouse.sql(f"REFRESH MATERIALIZED VIEW {_quoted(name)}{how}")
+            outcome = warehouse.sql(f"REFRESH MATERIALIZED VIEW {backticked(name)}{how}")
             done.append({"view": name, "rows": outcome.rows, "csn": outcome.csn})
 
         failed = _each("Refreshing", rows, one, warehouse.events)
@@ -154,7 +155,7 @@ def checkpoint(
         rows = {name: due.get(name, 0) for name in tables} if tables else due
 
         def one(name: str) -> None:
-            outcome = warehouse.sql(f"CHECKPOINT {_quoted(name)}")
+            outcome = warehouse.sql(f"CHECKPOINT {backticked(name)}")
             done.append({"name": name, "rows": outcome.rows, "csn": outcome.csn})
 
         failed = _each("Checkpointing", rows, one)
@@ -236,10 +237,6 @@ def _each(what: str, rows: Mapping[str, int], act: Callable[[str], None], events
 def _exit_if(failed: object) -> None:
     if failed:
         raise typer.Exit(1)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 COMMANDS = (

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from freshview.catalog.records import PENDING, Frontier, Lease, Relation, RelationState, Segment
+from freshview.catalog.records import Frontier, Lease, Relation, RelationState, Segment
 from freshview.catalog.views import JOB_PATH, Job, ViewCatalog, ViewStep
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
@@ -37,9 +37,8 @@ from freshview.interruption import stop_if_asked
 from freshview.refresh.execute import Work
 from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import JOB_ROWS, Pending, combined, pending
-from freshview.relation.delta import encode
+from freshview.storage.segments import fits_inline, in_files, inline
 from freshview.storage.store import Storage
-from freshview.transactions.transaction import INLINE_BYTES
 
 _ATTEMPTS = 20
 _PATIENCE = 600.0  # seconds that somebody waits for a job in progress elsewhere
@@ -284,9 +283,8 @@ def store(catalog: Catalog, storage: Storage, view_id: int, rows: pa.Table) -> t
     """Delta rows as a segment: inline, or as a file under a lease."""
     if rows.num_rows == 0:
         return [], []
-    if rows.nbytes <= INLINE_BYTES:
-        payload = encode(rows)
-        return [Segment(view_id, PENDING, 0, rows.num_rows, len(payload), 1, payload=payload)], []
+    if fits_inline(rows.nbytes):
+        return [inline(view_id, rows)], []
     lease = catalog.lease(view_id, storage.layout.new_folder("delta"))
     assert lease is not None
     try:
@@ -295,8 +293,7 @@ def store(catalog: Catalog, storage: Storage, view_id: int, rows: pa.Table) -> t
         storage.discard(view_id, lease.path)
         catalog.drop_leases([lease.id])
         raise
-    size = sum(f.size for f in files)
-    return [Segment(view_id, PENDING, 0, rows.num_rows, size, 1, files=files)], [lease.id]
+    return [in_files(view_id, files)], [lease.id]
 
 
 def give_up(catalog: Catalog, storage: Storage, view_id: int, segments: list[Segment], leases: list[str]) -> None:

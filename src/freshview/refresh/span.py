@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.catalog.records import PENDING, Relation, RelationState, Segment
+from freshview.catalog.records import Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog
 from freshview.relation.schema import STMTSN
+from freshview.storage.segments import in_memory
 from freshview.storage.store import Storage
 
 Own = Mapping[int, tuple[Segment, ...]]  # by relation id, in the order of statements
@@ -73,17 +73,7 @@ class Span:
     def _part(self, segment: Segment, relation: Relation, stmtsn: int, later: bool) -> Segment | None:
         rows = self.storage.reader.segment_rows(segment, relation.schema)
         chosen = pc.greater(rows.column(STMTSN), stmtsn) if later else pc.less_equal(rows.column(STMTSN), stmtsn)
-        return in_memory(segment, rows.filter(chosen))
-
-
-def in_memory(segment: Segment, rows: pa.Table) -> Segment | None:
-    """Some rows of a segment, as one that only this process knows; None if there are none."""
-    if not rows.num_rows:
-        return None
-    return replace(
-        segment, csn=PENDING, seq=0, rows=rows.num_rows, size=rows.nbytes, payload=None, files=(), stmtsn=None,
-        action=None, rows_in_memory=rows,
-    )  # fmt: skip
+        return in_memory(relation.id, rows.filter(chosen), segment.schema_version)
 
 
 def later_than(seen: Own, now: Own, relations: Sequence[int]) -> bool:

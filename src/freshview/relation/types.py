@@ -15,6 +15,7 @@ import sqlglot
 from sqlglot import exp
 
 from freshview.errors import InvalidStatement, TypeMismatch
+from freshview.relation.names import backticked
 
 _PLAIN: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -121,7 +122,7 @@ def quote(name: str) -> str:
         tokens = sqlglot.tokenize(name, read="spark")
         if len(tokens) == 1 and tokens[0].token_type.name == "VAR":
             return name
-    return f"`{name.replace('`', '``')}`"
+    return backticked(name)
 
 
 @lru_cache(maxsize=4096)

@@ -21,13 +21,14 @@ from freshview.catalog.records import DataFile, RelationState
 from freshview.errors import InvalidStatement, StorageUnavailable
 from freshview.interruption import Interruption
 from freshview.relation.fields import cast_table
+from freshview.relation.names import backticked
 from freshview.relation.schema import Column, Schema, fold
 from freshview.spark.background import Sessions
 from freshview.spark.errors import spark_errors
 from freshview.spark.scan import Scanner, as_uri, parquet_reader
 from freshview.spark.session import new_session, shares_disk
 from freshview.spark.settings import Defaults, adopt, kept_by_views
-from freshview.spark.types import as_schema, assign, cast_type, from_spark, identity_sql, quoted, spark_schema
+from freshview.spark.types import as_schema, assign, cast_type, from_spark, identity_sql, spark_schema
 from freshview.sql.dml import NearQuery
 from freshview.storage.store import Storage
 
@@ -179,10 +180,10 @@ class SparkEngine:
         """The frame's columns assigned to table columns: (source name, target) pairs, others kept."""
         with spark_errors(f"table {table}"):
             types = {f.name: f.dataType for f in frame.schema.fields}
-            values = {n: assign(quoted(n), types[n], target, table) for n, target in targets}
-            if all(value == quoted(n) for n, value in values.items()):
+            values = {n: assign(backticked(n), types[n], target, table) for n, target in targets}
+            if all(value == backticked(n) for n, value in values.items()):
                 return frame
-            return frame.selectExpr(*map(quoted, keep), *(f"{v} AS {quoted(n)}" for n, v in values.items()))
+            return frame.selectExpr(*map(backticked, keep), *(f"{v} AS {backticked(n)}" for n, v in values.items()))
 
     def assigned(self, frame: DataFrame, columns: Sequence[Column], schema: Schema, table: str) -> DataFrame:
         """A query's result as rows of a table: by place into `columns`, the others NULL."""
@@ -201,9 +202,9 @@ class SparkEngine:
             for column in schema.columns:
                 if column.name in by_name:
                     i = by_name[column.name]
-                    out.append(f"{assign(f'n{i}', types[i], column, table)} AS {quoted(column.name)}")
+                    out.append(f"{assign(f'n{i}', types[i], column, table)} AS {backticked(column.name)}")
                 else:
-                    out.append(f"CAST(NULL AS {cast_type(column.type)}) AS {quoted(column.name)}")
+                    out.append(f"CAST(NULL AS {cast_type(column.type)}) AS {backticked(column.name)}")
             return placed.selectExpr(*out)
 
     def collect(self, frame: DataFrame, types: Sequence[pa.Field], what: str) -> pa.Table:
@@ -214,7 +215,7 @@ class SparkEngine:
                 return cast_table(frame.toArrow(), schema, what)
             instants = [pa.types.is_timestamp(f.type) and f.type.tz for f in schema]
             if any(instants):  # Python's times would be local and ambiguous
-                names = [quoted(n) for n in frame.columns]
+                names = [backticked(n) for n in frame.columns]
                 exact = [f"unix_micros({n}) AS {n}" if i else n for n, i in zip(names, instants, strict=True)]
                 frame = frame.selectExpr(*exact)
             rows = frame.collect()
@@ -311,9 +312,8 @@ class SparkEngine:
         """A key that occurs more than once in all frames together, if there is one."""
         names = [f"k{i}" for i in range(len(schema.key))]
         with spark_errors("key check"):
-            keys = [
-                f.select(*(F.col(quoted(k)).alias(n) for k, n in zip(schema.key, names, strict=True))) for f in frames
-            ]
+            columns = [F.col(backticked(k)).alias(n) for k, n in zip(schema.key, names, strict=True)]
+            keys = [frame.select(*columns) for frame in frames]
             union = keys[0]
             for other in keys[1:]:
                 union = union.unionAll(other)
@@ -323,12 +323,12 @@ class SparkEngine:
     def offending(self, frame: DataFrame, schema: Schema, what: str, limit: int = 10) -> list[dict[str, Any]]:
         """Rows with a NULL where none may be, and keys that occur more than once with their count."""
         found: list[dict[str, Any]] = []
-        nulls = " OR ".join(f"{quoted(c)} IS NULL" for c in schema.required)
+        nulls = " OR ".join(f"{backticked(c)} IS NULL" for c in schema.required)
         with spark_errors(what):
             if nulls:
                 found += [row.asDict(recursive=True) for row in frame.where(nulls).limit(limit).collect()]
             if schema.key:
-                counts = frame.groupBy(*map(quoted, schema.key)).agg(F.count(F.lit(1)).alias("__fv_count"))
+                counts = frame.groupBy(*map(backticked, schema.key)).agg(F.count(F.lit(1)).alias("__fv_count"))
                 for row in counts.where("__fv_count > 1").limit(limit).collect():
                     *key, count = row
                     found.append({"count": count, **dict(zip(schema.key, key, strict=True))})

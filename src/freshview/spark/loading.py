@@ -17,10 +17,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from freshview.catalog.records import Relation, RelationState
 from freshview.errors import InvalidStatement, NotFound
+from freshview.relation.names import backticked
 from freshview.relation.schema import Column, Schema, fold
 from freshview.spark.engine import SparkEngine
 from freshview.spark.errors import spark_errors
-from freshview.spark.types import as_schema, cast_type, quoted, to_spark
+from freshview.spark.types import as_schema, cast_type, to_spark
 from freshview.storage.external import describe, external_schema, open_external
 
 FORMATS = ("csv", "json", "parquet", "delta")
@@ -99,9 +100,9 @@ def _csv(session: SparkSession, source: Source, table: str, schema: Schema | Non
 
 def _of_csv(name: str, column: Column, table: str, empty: str) -> str:
     """A field of CSV: quotes with nothing in them are an empty text, or no number, date or the like."""
-    value = quoted(name)
+    value = backticked(name)
     if column.type.is_text:
-        return f"if({value} = '{empty}', '', {value}) AS {quoted(column.name)}"
+        return f"if({value} = '{empty}', '', {value}) AS {backticked(column.name)}"
     return _typed(f"nullif({value}, '{empty}')", column, table)
 
 
@@ -111,7 +112,7 @@ def _typed(value: str, column: Column, table: str) -> str:
     where = f"[FRESHVIEW] column {column.name} of {table}: ".replace("\\", "\\\\").replace("'", "\\'")
     told = f"raise_error(concat('{where}', {value}, ' is not a value of type {type_}'))"
     cast = f"coalesce(try_cast({value} AS {type_}), {told})"
-    return f"CASE WHEN {value} IS NOT NULL THEN {cast} END AS {quoted(column.name)}"
+    return f"CASE WHEN {value} IS NOT NULL THEN {cast} END AS {backticked(column.name)}"
 
 
 def _json(session: SparkSession, source: Source, table: str, schema: Schema | None) -> DataFrame:
@@ -126,8 +127,8 @@ def _json(session: SparkSession, source: Source, table: str, schema: Schema | No
     frame = reader.schema(struct).json(source.uris)
     return frame.selectExpr(
         *(
-            f"{quoted(n)} AS {quoted(c.name)}" if _is_nested(c) or c.type.is_text else _typed(quoted(n), c, table)
-            for n, c in found
+            f"{n} AS {backticked(c.name)}" if _is_nested(c) or c.type.is_text else _typed(n, c, table)
+            for n, c in ((backticked(name), c) for name, c in found)
         )
     )
 

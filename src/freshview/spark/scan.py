@@ -27,9 +27,10 @@ from pyspark.sql.types import ByteType, IntegerType, LongType, StructType
 
 from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.delta import INSERT, Overlay, key_table, untag
+from freshview.relation.names import backticked
 from freshview.relation.schema import ACTION, STMTSN, Schema
 from freshview.spark.session import shares_disk
-from freshview.spark.types import identity_sql, metadata, quoted, spark_schema, to_spark
+from freshview.spark.types import identity_sql, metadata, spark_schema, to_spark
 from freshview.storage.external import open_seen, partition_groups
 from freshview.storage.files import check_present
 from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
@@ -244,7 +245,7 @@ class Scanner:
             columns = [
                 F.lit(values[c.name]).cast(to_spark(c.type)).alias(c.name)
                 if c.name in values
-                else F.col(quoted(c.name)).cast(to_spark(c.type)).alias(c.name)
+                else F.col(backticked(c.name)).cast(to_spark(c.type)).alias(c.name)
                 for c in schema.columns
             ]
             parts.append(read.select(*columns))

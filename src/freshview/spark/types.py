@@ -7,6 +7,7 @@ import re
 from pyspark.sql import types as T
 
 from freshview.errors import TypeMismatch
+from freshview.relation.names import backticked
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType, StructField, can_store
 
@@ -86,7 +87,7 @@ def metadata(column: Column) -> dict[str, str]:
 def assign(source: str, given: T.DataType, column: Column, table: str) -> str:
     """SQL for Spark's ANSI store assignment, whatever the session's settings: overflow is an error.
 
-    `source` is a quoted column name. As text, it costs Spark one call instead of dozens.
+    `source` is a backticked column name. As text, it costs Spark one call instead of dozens.
     """
     target = column.type
     where = f"column {column.name} of {table}"
@@ -134,7 +135,7 @@ def _converted(source: str, given: DataType, target: DataType, where: str, depth
             return f"map_from_entries(transform(map_entries({source}), {x} -> struct({key}, {value})))"
         case "struct":
             fields = ", ".join(
-                f"{_string(t.name)}, {_converted(f'{source}.{quoted(g.name)}', g.type, t.type, where, depth + 1)}"
+                f"{_string(t.name)}, {_converted(f'{source}.{backticked(g.name)}', g.type, t.type, where, depth + 1)}"
                 for g, t in zip(given.fields, target.fields, strict=True)
             )
             return f"IF({source} IS NULL, NULL, named_struct({fields}))"
@@ -142,10 +143,6 @@ def _converted(source: str, given: DataType, target: DataType, where: str, depth
     shown = "'a value'" if given.kind == "binary" else f"CAST({source} AS STRING)"
     message = f"concat({_string(f'[FRESHVIEW] {where}: ')}, {shown}, {_string(f' does not fit {target}')})"
     return f"IF({source} IS NOT NULL AND {cast} IS NULL, raise_error({message}), {cast})"
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def cast_type(type_: DataType) -> str:
@@ -183,7 +180,7 @@ def identity_sql(expression: str, type_: DataType, depth: int = 0) -> str:
         value = identity_sql(f"{x}.value", type_.children[1], depth + 1)
         return f"transform(map_entries({expression}), {x} -> named_struct('k', {key}, 'v', {value}))"
     fields = ", ".join(
-        f"'{i}', {identity_sql(f'{expression}.{quoted(f.name)}', f.type, depth + 1)}"
+        f"'{i}', {identity_sql(f'{expression}.{backticked(f.name)}', f.type, depth + 1)}"
         for i, f in enumerate(type_.fields)
     )
     return f"IF({expression} IS NULL, NULL, named_struct({fields}))"

@@ -15,6 +15,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from freshview.errors import InvalidStatement, NotMaintainable, first_line
+from freshview.relation.names import backticked
 from freshview.relation.schema import fold
 from freshview.sql.table_names import NotFoundByTokens, names_by_tokens
 from freshview.sql.tokens import Token, is_word, tokenize
@@ -87,7 +88,7 @@ def bind(text: str, is_ours: Callable[[str], bool]) -> BoundQuery:
         if not named.has_alias:
             after = _skip_sample(tokens, after)
             stop = tokens[after - 1].end + 1
-            edits.append(_Edit(stop, stop, f" AS `{named.name.replace('`', '``')}`"))
+            edits.append(_Edit(stop, stop, f" AS {backticked(named.name)}"))
     return BoundQuery(prefix + _edited(query, edits, escape=bool(tables)), tables, text, tuple(foreign))
 
 

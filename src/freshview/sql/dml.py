@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 from freshview.errors import InvalidStatement
+from freshview.relation.names import backticked
 from freshview.relation.schema import Schema, fold
 from freshview.sql.statements import Assignment, Delete, Merge, MergeClause, Update
 from freshview.sql.tokens import tokenize
@@ -33,12 +34,8 @@ def new_name(place: int, clause: int | None = None) -> str:
     return f"__fv_n{place}" if clause is None else f"__fv_n{clause}_{place}"
 
 
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
 def old_columns(schema: Schema, qualifier: str) -> list[str]:
-    return [f"{quoted(qualifier)}.{quoted(c)} AS {old_name(i)}" for i, c in enumerate(schema.names)]
+    return [f"{backticked(qualifier)}.{backticked(c)} AS {old_name(i)}" for i, c in enumerate(schema.names)]
 
 
 def set_positions(assignments: tuple[Assignment, ...], schema: Schema) -> dict[int, str]:
@@ -100,7 +97,7 @@ def has_star(text: str) -> bool:
 
 def _select(columns: list[str], qualifier: str, where: str) -> str:
     condition = f"\nWHERE {where}" if where else ""
-    return f"SELECT {', '.join(columns)}\nFROM {TARGET} AS {quoted(qualifier)}{condition}"
+    return f"SELECT {', '.join(columns)}\nFROM {TARGET} AS {backticked(qualifier)}{condition}"
 
 
 def clause_values(statement: Merge, clause: MergeClause, schema: Schema) -> dict[int, str]:
@@ -109,8 +106,8 @@ def clause_values(statement: Merge, clause: MergeClause, schema: Schema) -> dict
         return {}
     if clause.assignments:
         return set_positions(clause.assignments, schema)
-    source = quoted(statement.source_alias)
-    return {i: f"{source}.{quoted(c)}" for i, c in enumerate(schema.names)}
+    source = backticked(statement.source_alias)
+    return {i: f"{source}.{backticked(c)}" for i, c in enumerate(schema.names)}
 
 
 def merge_query(statement: Merge, schema: Schema) -> str:
@@ -118,7 +115,7 @@ def merge_query(statement: Merge, schema: Schema) -> str:
 
     The first clause whose condition holds is chosen; only its expressions are evaluated.
     """
-    target, source = quoted(statement.alias or statement.table), quoted(statement.source_alias)
+    target, source = backticked(statement.alias or statement.table), backticked(statement.source_alias)
     if target == source:
         raise InvalidStatement(f"MERGE INTO {statement.table}", "target and source have one name", "Give one an alias.")
     choices, values = [], []

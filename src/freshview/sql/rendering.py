@@ -22,6 +22,7 @@ from freshview.algebra.nodes import (
     Window,
 )
 from freshview.algebra.traversal import bottom_up
+from freshview.relation.names import backticked
 
 Source = Callable[[Scan], str]  # the text that a scan reads from: a placeholder or a name
 
@@ -36,7 +37,7 @@ def render(root: Node, source: Source, outputs: tuple[tuple[str, str], ...] | No
         body = _body(node, [names[id(i)] for i in node.inputs], source)
         parts.append(f"{names[id(node)]} AS (\n  {body}\n)")
     chosen = outputs if outputs is not None else tuple((c, c) for c in root.columns)
-    select = ", ".join(_as(q(c), n) for c, n in chosen)
+    select = ", ".join(_as(backticked(c), n) for c, n in chosen)
     return f"WITH {', '.join(parts)}\nSELECT {select} FROM {names[id(root)]}"
 
 
@@ -44,10 +45,6 @@ _KIND: dict[type[Node], str] = {
     Scan: "scan", Values: "rows", Filter: "filtered", Project: "projected", Join: "joined", Aggregate: "grouped",
     Union: "united", SetOperation: "compared", Window: "windowed", Generate: "generated", TopK: "top",
 }  # fmt: skip
-
-
-def q(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def text(expression: exp.Expr) -> str:
@@ -100,20 +97,20 @@ def _items(items: tuple[tuple[str, exp.Expr], ...]) -> list[str]:
 
 
 def _as(what: str, name: str) -> str:
-    return what if what == q(name) else f"{what} AS {q(name)}"
+    return what if what == backticked(name) else f"{what} AS {backticked(name)}"
 
 
 def _body(node: Node, inputs: list[str], source: Source) -> str:
     """The query of one node. A relation without columns has rows all the same: it shows one that nothing reads."""
     match node:
         case Scan():
-            fields = [_as(q(c), n) for c, n in node.fields]
+            fields = [_as(backticked(c), n) for c, n in node.fields]
             if node.version == "delta":
-                fields.append(q(WEIGHT))
+                fields.append(backticked(WEIGHT))
             return f"SELECT {', '.join(fields) or '1'} FROM {source(node)}"
         case Values():
             rows = ", ".join("(" + (", ".join(text(v) for v in row) or "1") + ")" for row in node.rows)
-            return f"SELECT * FROM VALUES {rows} AS v({', '.join(map(q, node.names)) or 'one'})"
+            return f"SELECT * FROM VALUES {rows} AS v({', '.join(map(backticked, node.names)) or 'one'})"
         case Filter():
             return f"SELECT * FROM {inputs[0]} WHERE {text(node.predicate)}"
         case Project():
@@ -121,8 +118,8 @@ def _body(node: Node, inputs: list[str], source: Source) -> str:
         case Join():
             return _join(node, inputs)
         case Aggregate():
-            columns = [*map(q, node.keys), *_items(node.items)]
-            grouping = f" GROUP BY {', '.join(map(q, node.keys))}" if node.keys else ""
+            columns = [*map(backticked, node.keys), *_items(node.items)]
+            grouping = f" GROUP BY {', '.join(map(backticked, node.keys))}" if node.keys else ""
             return f"SELECT {', '.join(columns) or 'COUNT(*)'} FROM {inputs[0]}{grouping}"
         case Union():
             return "\n  UNION ALL ".join(_under(node.names, p, n) for p, n in zip(node.parts, inputs, strict=True))
@@ -133,7 +130,7 @@ def _body(node: Node, inputs: list[str], source: Source) -> str:
             return f"SELECT *, {', '.join(_items(node.items))} FROM {inputs[0]}"
         case Generate():
             outer = "OUTER " if node.outer else ""
-            aliases = ", ".join(map(q, node.outputs))
+            aliases = ", ".join(map(backticked, node.outputs))
             return f"SELECT * FROM {inputs[0]} LATERAL VIEW {outer}{text(node.generator)} g AS {aliases}"
         case TopK():
             limit = f" LIMIT {node.limit}" if node.limit is not None else ""
@@ -144,7 +141,7 @@ def _body(node: Node, inputs: list[str], source: Source) -> str:
 
 def _under(names: tuple[str, ...], part: Node, source: str) -> str:
     """A part's columns under other names, by place."""
-    columns = ", ".join(_as(q(c), n) for c, n in zip(part.columns, names, strict=True))
+    columns = ", ".join(_as(backticked(c), n) for c, n in zip(part.columns, names, strict=True))
     return f"SELECT {columns or '1'} FROM {source}"
 
 

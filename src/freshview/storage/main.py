@@ -236,8 +236,8 @@ class MainStore:
         """Replace main's rows by key: one source row per key, put in place or only taken away."""
         folder = self._layout.relation(new.relation_id)
         source = rows.append_column("__live", live)
-        predicate = " AND ".join(f"t.{_quoted(k)} = s.{_quoted(k)}" for k in new.schema.key)
-        columns = {_quoted(n): f"s.{_quoted(n)}" for n in new.schema.names}
+        predicate = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in new.schema.key)
+        columns = {quoted(n): f"s.{quoted(n)}" for n in new.schema.names}
         with _writing(folder):
             merger = self._writable(new, widen=True).merge(
                 source, predicate, source_alias="s", target_alias="t", commit_properties=_properties(new), **_HOOKS
@@ -381,5 +381,6 @@ def _statistics(path: Path, schema: Schema) -> str:
     return json.dumps({"numRecords": footer.num_rows, "minValues": minimum, "maxValues": maximum}, default=str)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as an identifier of DataFusion, which reads Delta tables on the driver."""
     return '"' + name.replace('"', '""') + '"'

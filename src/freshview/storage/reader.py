@@ -16,7 +16,7 @@ from freshview.relation.delta import Overlay, key_table, overlay, positions_in, 
 from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
 from freshview.storage.files import Layout, check_present
-from freshview.storage.main import MainStore, damage_errors, plain, read_parquet
+from freshview.storage.main import MainStore, damage_errors, plain, quoted, read_parquet
 
 LOCAL_ROWS = 10_000  # relations up to this size are folded on the driver
 OVERLAY_ROWS = 200_000  # deltas up to this size are folded on the driver
@@ -160,11 +160,11 @@ class StateReader:
             held = [p for p in map(state.schema.position, part.names) if p < len(stored.columns)]
             found = _matching(kept.select([place, *held]), 0, values, nulls).slice(0, limit + 1)
             return part.conform(pa.table(found.columns[1:], names=[stored.names[p] for p in held]))
-        name = _quoted(stored.names[place])
+        name = quoted(stored.names[place])
         conditions = [f"{name} IN ({', '.join(literals)})"] if literals else []
         conditions += [f"{name} IS NULL"] if nulls else []
         places = [state.schema.position(c) for c in part.names]
-        there = [_quoted(stored.names[p]) for p in places if p < len(stored.columns)]
+        there = [quoted(stored.names[p]) for p in places if p < len(stored.columns)]
         sql = f"SELECT {', '.join(there)} FROM t WHERE {' OR '.join(conditions)} LIMIT {limit + 1}"
         return part.conform(self._mains.query(state.relation.id, main.delta_version, sql))
 
@@ -195,7 +195,7 @@ class StateReader:
         if kept is not None:
             found = _having(kept, keys, places).select(wanted)
         elif keys.num_rows <= _LITERAL_KEYS and all(conditions):
-            chosen = ", ".join(_quoted(stored.names[i]) for i in wanted)
+            chosen = ", ".join(quoted(stored.names[i]) for i in wanted)
             sql = f"SELECT {chosen} FROM t WHERE {' AND '.join(c for c in conditions if c)}"
             found = self._mains.query(state.relation.id, main.delta_version, sql)
         else:
@@ -271,7 +271,7 @@ def _project(rows: pa.Table, places: Sequence[int]) -> pa.Table:
 def _condition(name: str, values: pa.ChunkedArray) -> str | None:
     """`name IN (…)` for DataFusion, or None for types whose literals we would rather not write."""
     literals = _literals(pc.unique(values))
-    return None if literals is None else f"{_quoted(name)} IN ({', '.join(literals)})"
+    return None if literals is None else f"{quoted(name)} IN ({', '.join(literals)})"
 
 
 def _literals(values: pa.Array) -> list[str] | None:
@@ -286,7 +286,3 @@ def _literals(values: pa.Array) -> list[str] | None:
         except (OverflowError, ValueError, AttributeError):  # beyond the years that Python knows, or NULL
             return None
     return None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -26,10 +26,11 @@ from freshview.sql.binding import BoundQuery, TableRef, bind
 from freshview.sql.literals import KeyPins, NotLiteral, key_pins, literal_rows, parse_expression, value
 from freshview.sql.statements import Delete, Dml, Insert, Merge, Update
 from freshview.storage.reader import LOCAL_ROWS
+from freshview.storage.segments import fits_inline
 from freshview.storage.store import Storage
 from freshview.transactions.constraints import check_keys
 from freshview.transactions.reading import ReadContext
-from freshview.transactions.transaction import INLINE_BYTES, Transaction
+from freshview.transactions.transaction import Transaction
 
 IN_MEMORY_ROWS = 500_000  # a statement's result up to this size is handled in one piece
 _KEYS_AT_ONCE = 1_000_000  # of integer keys, when they are checked on the driver
@@ -136,7 +137,7 @@ class Statements:
 
     def _insert_stored(self, relation: Relation, frame: Frame) -> int:
         staged = self._stage(relation, frame, "bulk")
-        if staged.size <= INLINE_BYTES:
+        if fits_inline(staged.size):
             return self.transaction.apply(relation, None, staged.take())
         self._check_stored(relation, staged.files, against_existing=True)
         return self.transaction.apply_files(relation, staged.files, INSERT)

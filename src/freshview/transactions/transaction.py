@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from freshview.catalog.records import PENDING, DataFile, Lease, Relation, RelationState, Segment
+from freshview.catalog.records import DataFile, Lease, Relation, RelationState, Segment
 from freshview.catalog.writer import AtCommit, Catalog, CommitRequest
 from freshview.errors import CatalogUnavailable, InvalidStatement, TransactionClosed
 from freshview.events import Events
@@ -23,19 +23,18 @@ from freshview.relation.delta import (
     DELETE_KEY,
     INSERT,
     UPSERT,
-    encode,
     key_table,
     tag,
     untag,
 )
 from freshview.relation.ingest import Data, check_required, to_table
 from freshview.relation.schema import Schema, fold, require_text
+from freshview.storage.segments import fits_inline, in_files, in_memory, inline
 from freshview.storage.store import Storage
 from freshview.transactions.conflicts import check_conflicts
 from freshview.transactions.constraints import check_statement, check_unique
 
 _YOUNG_SECONDS = 0.05
-INLINE_BYTES = 1 << 20  # larger statements go to Parquet
 
 
 @dataclass(frozen=True)
@@ -208,23 +207,11 @@ class Transaction:
     def apply_files(self, relation: Relation, files: Sequence[DataFile], action: int | None) -> int:
         """One statement whose delta rows lie in leased files, constraints checked by the writer."""
         self._require_open()
-        rows = sum(f.rows for f in files)
         stmtsn = self._next_statement()
+        segment = in_files(relation.id, files, relation.schema_version, stmtsn=stmtsn, action=action)
         if files:
-            self._relations[relation.id] = relation
-            segment = Segment(
-                relation.id,
-                PENDING,
-                0,
-                rows,
-                sum(f.size for f in files),
-                relation.schema_version,
-                stmtsn=stmtsn,
-                action=action,
-                files=tuple(files),
-            )
-            self._pending.setdefault(relation.id, []).append(segment)
-        return rows
+            self._add(relation, segment)
+        return segment.rows
 
     def writable(self, name: str) -> Relation:
         """The relation of that name, if statements may write it."""
@@ -328,13 +315,11 @@ class Transaction:
 
     def _stored(self, relation: Relation, rows: pa.Table) -> Segment:
         """Statements of this transaction as one segment, inline or, if they are large together, in a file."""
-        version = relation.schema_version
-        if rows.nbytes > INLINE_BYTES:
-            lease = self.lease_folder(relation, "delta")
-            files = self._storage.write_parquet(relation.id, lease.path, rows)
-            return Segment(relation.id, PENDING, 0, rows.num_rows, sum(f.size for f in files), version, files=files)
-        payload = encode(rows)
-        return Segment(relation.id, PENDING, 0, rows.num_rows, len(payload), version, payload=payload)
+        if fits_inline(rows.nbytes):
+            return inline(relation.id, rows, relation.schema_version)
+        lease = self.lease_folder(relation, "delta")
+        files = self._storage.write_parquet(relation.id, lease.path, rows)
+        return in_files(relation.id, files, relation.schema_version)
 
     def rollback(self) -> None:
         """Forget all statements; leaves nothing behind.
@@ -362,21 +347,13 @@ class Transaction:
     # -- inner workings ----------------------------------------------------------------------------
 
     def _record(self, relation: Relation, delta: pa.Table) -> None:
-        if delta.num_rows == 0:
-            return
-        if delta.nbytes > INLINE_BYTES:
+        if not fits_inline(delta.nbytes):
             self._spill(relation, delta)
-            return
+        elif (segment := in_memory(relation.id, delta.combine_chunks(), relation.schema_version)) is not None:
+            self._add(relation, segment)
+
+    def _add(self, relation: Relation, segment: Segment) -> None:
         self._relations[relation.id] = relation
-        segment = Segment(
-            relation.id,
-            PENDING,
-            0,
-            delta.num_rows,
-            delta.nbytes,
-            relation.schema_version,
-            rows_in_memory=delta.combine_chunks(),
-        )
         self._pending.setdefault(relation.id, []).append(segment)
 
     def _spill(self, relation: Relation, delta: pa.Table) -> None:

@@ -27,7 +27,8 @@ from freshview.catalog.writer import AtCommit
 from freshview.errors import FreshviewError, ViewUnusable, WriteConflict
 from freshview.refresh.execute import Work
 from freshview.refresh.jobs import condensed, give_up, is_transient, store
-from freshview.refresh.span import Own, Point, Span, in_memory, later_than
+from freshview.refresh.span import Own, Point, Span, later_than
+from freshview.storage.segments import in_memory
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction
 
@@ -55,7 +56,7 @@ class Overlay:
 
     def add(self, work: Work, seen: Own, stmtsn: int, seconds: float) -> None:
         """Later statements change it further."""
-        segment = in_memory(Segment(self.view.id, 0, 0, 0, 0, 1), work.rows)
+        segment = in_memory(self.view.id, work.rows)
         self.segments += (segment,) if segment is not None else ()
         self.seen, self.stmtsn = seen, stmtsn
         self.delta_rows += work.delta_rows

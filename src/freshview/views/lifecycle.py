@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 
-from freshview.catalog.records import PENDING, Lease, Relation, Segment
+from freshview.catalog.records import Lease, Relation, Segment
 from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import analyse, check_output_names, sources_to_json, visible_columns
 from freshview.definition.determinism import refuse_indeterminate, refuse_users_functions
@@ -25,8 +25,8 @@ from freshview.spark.running import Frame
 from freshview.sql.binding import bind, refuse_foreign
 from freshview.sql.statements import CreateView
 from freshview.storage.reader import LOCAL_ROWS
+from freshview.storage.segments import fits_inline, in_files
 from freshview.storage.store import Storage
-from freshview.transactions.transaction import INLINE_BYTES
 from freshview.views.modes import Modes
 
 
@@ -116,9 +116,8 @@ class Lifecycle:
         assert lease is not None
         try:
             files = runner.engine.write(rows, view_id, lease.path, "view")
-            count, size = sum(f.rows for f in files), sum(f.size for f in files)
-            if size > INLINE_BYTES:
-                segment = Segment(view_id, PENDING, 0, count, size, 1, stmtsn=1, action=INSERT, files=files)
+            segment = in_files(view_id, files, stmtsn=1, action=INSERT)
+            if not fits_inline(segment.size):
                 return [segment], [lease.id]
             table = runner.read(view_id, files, schema)
         except BaseException:

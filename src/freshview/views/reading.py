@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from freshview.catalog.records import PENDING, Relation, RelationState, Segment
+from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import visible_schema
 from freshview.definition.known import Definitions, settings_of
@@ -16,10 +16,11 @@ from freshview.events import Events
 from freshview.refresh.jobs import Jobs
 from freshview.refresh.relevance import Matching, Relevance
 from freshview.refresh.runner import Runner
-from freshview.refresh.span import Point, Span, in_memory
+from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import Pending, pending
 from freshview.spark.engines import Engines
 from freshview.spark.running import Frame
+from freshview.storage.segments import in_memory
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction
 from freshview.views.commits import Inside
@@ -110,7 +111,7 @@ class Reading:
             work = self._maintenance.change(view, span, stored, full=left.reset)
         except FreshviewError:
             return self.from_definition(view, csn)
-        own = in_memory(Segment(view.id, PENDING, 0, 0, 0, 1), work.rows)
+        own = in_memory(view.id, work.rows)
         state = replace(stored, segments=(*stored.segments, own)) if own is not None else stored
         return self._reader().shown(state)
 
