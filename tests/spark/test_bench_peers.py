@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from freshview.bench.peers import OURS, Changes, canonical, gathered, raced
+from freshview.bench.peers import OURS, Changes, Maker, canonical, gathered, raced
 from freshview.bench.peers_systems import Duck, Freshview, PlainSpark
 
 
 def test_our_view_plain_spark_and_duckdb_answer_alike(tmp_path: Path, spark: SparkSession) -> None:
-    makers = {OURS: Freshview, PlainSpark.name: PlainSpark, Duck.name: Duck}
+    makers: dict[str, Maker] = {OURS: Freshview, PlainSpark.name: PlainSpark, Duck.name: Duck}
     with gathered(tmp_path, 0.001, makers) as found:
         assert not found.missing
         systems = found.systems

@@ -42,7 +42,7 @@ def test_answers_at_every_csn_survive_every_checkpoint(
         "spark checkpoint",
         "INSERT INTO t VALUES (11, 'n', 1)",
     ]
-    at = {}
+    at: dict[int, list[tuple[str, ...]]] = {}
     for step in steps:
         if step == "spark checkpoint":
             monkeypatch.setattr(checkpoint_module, "LOCAL_REWRITE_ROWS", 0)

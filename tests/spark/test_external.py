@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,11 @@ def test_a_query_sees_what_others_wrote(swh: Warehouse, tmp_path: Path, feed: bo
     swh.sql(f"CREATE TABLE t (PRIMARY KEY (k)) USING DELTA LOCATION '{location}'")
     assert keys(swh) == [1, 2, 3]
     at = {swh._catalog.snapshot(): [1, 2, 3]}
-    table = lambda: DeltaTable(str(location))  # noqa: E731
-    steps = [
+
+    def table() -> DeltaTable:
+        return DeltaTable(str(location))
+
+    steps: list[tuple[Callable[[], object], list[int]]] = [
         (lambda: write(location, 4), [1, 2, 3, 4]),
         (lambda: table().delete("k = 2"), [1, 3, 4]),
         (lambda: table().update({"k": "k + 10"}, predicate="k = 3"), [1, 4, 13]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,7 @@ def _clause(dice: random.Random) -> _Clause:
     kind = dice.choice(["MATCHED", "MATCHED", "NOT MATCHED", "NOT MATCHED BY SOURCE"])
     tests = {"MATCHED": _BOTH, "NOT MATCHED": _SOURCE, "NOT MATCHED BY SOURCE": _TARGET}[kind]
     condition, holds = dice.choice([*tests, ("", lambda _t, _q: True)])
+    new: Callable[[Any, Any], Row] | None
     if kind == "NOT MATCHED":
         action, new = dice.choice(_INSERTS)
     else:
@@ -90,10 +91,11 @@ def _model(
     for t, found in zip(target, matches, strict=True):
         kind = "MATCHED" if found else "NOT MATCHED BY SOURCE"
         acts = []
-        for q in found or [None]:
-            clause = next((c for c in clauses if c.kind == kind and c.holds(t, q)), None)
+        partners: Sequence[Row | None] = found or [None]
+        for partner in partners:
+            clause = next((c for c in clauses if c.kind == kind and c.holds(t, partner)), None)
             if clause is not None:
-                acts.append((clause, q))
+                acts.append((clause, partner))
         if len(acts) > 1:
             return InvalidStatement
         if not acts:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from tests.spark.sessions import jobs_run
 
 import freshview
@@ -30,10 +31,15 @@ def test_statements_near_a_key_run_no_job(swh: Warehouse, spark: SparkSession) -
         "DELETE FROM t WHERE k IN (4, 5, 6) AND length(v) < 3": 3,
         "DELETE FROM t WHERE k = 7 AND x IS NULL": 0,
     }
+    outcomes: list[object] = []
+
+    def run(text: str) -> None:
+        outcomes.append(swh.sql(text).rows)
+
     for text, count in statements.items():
-        outcome: list[object] = []
-        assert jobs_run(spark, lambda text=text, to=outcome: to.append(swh.sql(text).rows)) == 0, text  # type: ignore[misc]
-        assert outcome == [count], text
+        outcomes.clear()
+        assert jobs_run(spark, partial(run, text)) == 0, text
+        assert outcomes == [count], text
     assert jobs_run(spark, lambda: swh.sql("UPDATE t SET v = 'all' WHERE x > 0")) > 0  # the count counts
 
 
@@ -50,14 +56,18 @@ def test_few_rows_that_change_again_and_again_stay_few(
     monkeypatch.setattr(scan_module, "LOCAL_ROWS", 4)
     swh.sql("CREATE TABLE t (k INT PRIMARY KEY, v INT)")
     swh.sql("INSERT INTO t VALUES (1, 0), (2, 0), (3, 0)")
-    found = []
+    found: list[tuple[int, list[Row]]] = []
+
+    def read(n: int) -> None:
+        found.append((n, swh.sql("SELECT * FROM t").collect()))
+
     for n in range(7):
         with swh.transaction() as tx:
             tx.upsert("t", [{"k": k, "v": n} for k in (1, 2, 3)])
-        jobs = jobs_run(spark, lambda n=n: found.append((n, swh.sql("SELECT * FROM t").collect())))  # type: ignore[misc]
+        jobs = jobs_run(spark, partial(read, n))
         assert (jobs == 0) == (3 * (n + 2) <= 20), n
     swh.sql("CHECKPOINT t")
-    assert jobs_run(spark, lambda: found.append((6, swh.sql("SELECT * FROM t").collect()))) == 0
+    assert jobs_run(spark, partial(read, 6)) == 0
     assert all(sorted(map(tuple, rows)) == [(k, n) for k in (1, 2, 3)] for n, rows in found)
 
 

@@ -19,6 +19,7 @@ from freshview.algebra.traversal import rewrite
 from freshview.definition import analysis as definitions
 from freshview.definition import reading, selftest, verdict
 from freshview.definition.verdict import FACT, Verdict
+from freshview.delta.forms import delta_plan
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Event
 from freshview.refresh import execute
@@ -55,7 +56,7 @@ def change(wh: Warehouse) -> None:
 
 def lowered_otherwise(patch: pytest.MonkeyPatch, rule: Callable[[Node], Node]) -> None:
     """Lowering makes a mistake."""
-    honest = definitions.lower
+    honest = lowering.lower
 
     def lower(*given: Any) -> Lowered:
         found = honest(*given)
@@ -145,12 +146,11 @@ def test_a_column_of_another_type_or_field_name_is_found(tables: Warehouse, monk
 
 def test_a_delta_rule_that_forgets_what_goes_is_found(tables: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(*given: Any, **options: Any) -> Node | None:
-        plan = derive_plan(*given, **options)
+        plan = delta_plan(*given, **options)
         if plan is None:
             return None
         return Filter(plan, exp.GT(this=column(WEIGHT), expression=exp.Literal.number(0)))
 
-    derive_plan = selftest.delta_plan
     monkeypatch.setattr(selftest, "delta_plan", forgetful)
     read = create(tables, "SELECT k, v FROM t UNION ALL SELECT k, w FROM u")
     assert read.startswith("recomputed: the text gives ")

@@ -81,10 +81,11 @@ def used_at_once(wh: Warehouse, name: str) -> None:
     now = catalog.now()
     ViewCatalog(catalog).note_uses({view.id: (1, now - 1000 * SECOND)})
     ViewCatalog(catalog).note_uses({view.id: (100, now)})
-    k, j = t.commits.c, t.jobs.c
+    commits, jobs = t.commits.c, t.jobs.c
     with catalog.database.write() as c:
-        c.execute(t.commits.update().where(k.csn <= view.created_csn).values(committed_at=k.committed_at - 10 * HOUR))
-        c.execute(t.jobs.update().values(started_at=j.finished_at - SECOND // 5))
+        old = t.commits.update().where(commits.csn <= view.created_csn)
+        c.execute(old.values(committed_at=commits.committed_at - 10 * HOUR))
+        c.execute(t.jobs.update().values(started_at=jobs.finished_at - SECOND // 5))
 
 
 def test_advice_is_followed_where_it_was_asked_for(views: Warehouse) -> None:

@@ -49,8 +49,10 @@ _HUGE = Decimal("9999999999999999999999999999.9999999999")
 _GAP = dt.datetime(2020, 3, 8, 2, 30, 0, 1)  # does not exist in Los Angeles
 
 
-def _at(*parts: int) -> dt.datetime:
-    return dt.datetime(*parts, tzinfo=_UTC)  # type: ignore[misc, arg-type]
+def _at(
+    year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0, micros: int = 0
+) -> dt.datetime:
+    return dt.datetime(year, month, day, hour, minute, second, micros, _UTC)
 
 
 # Exact values in the order of _NAMES; CHAR as it is stored, padded.

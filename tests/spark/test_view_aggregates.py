@@ -255,8 +255,8 @@ def test_ties_of_max_by_are_broken_by_the_value(facts: Warehouse) -> None:
         "CREATE MATERIALIZED VIEW k AS SELECT g, max_by(s, i) a, min_by(l, i) b FROM f GROUP BY g HAVING count(*) > 0"
     )
     assert _stored_as(facts, "k") == "sums"
-    base = {"d": None, "l": 1, "m": None, "w": None, "b": True, "x": 0.5}
-    data = [
+    base: dict[str, Any] = {"d": None, "l": 1, "m": None, "w": None, "b": True, "x": 0.5}
+    data: list[dict[str, Any]] = [
         {"id": 1, "g": 1, "i": 3, "s": "x", **base}, {"id": 2, "g": 1, "i": 3, "s": "y", **base},
         {"id": 3, "g": 1, "i": None, "s": "z", **base}, {"id": 4, "g": 1, "i": 3, "s": None, **base},
         {"id": 5, "g": 2, "i": None, "s": "z", **base},

@@ -15,6 +15,7 @@ from tests.spark.sessions import rows
 
 import freshview
 from freshview import Warehouse
+from freshview.catalog.views import Job
 from freshview.errors import (
     AlreadyExists,
     FreshviewError,
@@ -284,7 +285,7 @@ def test_two_processes_do_not_apply_a_job_twice(tables: Warehouse, spark: SparkS
     tables.sql("CREATE MATERIALIZED VIEW v AS SELECT count(*) n FROM s")
     tables.sql("INSERT INTO s VALUES (6, 1, 1, 1)")
     with freshview.connect(tables.path, spark=spark) as other:
-        done = []
+        done: list[list[Job]] = []
 
         def interfere(event: Any) -> None:
             if event.name == "job.computed" and not done:
