@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from freshview import errors
 
 if TYPE_CHECKING:  # checkers see these names and no others
+    from freshview.catalog.frontiers import Job
     from freshview.catalog.reports import Holder
-    from freshview.catalog.views import Job
     from freshview.display import Explanation
     from freshview.events import Event, Events
     from freshview.transactions.transaction import Outcome

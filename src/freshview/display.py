@@ -13,7 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, SupportsIndex, overload
 
 if TYPE_CHECKING:
-    from freshview.catalog.views import Job
+    from freshview.catalog.frontiers import Job
 
 MOST_JOBS = 50  # that a list of jobs shows: the newest
 _TEXT_WIDTH = 60  # of a cell, in characters

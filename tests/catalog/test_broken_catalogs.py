@@ -6,6 +6,7 @@ import shutil
 import socket
 import sqlite3
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
@@ -17,6 +18,9 @@ from freshview.catalog import engine
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.errors import CatalogUnavailable, CorruptWarehouse, FreshviewError, StorageUnavailable
+
+if TYPE_CHECKING:
+    from tests.conftest import PostgresServer
 
 
 def _make(path: Path, catalog: str | None = None) -> None:
@@ -178,17 +182,17 @@ def test_an_unreachable_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.postgres
-def test_a_database_that_is_not_there(tmp_path: Path, postgres: object) -> None:
-    url = postgres.url("no_such_database")  # type: ignore[attr-defined]
+def test_a_database_that_is_not_there(tmp_path: Path, postgres: PostgresServer) -> None:
+    url = postgres.url("no_such_database")
     with pytest.raises(CatalogUnavailable, match="no_such_database") as caught:
         freshview.connect(tmp_path, catalog=url)
     _said(caught.value, "no_such_database")
 
 
 @pytest.mark.postgres
-def test_a_user_without_rights(tmp_path: Path, postgres: object) -> None:
+def test_a_user_without_rights(tmp_path: Path, postgres: PostgresServer) -> None:
     """Not a damaged catalog: restoring a backup would not help."""
-    url: str = postgres.new_database()  # type: ignore[attr-defined]
+    url = postgres.new_database()
     admin = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         connection.exec_driver_sql("CREATE ROLE guest LOGIN")

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tests.catalog.view_world import Process, World
 from tests.effort import examples
 
+from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Pin, Relation
-from freshview.catalog.views import READERS, Job
+from freshview.catalog.views import READERS
 from freshview.catalog.writer import checkpoint_lease
 from freshview.definition.properties import BASE_LOG, COMBINED, DIFFERENTIAL, policy_of
 from freshview.errors import InvalidStatement
@@ -52,7 +53,7 @@ def _bag(rows: list[dict[str, int]]) -> Rows:
 
 def changed(p: Process, view: Relation, **properties: str) -> Relation:
     """A view with other properties, as ALTER gives it them."""
-    Modes(p.views, p.deferred, p.jobs, definitions=None).set_properties(view, properties)
+    Modes(p.views, p.deferred, p.jobs, definitions=None).set_properties(view, properties)  # type: ignore[arg-type]
     return p.catalog.relation(view.name)
 
 

@@ -74,9 +74,9 @@ def test_a_second_query_computes_only_what_came_after_the_first(p: Process) -> N
     spans: list[int] = []
     change = p.change
 
-    def counted(view: Relation, span: Span) -> Work:
+    def counted(view: Relation, span: Span, stored: RelationState | None = None) -> Work:
         spans.append(sum(s.rows for s in span.segments(a)))
-        return change(view, span)
+        return change(view, span, stored)
 
     p.change = counted  # type: ignore[method-assign]
     for key in (2, 3):
@@ -168,7 +168,7 @@ def test_an_eager_view_that_cannot_be_maintained_stops_the_commit(p: Process) ->
     v = p.view("v", p.table("a"), maintenance="eager")
     first = p.put({"a": {1: 1}})
 
-    def failing(*_: object) -> Work:
+    def failing(*_: object, **__: object) -> Work:
         raise TypeMismatch("a cast", "fails")
 
     change, p.change = p.change, failing  # type: ignore[method-assign]
@@ -198,8 +198,8 @@ def test_a_commit_in_between_has_the_eager_view_computed_again(p: Process) -> No
     between = iter([lambda: p.put({"a": {2: 2}})])
     change = p.change
 
-    def interrupted(view: Relation, span: Span) -> Work:
-        work = change(view, span)
+    def interrupted(view: Relation, span: Span, stored: RelationState | None = None) -> Work:
+        work = change(view, span, stored)
         if (other := next(between, None)) is not None:
             other()
         return work
@@ -216,8 +216,8 @@ def test_a_view_that_never_comes_to_rest_is_a_conflict(p: Process) -> None:
     change = p.change
     inner: list[int] = []
 
-    def restless(view: Relation, span: Span) -> Work:
-        work = change(view, span)
+    def restless(view: Relation, span: Span, stored: RelationState | None = None) -> Work:
+        work = change(view, span, stored)
         if not inner:
             inner.append(1)
             p.put({"a": {next(keys): 1}})

@@ -11,7 +11,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 import pytest
@@ -230,7 +231,7 @@ class Isolation(RuleBasedStateMachine):
         for tx in self.open:
             self.commit(tx)
         for csn, state in self.history.items():
-            self._check(state, lambda name, csn=csn: contents(self.wh, name, csn))  # type: ignore[misc]
+            self._check(state, partial(contents, self.wh, csn=csn))
 
 
 def test_interleaved_transactions_are_snapshot_isolated(
@@ -239,7 +240,7 @@ def test_interleaved_transactions_are_snapshot_isolated(
     wh = open_warehouse()
     Isolation.conflicts.clear()
     run_state_machine_as_test(
-        lambda: Isolation(wh),
+        cast("type[Isolation]", lambda: Isolation(wh)),
         settings=settings(
             max_examples=examples(40) if catalog_url is None else 10,
             stateful_step_count=30,

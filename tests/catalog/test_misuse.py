@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,10 @@ def test_a_freshness_that_is_negative(tmp_path: Path) -> None:
 def test_a_time_before_the_first_commit_is_named_with_that_commits(tmp_path: Path) -> None:
     with freshview.connect(tmp_path / "w") as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY)")
-        for ask in (
+        ways: list[Callable[[], object]] = [
             lambda: wh.sql("SELECT * FROM t", as_of=datetime(2001, 2, 3, tzinfo=UTC)),
             lambda: wh.sql("SELECT * FROM t TIMESTAMP AS OF '2001-02-03 00:00:00+00:00'"),
-        ):
+        ]
+        for ask in ways:
             with pytest.raises(NotFound, match=r"time 2001-02-03 .* is before the first commit, .* later time"):
                 ask()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NoReturn
 
 import pytest
 import sqlalchemy as sa
@@ -18,9 +19,10 @@ from tests.catalog.view_world import BAG, Process, World
 
 from freshview import Warehouse
 from freshview.catalog import tables as t
+from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Pin, Relation
 from freshview.catalog.reports import Amount, Measures, Reports, overdue
-from freshview.catalog.views import Job, ViewCatalog
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import LIFETIME, Catalog
 from freshview.events import Event
 from freshview.sql.statements import Show
@@ -40,10 +42,10 @@ def clean(process: Process, retention: timedelta = NOW) -> VacuumReport:
 
 
 def fold(process: Process, relation: Relation) -> None:
-    def engine() -> None:
+    def engine() -> NoReturn:
         raise AssertionError("no Spark here")
 
-    Checkpointer(process.catalog, process.storage, process.events, engine).run(relation)  # type: ignore[arg-type]
+    Checkpointer(process.catalog, process.storage, process.events, engine).run(relation)
 
 
 def stock(catalog: Catalog) -> Amount:

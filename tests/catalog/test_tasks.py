@@ -14,9 +14,10 @@ from tests.catalog.view_world import BAG, Process, World
 from freshview import Warehouse
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
+from freshview.catalog.frontiers import Job, ViewStep
 from freshview.catalog.migrations import STEPS, migrate
 from freshview.catalog.records import Backlog, Frontier, Relation, Task
-from freshview.catalog.views import Job, Use, ViewCatalog, ViewStep, lower_first, source_ids, used_again
+from freshview.catalog.views import Use, ViewCatalog, lower_first, source_ids, used_again
 from freshview.catalog.writer import HISTORY, Catalog
 from freshview.refresh.tasks import combined, pending
 from freshview.sql.statements import Show

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.engine import Database, sqlite_url
+from freshview.catalog.frontiers import Job
 from freshview.catalog.migrations import migrate
 from freshview.catalog.records import Frontier, Relation, RelationState
-from freshview.catalog.views import Job, ViewCatalog
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.properties import DEFERRED, commits_maintain, mode_in
 from freshview.delta.signed import net, with_weight

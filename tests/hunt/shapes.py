@@ -65,6 +65,7 @@ def lateral(g: Draw, _depth: int) -> Query:
         maps = [c.ref for c in scope.of("map")]
         items = [c.ref for c in scope.of("items")]
         alias = g.fresh("lv")
+        options: list[tuple[str, tuple[tuple[str, str], ...]]]
         options = [(f"explode(array({expression(g, scope, 'int', 1)}, 1)) {alias} AS e", (("e", "int"),))]
         options += [(f"{g.pick(('explode', 'explode_outer'))}({a}) {alias} AS e", (("e", "int"),)) for a in arrays]
         options += [(f"posexplode({a}) {alias} AS p, e", (("p", "int"), ("e", "int"))) for a in arrays]
@@ -89,9 +90,9 @@ def lateral(g: Draw, _depth: int) -> Query:
         made = expression(g, inner_scope.with_outer(scope), "int", 1)
         sub = f"SELECT {made} AS l FROM {inner} WHERE {join_condition(g, inner_scope, scope)}"
     word = g.pick((", LATERAL", " JOIN LATERAL", " LEFT JOIN LATERAL", " CROSS JOIN LATERAL"))
-    made = [(expression(g, scope, g.pick(SIMPLE), 1), "int"), (f"{alias}.l", "other")]
-    items = named(g, made, Scope(()))
-    return Query(f"SELECT {items.text} FROM {text}{word} ({sub}) AS {alias}{where(g, scope, 0, 0.3)}", items.columns)
+    outputs = [(expression(g, scope, g.pick(SIMPLE), 1), "int"), (f"{alias}.l", "other")]
+    listed = named(g, outputs, Scope(()))
+    return Query(f"SELECT {listed.text} FROM {text}{word} ({sub}) AS {alias}{where(g, scope, 0, 0.3)}", listed.columns)
 
 
 def generated(g: Draw, _depth: int) -> Query:

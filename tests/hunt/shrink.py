@@ -159,7 +159,7 @@ def shorter_texts(text: str) -> list[str]:
     return sorted((t for t in found if len(t) < len(text)), key=len)[:40]
 
 
-def _reduced(tree: exp.Expression, node: exp.Expression, variant: int) -> exp.Expression | None:
+def _reduced(tree: exp.Expr, node: exp.Expr, variant: int) -> exp.Expr | None:
     """The tree with one part of a node left out; None if there is nothing of this variant."""
     if isinstance(node, exp.Select):
         if variant < 2 and len(node.expressions) > 1:
@@ -198,7 +198,7 @@ def _reduced(tree: exp.Expression, node: exp.Expression, variant: int) -> exp.Ex
     return None
 
 
-def _swapped(tree: exp.Expression, node: exp.Expression, other: exp.Expression) -> exp.Expression | None:
+def _swapped(tree: exp.Expr, node: exp.Expr, other: exp.Expr) -> exp.Expr | None:
     if node is tree:
         return other.copy()
     node.replace(other.copy())

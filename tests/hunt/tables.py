@@ -203,8 +203,8 @@ INSTANTS = tuple(
 CLOCKS = tuple(t.replace(tzinfo=None) for t in INSTANTS)
 DOUBLES = (0.0, -0.0, 0.5, 1.25, -2.75, 2.0, 1.0, NAN)
 AMOUNTS = tuple(map(Decimal, ("0.00", "1.50", "-2.25", "10.00", "99.99")))
-ARRAYS = ([], [1], [2, 1], [1, None, 3], [3, 3, 1])
-MAPS = ([], [("a", 1)], [("K", 2), ("k", 3)], [("a", None), ("B", 0)])
+ARRAYS: tuple[list[int | None], ...] = ([], [1], [2, 1], [1, None, 3], [3, 3, 1])
+MAPS: tuple[list[tuple[str, int | None]], ...] = ([], [("a", 1)], [("K", 2), ("k", 3)], [("a", None), ("B", 0)])
 STRUCTS = ({"A": 1, "b": "x"}, {"A": 2, "b": None}, {"A": None, "b": "X "}, {"A": 1, "b": ""})
 
 T = Table(

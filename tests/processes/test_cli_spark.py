@@ -26,6 +26,7 @@ import freshview.bench.__main__
 import freshview.demo
 from freshview.cli import serve as serve_module
 from freshview.cli.main import COMMANDS
+from freshview.cli.output import say
 
 pytestmark = pytest.mark.usefixtures("sales")
 
@@ -65,7 +66,6 @@ def _run_example(example: str) -> None:
 
 def _stop_when_serving(patch: pytest.MonkeyPatch) -> None:
     """`serve` runs until it is told to stop; so it is told as soon as it runs."""
-    say = serve_module.say
 
     def heard(text: str) -> None:
         say(text)

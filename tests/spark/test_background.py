@@ -15,7 +15,7 @@ from tests.spark.sessions import on_a_quiet_machine
 
 import freshview
 from freshview import Warehouse
-from freshview.catalog.views import Job
+from freshview.catalog.frontiers import Job
 from freshview.errors import Cancelled
 from freshview.events import Event, Events
 from freshview.interruption import Interruption

@@ -15,7 +15,7 @@ from tests.spark.sessions import rows
 
 import freshview
 from freshview import Warehouse
-from freshview.catalog.views import Job
+from freshview.catalog.frontiers import Job
 from freshview.errors import (
     AlreadyExists,
     FreshviewError,

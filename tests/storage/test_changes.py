@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def test_rows_near_some_values_are_those_that_hold_them(keyed: bool, nulls: bool
         csn = data.draw(st.sampled_from(sorted(model.at)), label="csn")
         state = wh._catalog.state(wh._catalog.relation("t"), csn)
         schema = state.schema
-        column, pool = data.draw(st.sampled_from([(0, [0, 1, 2, 3, 99]), (1, ["a", "b", "it's"])]), label="column")
+        pools: list[tuple[int, Sequence[int | str]]] = [(0, [0, 1, 2, 3, 99]), (1, ["a", "b", "it's"])]
+        column, pool = data.draw(st.sampled_from(pools), label="column")
         chosen = data.draw(st.lists(st.sampled_from(pool), unique=True), label="values")
         names = tuple(data.draw(st.lists(st.sampled_from(schema.names), min_size=1, unique=True)))
         values = pa.array(chosen, schema.columns[column].type.arrow)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from freshview.catalog.records import Relation
 from freshview.errors import SnapshotExpired
-from freshview.relation.delta import INSERT
+from freshview.relation.delta import INSERT, Overlay, overlay
+from freshview.relation.schema import Schema
 from freshview.storage import external
 from freshview.storage.external import changed_files, changes, describe, external_schema, open_external
 
@@ -296,11 +297,10 @@ def test_rewritten_files_do_not_pile_up_in_memory(tmp_path: Path, monkeypatch: p
     old = rows_of(location)
     DeltaTable(str(location)).update({"v": "'b'"}, predicate="k % 100 = 7")
     held = []
-    real = external.overlay
 
-    def watched(deltas: list[pa.Table], schema: Any) -> Any:
+    def watched(deltas: list[pa.Table], schema: Schema) -> Overlay:
         held.append(sum(d.num_rows for d in deltas))
-        return real(deltas, schema)
+        return overlay(deltas, schema)
 
     monkeypatch.setattr(external, "overlay", watched)
     delta = changes(relation_of(location), 7, 8)

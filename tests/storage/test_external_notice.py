@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -16,18 +16,18 @@ from deltalake import DeltaTable, write_deltalake
 
 import freshview
 from freshview import Warehouse
-from freshview.catalog.records import Commit, Relation
+from freshview.catalog.records import Commit, Main, Relation
 from freshview.cdc import notice as notice_module
 from freshview.errors import FreshviewError, InvalidStatement, NotFound, SnapshotExpired
 from freshview.schedule import upkeep
 from freshview.schedule.loops import Loop
-from freshview.storage.external import changes, open_seen, partition_groups
+from freshview.storage.external import changes, describe, open_seen, partition_groups
 
 Open = Callable[[], Warehouse]
 
 
-def write(location: Path, *keys: int, mode: str = "append", **columns: list[Any]) -> None:
-    write_deltalake(str(location), pa.table({"k": list(keys), **columns}), mode=mode)  # type: ignore[arg-type]
+def write(location: Path, *keys: int, mode: Literal["append", "overwrite"] = "append", **columns: list[Any]) -> None:
+    write_deltalake(str(location), pa.table({"k": list(keys), **columns}), mode=mode)
 
 
 def look(wh: Warehouse) -> None:
@@ -166,11 +166,10 @@ def test_two_that_notice_at_once_make_one_commit(
     first.sql(f"CREATE TABLE t USING DELTA LOCATION '{location}'")
     write(location, 2)
     barrier = threading.Barrier(2)
-    real = notice_module.describe
 
-    def together(table: DeltaTable) -> Any:
+    def together(table: DeltaTable) -> Main:
         barrier.wait(30)
-        return real(table)
+        return describe(table)
 
     monkeypatch.setattr(notice_module, "describe", together)
     threads = [threading.Thread(target=look, args=(w,)) for w in (first, second)]
@@ -200,7 +199,7 @@ def test_a_transaction_keeps_its_snapshot(ext: Warehouse, location: Path) -> Non
 def recreate(location: Path, versions: int, **columns: list[Any]) -> None:
     shutil.rmtree(location)
     for i in range(versions):
-        write(location, 100 + i, **columns)
+        write(location, 100 + i, mode="append", **columns)
 
 
 @pytest.mark.parametrize("versions", [1, 3, 5], ids=["lower", "same", "higher"])
@@ -495,7 +494,7 @@ def test_features_that_do_not_matter_are_accepted(wh: Warehouse, location: Path)
 
 def test_tables_without_rows_or_statistics_are_described(wh: Warehouse, tmp_path: Path) -> None:
     """Law: an empty table, and one whose writer kept no statistics, are tables like others."""
-    DeltaTable.create(str(tmp_path / "empty"), schema=pa.schema([("k", pa.int64())]))  # type: ignore[arg-type]
+    DeltaTable.create(str(tmp_path / "empty"), schema=pa.schema([("k", pa.int64())]))
     wh.sql(f"CREATE TABLE e USING DELTA LOCATION '{tmp_path / 'empty'}'")
     assert wh.status().tables[0].rows_in_main == 0
     bare = tmp_path / "bare statistics"

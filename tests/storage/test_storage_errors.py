@@ -15,8 +15,8 @@ import pytest
 
 import freshview
 from freshview import Warehouse
+from freshview.catalog.writer import CommitRequest, Committed, ConflictCheck
 from freshview.errors import CorruptWarehouse, FreshviewError, InvalidStatement, StorageUnavailable
-from freshview.storage import files as files_module
 from freshview.storage import segments
 
 Bag = Counter[tuple[Any, ...]]
@@ -72,7 +72,7 @@ class Watch:
             real(handle)
             self.flushed.add(os.fstat(handle).st_ino)
 
-        monkeypatch.setattr(files_module.os, "fsync", fsync)
+        monkeypatch.setattr(os, "fsync", fsync)
 
     def require(self, paths: list[Path]) -> None:
         for path in paths:
@@ -87,10 +87,10 @@ def test_segment_files_are_durable_before_the_commit(table: Warehouse, monkeypat
     home = table._storage.layout.relation(1)
     real = table._catalog.commit
 
-    def commit(request: Any, *others: Any) -> int:
+    def commit(request: CommitRequest, conflicts: ConflictCheck) -> Committed:
         watch.require([home / f.path for s in request.segments for f in s.files])
         assert home.stat().st_ino in watch.flushed
-        return real(request, *others)
+        return real(request, conflicts)
 
     monkeypatch.setattr(table._catalog, "commit", commit)
     upsert(table, 3, "c")
@@ -156,11 +156,12 @@ def test_damaged_files_are_named(table: Warehouse, kind: str, damage: str) -> No
         few = pa.table({"k": pa.array([50, 2], pa.int32())})
         many = pa.table({"k": pa.array(range(5000), pa.int32())})
         reader = wh._storage.reader
-        for way in (
+        ways: list[Callable[[], object]] = [
             lambda: reader.contents(state),
             lambda: reader.lookup(state, few),
             lambda: reader.lookup(state, many),
-        ):
+        ]
+        for way in ways:
             with pytest.raises(CorruptWarehouse) as raised:
                 way()
             assert_a_sentence(raised.value)
@@ -219,7 +220,7 @@ def test_a_full_disk_fails_the_checkpoint_and_nothing_else(
 ) -> None:
     upsert(table, 60, "c")
     before, main = contents(table, "t"), table._catalog.latest_main(1)
-    for target, name in ((pq, "write_table"), (files_module.os, "fsync")):
+    for target, name in ((pq, "write_table"), (os, "fsync")):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, full)
             with pytest.raises(StorageUnavailable, match="No space left on device") as raised:

@@ -146,7 +146,7 @@ def _evaluate(node: Node, inputs: list[Bag], read: Read) -> Bag:
         case Generate():
             return _generated(node, inputs[0])
         case TopK():
-            envs = [_env(node.columns, r) for r in inputs[0].elements()]
+            envs: list[Env] = [_env(node.columns, r) for r in inputs[0].elements()]
             end = None if node.limit is None else node.offset + node.limit
             kept = ordered(envs, node.order)[node.offset : end]
             return Counter(tuple(e[c] for c in node.columns) for e in kept)
@@ -194,6 +194,7 @@ def _grouped(node: Aggregate, bag: Bag) -> Bag:
 
 def _windowed(node: Window, bag: Bag) -> Bag:
     partitions: dict[Row, list[Env]] = {}
+    env: Env
     for row in bag.elements():
         env = _env(node.input.columns, row)
         partitions.setdefault(tuple(normal(env[k]) for k in node.partition), []).append(env)
@@ -248,7 +249,7 @@ def _compare(a: Env, b: Env, order: list[exp.Expr]) -> int:
 
 
 def _sign(x: Any, y: Any) -> int:
-    return (x > y) - (x < y)
+    return bool(x > y) - bool(x < y)
 
 
 def window(call: exp.Window, partition: list[Env]) -> list[tuple[Env, Any]]:

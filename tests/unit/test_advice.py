@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,9 +49,9 @@ def test_rare_small_updates_that_queries_follow_at_once_are_for_eager() -> None:
         ({"seconds": 8.0}, "maintenance takes long"),
     ],
 )
-def test_each_reason_alone_is_for_lazy(change: dict[str, float], why: str) -> None:
+def test_each_reason_alone_is_for_lazy(change: dict[str, Any], why: str) -> None:
     for eager in (False, True):
-        advice = advise(replace(RARE, **change), eager)  # type: ignore[arg-type]
+        advice = advise(replace(RARE, **change), eager)
         assert advice.mode == "lazy"
         assert why in advice.reason
 
@@ -65,9 +66,9 @@ def test_each_reason_alone_is_for_lazy(change: dict[str, float], why: str) -> No
         ({"hours": 0.2}, "0.25 hours of use are needed"),
     ],
 )
-def test_where_little_is_known_nothing_is_changed(change: dict[str, float], why: str) -> None:
+def test_where_little_is_known_nothing_is_changed(change: dict[str, Any], why: str) -> None:
     for eager, mode in ((False, "lazy"), (True, "eager")):
-        advice = advise(replace(RARE, **change), eager)  # type: ignore[arg-type]
+        advice = advise(replace(RARE, **change), eager)
         assert (advice.mode, f"not enough is known ({why})") == (mode, advice.reason)
 
 

@@ -26,13 +26,14 @@ from freshview.bench.peers import (
     raced,
 )
 from freshview.bench.peers_pathway import INTERPRETER, Pathway, pathway
-from freshview.bench.peers_postgres import as_csv, column_type, postgres, server_tools
+from freshview.bench.peers_postgres import as_csv, column_type, postgres
 from freshview.bench.peers_systems import Duck
+from freshview.bench.postgres_server import server_tools
 from freshview.bench.report import comparison
 from freshview.errors import QueryFailed
 
 _SCALE = 0.001
-_ROW = ("FRANCE", "BUILDING", 3, Decimal("1.50"), Decimal("2"))
+_ROW: tuple[object, ...] = ("FRANCE", "BUILDING", 3, Decimal("1.50"), Decimal("2"))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from freshview.algebra.nodes import Project, Scan, Table, Union, column
+from freshview.algebra.nodes import Node, Project, Scan, Table, Union, column
 from freshview.refresh.cost import Pace, estimate
 
 _SCAN = Scan(Table("t"), (("a", "a1"),))
@@ -23,9 +23,9 @@ def test_a_part_counts_once_per_use() -> None:
 def test_more_rows_and_more_operators_cost_more() -> None:
     few, many = estimate(Scan(Table("u"), (("a", "a1"),)), _rows), estimate(_SCAN, _rows)
     assert few.seconds < many.seconds
-    deep = _SCAN
+    deep: Node = _SCAN
     for i in range(20):
-        deep = Project(deep, ((f"c{i}", column(deep.columns[0])),))  # type: ignore[assignment]
+        deep = Project(deep, ((f"c{i}", column(deep.columns[0])),))
     assert estimate(deep, _rows).seconds > many.seconds
 
 
@@ -33,7 +33,7 @@ def test_a_shared_part_of_a_large_plan_is_a_stage_that_is_paid_once() -> None:
     """A plan that would grow with every level is estimated as it runs: in stages."""
     node = Project(Scan(Table("u"), (("a", "a1"),), "delta"), (("c0", column("a1")),))
     for i in range(1, 12):
-        node = Project(Union((node, node), (f"c{i}",)), ((f"d{i}", column(f"c{i}")),))  # type: ignore[assignment]
+        node = Project(Union((node, node), (f"c{i}",)), ((f"d{i}", column(f"c{i}")),))
     assert estimate(node, _rows).operators < 500
 
 

@@ -40,7 +40,7 @@ from tests.unit.oracle import Bag, TooManyRows, evaluate, plus, signed
 from tests.unit.view_grammar import SCHEMAS, Change, State, states, views
 
 from freshview import Warehouse
-from freshview.algebra.nodes import Aggregate, Node, Stored
+from freshview.algebra.nodes import Aggregate, Join, Node, SetOperation, Stored, Window
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.definition.analysis import analyse
 from freshview.definition.determinism import refuse_indeterminate
@@ -262,8 +262,8 @@ def test_law_12_ties_are_broken_or_refused() -> None:
     text = "SELECT a, ROW_NUMBER() OVER (PARTITION BY a ORDER BY b) AS n FROM r"
     definition = analyse(text, {}, R_S, ("a", "n"), "auto", _typed("int"))
     assert definition.lowered is not None
-    window = next(n for n in bottom_up(definition.lowered.node) if type(n).__name__ == "Window")
-    order = window.items[0][1].args["order"].expressions  # type: ignore[attr-defined]
+    window = next(n for n in bottom_up(definition.lowered.node) if isinstance(n, Window))
+    order = window.items[0][1].args["order"].expressions
     assert [o.this.name for o in order[1:]] == list(window.inputs[0].columns)
     for call in ("first(b)", "collect_list(b)", "any_value(b)", "listagg(b)"):
         with pytest.raises(NotMaintainable, match="not determined"):
@@ -386,7 +386,7 @@ _reached: Counter[str] = Counter()
 def _count_kinds(text: str) -> None:
     for node in bottom_up(lower(text, SCHEMAS).node):
         kind = type(node).__name__
-        _reached[f"{node.kind} {kind}" if kind in ("Join", "SetOperation") else kind] += 1  # type: ignore[attr-defined]
+        _reached[f"{node.kind} {kind}" if isinstance(node, Join | SetOperation) else kind] += 1
 
 
 def test_the_grammar_reaches_every_operator() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -139,7 +139,7 @@ def test_statements_and_young_transactions_are_foreground_work() -> None:
 class Simulation:
     """Tables, views as sets of base tables, and what each has seen."""
 
-    views: dict[int, tuple[frozenset[str], tuple[int, ...]]]  # id → base tables, views that it reads
+    views: Mapping[int, tuple[frozenset[str], tuple[int, ...]]]  # id → base tables, views that it reads
     policy: str = "oldest"
     most_rows: int = 3
     now: int = HOUR
@@ -486,7 +486,7 @@ def test_when_told_to_stop_it_cancels_even_what_is_urgent_and_begins_nothing() -
 def test_a_query_needs_the_views_that_it_reads_and_all_below() -> None:
     def view(id_: int, *sources: int) -> Relation:
         entries = {f"s{i}": {"id": i, "columns": []} for i in sources}
-        return Relation(id_, f"v{id_}", "view", SCHEMA, 1, 1, 1, facts={"sources": json.dumps(entries)})
+        return Relation(id_, f"v{id_}", "view", 1, 1, SCHEMA, 1, facts={"sources": json.dumps(entries)})
 
     views = {4: view(4, 1), 5: view(5, 4, 2), 6: view(6, 5), 7: view(7, 4)}
     assert with_lower([6], views) == {6, 5, 4}

@@ -181,7 +181,7 @@ def test_what_an_irrelevant_delta_leaves_alone_for_each_rule() -> None:
 
 # -- each rule finds what it should ----------------------------------------------------------------
 
-_T = {
+_T: dict[str, Bag] = {
     "t": Counter([(1, 1, "x", None), (2, 2, "y", None)]),
     "u": Counter([(1, 5), (2, 6)]),
     "v": Counter([(1, 5, None)]),
@@ -189,7 +189,7 @@ _T = {
 
 
 def _after(**added: tuple[Any, ...]) -> Change:
-    new: dict[str, Bag] = {t: _T[t] + Counter([added[t]] if t in added else []) for t in _T}
+    new = {t: _T[t] + Counter([added[t]] if t in added else []) for t in _T}
     return Change(_T, new)
 
 
@@ -197,8 +197,8 @@ def _is(place: int, value: Any) -> exp.Expr:
     return exp.EQ(this=column(f"n{place}"), expression=literal(value))
 
 
-_NEW_T = {"t": (2, 9, "z", None)}
-_FOUND = {
+_NEW_T: dict[str, tuple[Any, ...]] = {"t": (2, 9, "z", None)}
+_FOUND: dict[str, tuple[str, exp.Expr, dict[str, tuple[Any, ...]]]] = {
     "a plain column": ("SELECT a, b FROM t", _is(0, 1), _NEW_T),
     "an expression": ("SELECT a + 1 AS x FROM t", _is(0, 2), _NEW_T),
     "a constant": ("SELECT 'one' AS k, a FROM t UNION ALL SELECT 'two', a FROM u", _is(0, "two"), _NEW_T),
@@ -277,7 +277,7 @@ def test_a_group_of_zeros_is_not_known_by_its_sign(monkeypatch: pytest.MonkeyPat
     """Law: −0.0 counts in the group 0.0, so what tells them apart may not be asked of the row."""
     monkeypatch.setitem(oracle._STRICT, exp.Hex, repr)
     condition = exp.EQ(this=exp.Hex(this=column("n0")), expression=exp.Hex(this=literal(Double("0.0"))))
-    old = {**_T, "t": Counter([(1, 1, "x", Double("0.0"))])}
+    old: dict[str, Bag] = {**_T, "t": Counter([(1, 1, "x", Double("0.0"))])}
     change = Change(old, {**_T, "t": old["t"] + Counter([(1, 1, "x", Double("-0.0"))])})
     grouped = view("SELECT x, COUNT(*) AS n FROM t GROUP BY x")
     assert kept(grouped, [condition], change.old) != kept(grouped, [condition], change.new)
@@ -289,7 +289,7 @@ def test_equal_doubles_of_two_sides_may_differ(monkeypatch: pytest.MonkeyPatch) 
     """Law: t.x = v.y says nothing about the sign of a zero."""
     monkeypatch.setitem(oracle._STRICT, exp.Hex, repr)
     condition = exp.EQ(this=exp.Hex(this=column("n0")), expression=exp.Hex(this=literal(Double("0.0"))))
-    old = {**_T, "t": Counter([(1, 1, "x", Double("0.0"))]), "v": Counter()}
+    old: dict[str, Bag] = {**_T, "t": Counter([(1, 1, "x", Double("0.0"))]), "v": Counter()}
     change = Change(old, {**old, "v": Counter([(1, 1, Double("-0.0"))])})
     joined = view("SELECT t.x FROM t JOIN v ON t.x = v.y")
     assert kept(joined, [condition], change.old) != kept(joined, [condition], change.new)

@@ -56,8 +56,8 @@ def test_defer_example_1_1() -> None:
         WHERE c.custId = s.custId AND s.quantity != 0 AND c.score = 'High'
     """
     ann, bob = (1, "Ann", "x", "High"), (2, "Bob", "y", "Low")
-    old = {"customer": [ann, bob], "sales": [(1, 10, 2, 5), (1, 10, 2, 5), (2, 11, 1, 5)]}
-    new = {
+    old: Data = {"customer": [ann, bob], "sales": [(1, 10, 2, 5), (1, 10, 2, 5), (2, 11, 1, 5)]}
+    new: Data = {
         "customer": [ann, (2, "Bob", "y", "High")],
         "sales": [(1, 10, 2, 5), (1, 10, 2, 5), (1, 10, 2, 5), (1, 12, 0, 5), (2, 11, 1, 5), (2, 13, 4, 5)],
     }
@@ -115,7 +115,9 @@ def test_the_state_bug_takes_a_lie_about_versions(text: str, right: Bag, wrong: 
     have to hand out the changed tables as the old ones. Then it is there, with other wrong numbers than the paper's,
     whose rule reads both tables in one state."""
     schemas = {"R": ("A", "B"), "S": ("B", "C"), "P": ("x",), "Q": ("x",)}
+    old: Data
     old = {"R": [("a1", "b1")], "S": [("b1", "c1"), ("b1", "c2"), ("b2", "c1")], "P": [("a",), ("b",)], "Q": [("c",)]}
+    new: Data
     new = {"R": [*old["R"], ("a1", "b2")], "S": [*old["S"], ("b2", "c2")], "P": [("a",)], "Q": [("b",), ("c",)]}
     change = Change(_state(old), _state(new), schemas=schemas)
     plan = derive(lower(text, schemas).node, change.changed)

@@ -58,11 +58,12 @@ def test_a_column_takes_the_literals_it_is_compared_with_and_their_neighbours() 
 
 def test_the_values_that_find_mistakes_are_met() -> None:
     schemas = {"t": schema("double", "string", "array<int>", "int", "map<string,int>")}
-    doubles, texts, arrays, numbers, maps = ([] for _ in range(5))  # type: ignore[var-annotated]
+    values: list[list[Any]] = [[] for _ in range(5)]
     for seed in range(30):
         rows = world(schemas, words_of("SELECT 1"), type(EXTREME)("x", seed, extremes=True))["t"]
-        for found, place in zip((doubles, texts, arrays, numbers, maps), range(5), strict=True):
+        for place, found in enumerate(values):
             found += rows.column(place).to_pylist()
+    doubles, texts, arrays, numbers, maps = values
     assert any(v is not None and math.copysign(1, v) < 0 and v == 0 for v in doubles)
     assert any(v is not None and math.isnan(v) for v in doubles)
     assert {None, "", "a", "A", "a "} <= set(texts)

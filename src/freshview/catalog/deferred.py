@@ -17,10 +17,11 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
+from freshview.catalog.frontiers import MAINTAIN, Job, changes_after, record
 from freshview.catalog.reader import readable_csn
-from freshview.catalog.records import Deferral, Relation, RelationState, Segment
-from freshview.catalog.views import MAINTAIN, READERS, Job, ViewCatalog, changes_after
-from freshview.catalog.writer import _segment_values, checkpoint_lease
+from freshview.catalog.records import Deferral, Relation, RelationState, Segment, segment_values
+from freshview.catalog.views import READERS, ViewCatalog
+from freshview.catalog.writer import checkpoint_lease
 from freshview.errors import InvalidStatement
 
 APPLIED = "refresh"  # jobs that moved what is shown
@@ -82,7 +83,7 @@ class DeferredCatalog:
             after = self._deferral(c, view).shown
             _, rows = _counted(c, view, before, after)
             job = Job(view.id, before, after, "shown", 0, 0, rows, time.monotonic() - begun, None, view.name)
-            self.views._record(c, job, APPLIED)
+            record(c, self.views.catalog.database.now(c), job, APPLIED)
             return job
 
     def propagated(self, view_id: int, at: int) -> None:
@@ -137,7 +138,7 @@ class DeferredCatalog:
             s, j = t.segments.c, t.jobs.c
             c.execute(t.segments.delete().where(s.relation_id == view.id, s.csn > floor, s.csn <= end))
             for seq, segment in enumerate(new, old[-1].seq + 1):  # another number: readers remember segments by theirs
-                c.execute(t.segments.insert().values(**_segment_values(segment, end, seq)))
+                c.execute(t.segments.insert().values(**segment_values(segment, end, seq)))
             gone = sa.and_(j.relation_id == view.id, j.kind == MAINTAIN, j.to_csn > floor, j.to_csn <= end)
             c.execute(t.jobs.update().where(gone).values(kind=COMPOSED))
             if leases:

@@ -225,3 +225,22 @@ class Lease:
     id: str
     relation_id: int
     path: str
+
+
+def segment_values(segment: Segment, csn: int, seq: int) -> dict[str, object]:
+    """A segment as a row of the catalog."""
+    first, last = segment.versions or (None, None)
+    return {
+        "relation_id": segment.relation_id,
+        "csn": csn,
+        "seq": seq,
+        "rows": segment.rows,
+        "bytes": segment.size,
+        "schema_version": segment.schema_version,
+        "stmtsn": segment.stmtsn,
+        "action": segment.action,
+        "payload": segment.payload,
+        "files": files_to_json(segment.files),
+        "first_version": first,
+        "last_version": last,
+    }

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 
 from freshview.catalog import tables as t
 from freshview.catalog.deferred import COMPOSED, deferrals
+from freshview.catalog.frontiers import CHANGES, MAINTAIN
 from freshview.catalog.reader import readable_csn
 from freshview.catalog.records import Backlog, Deferral, Relation
-from freshview.catalog.views import CHANGES, MAINTAIN, Use, ViewCatalog, _beyond_frontiers, source_ids
+from freshview.catalog.views import Use, ViewCatalog, _beyond_frontiers, source_ids
 from freshview.catalog.writer import Catalog
 from freshview.display import counted
 

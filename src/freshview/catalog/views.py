@@ -8,90 +8,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from graphlib import TopologicalSorter
 from typing import Any
 
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
+from freshview.catalog.frontiers import (
+    CHANGES,
+    MAINTAIN,
+    REFRESH,
+    RESETS,
+    Job,
+    ViewStep,
+    changed,
+    frontier_of,
+    move,
+    record,
+)
 from freshview.catalog.reader import readable_csn
-from freshview.catalog.records import Backlog, Frontier, Relation, RelationState, Segment, Task
-from freshview.catalog.writer import AtCommit, Catalog, _segment_values
+from freshview.catalog.records import Backlog, Frontier, Relation, RelationState, Segment, Task, segment_values
+from freshview.catalog.writer import Catalog
 from freshview.errors import NotFound, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name
 
-_REFRESH = "refresh"  # commits that tell views above that a view was computed anew, and had been wrong
-_RESETS = ("reset", _REFRESH)  # changes to which no delta leads
-CHANGES = ("data", *_RESETS)  # commits that a view has to follow; others change no rows
 READERS = ("transaction", "query")  # snapshots that may still ask for a view
-MAINTAIN = "maintain"  # jobs that took a view from one version to the next
 _RECENT = 0.3  # how much the newest gap between uses counts
-
-
-@dataclass(frozen=True)
-class Job:
-    """A finished maintenance job, as the history shows it: a view went from one CSN to another, many tasks at once.
-
-    >>> job = freshview.Job(1, 2, 7, "incremental", tasks=5, delta_rows=9, view_rows=3, seconds=0.5, view="totals")
-    >>> job.view, job.to_csn, job.tasks, job.error
-    ('totals', 7, 5, None)
-    """
-
-    view_id: int
-    from_csn: int  # what the view showed before
-    to_csn: int  # and after
-    strategy: str
-    tasks: int  # transactions that the view had not seen
-    delta_rows: int  # of the sources, after condensing
-    view_rows: int  # applied to the view
-    seconds: float
-    error: str | None = None
-    view: str = ""
-    rows_in: int = 0  # in the segments of all tasks
-    condensed: int = 0  # of those, what never reached a join
-    phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
-    condense: Mapping[str, Sequence[int]] = field(default_factory=dict)  # per delta: rows read, rows left
-
-
-@dataclass(frozen=True)
-class ViewStep:
-    """The way of a view from one version to the next, computed by a job."""
-
-    view: Relation
-    start: Frontier
-    end: int
-    segments: tuple[Segment, ...]
-    leases: tuple[str, ...]
-    job: Job  # as the history shows it
-    anew: bool = False  # all rows were computed, whatever the view had seen
 
 
 class _Moved(Exception):
     """A view is no longer where a job began."""
-
-
-@dataclass(frozen=True)
-class ViewChange:
-    """The change of a view's stored rows that a transaction makes with its commit."""
-
-    view: Relation
-    base: int  # the CSN on top of which the transaction's statements were taken
-    start: Frontier  # where the view was
-    stored: int  # the CSN whose stored rows it changes
-    segments: tuple[Segment, ...]
-    leases: tuple[str, ...]
-    stmtsn: int  # 0: all statements are in it; else those up to this one, and a partial task remains
-    needs: tuple[int, ...]  # ids of views below whose changes have to be kept for this one to hold
-    job: Job  # as the history shows it
-
-
-class Outdated(Exception):
-    """Eager views have no change for this commit, or others have changed what theirs was computed from."""
-
-    def __init__(self, view_ids: Collection[int]) -> None:
-        super().__init__(f"views {sorted(view_ids)}")
-        self.view_ids = frozenset(view_ids)
 
 
 @dataclass(frozen=True)
@@ -146,7 +93,7 @@ class ViewCatalog:
             if inputs:
                 c.execute(t.inputs.insert(), [{"view_id": view_id, "relation_id": i} for i in sorted(inputs)])
             for seq, segment in enumerate(segments):
-                c.execute(t.segments.insert().values(**_segment_values(segment, csn, seq)))
+                c.execute(t.segments.insert().values(**segment_values(segment, csn, seq)))
             if leases:
                 c.execute(t.leases.delete().where(t.leases.c.id.in_(list(leases))))
             return view, created
@@ -164,14 +111,7 @@ class ViewCatalog:
     def position(self, view: Relation) -> Frontier:
         """What a view has seen, to the statement."""
         with self.catalog.database.read() as c:
-            return self._frontier(c, view)
-
-    def _frontier(self, c: sa.Connection, view: Relation) -> Frontier:
-        f = t.frontiers.c
-        row = c.execute(sa.select(f.csn, f.stmtsn).where(f.view_id == view.id)).one_or_none()
-        if row is None:
-            raise NotFound(f"view {view.name}", "it was dropped meanwhile", "See SHOW MATERIALIZED VIEWS.")
-        return Frontier(row.csn, row.stmtsn)
+            return frontier_of(c, view)
 
     def stored(self, view: Relation, csn: int) -> RelationState:
         """What is stored at a CSN; the first rows are older than the commit that created the view."""
@@ -197,7 +137,7 @@ class ViewCatalog:
     def pending(self, view: Relation, upto: int) -> tuple[Frontier, list[Task]]:
         """A view's frontier and its tasks up to a CSN, in commit order."""
         with self.catalog.database.read() as c:
-            return self._frontier(c, view), self._tasks(c, t.inputs.c.view_id == view.id, t.commits.c.csn <= upto)
+            return frontier_of(c, view), self._tasks(c, t.inputs.c.view_id == view.id, t.commits.c.csn <= upto)
 
     def tasks(self) -> list[Task]:
         """All tasks of all views, in commit order."""
@@ -214,7 +154,7 @@ class ViewCatalog:
         return [
             Task(
                 view_id, rows[0].txsn, csn, rows[0].stmtsn, rows[0].committed_at, tuple(r.relation_id for r in rows),
-                sum(r.rows for r in rows), any(r.kind in _RESETS for r in rows),
+                sum(r.rows for r in rows), any(r.kind in RESETS for r in rows),
             )
             for (csn, view_id), rows in found.items()
         ]  # fmt: skip
@@ -269,9 +209,9 @@ class ViewCatalog:
         """
         with self.catalog.database.read() as c:
             before, after = self._versions(c, view, csn)
-            if before is not None and not self._changed(c, view, before, csn):
+            if before is not None and not changed(c, view, before, csn):
                 return csn
-            return after if after is not None and not self._changed(c, view, csn, after) else None
+            return after if after is not None and not changed(c, view, csn, after) else None
 
     def next_version(self, view: Relation, csn: int) -> int | None:
         """The first version of a view at or after a CSN; None if its frontier lies before."""
@@ -280,7 +220,7 @@ class ViewCatalog:
 
     def _versions(self, c: sa.Connection, view: Relation, csn: int) -> tuple[int | None, int | None]:
         """The nearest versions at or before a CSN, and at or after it."""
-        frontier = self._frontier(c, view).readable
+        frontier = frontier_of(c, view).readable
         if frontier <= csn:
             return frontier, frontier if frontier == csn else None
         j = t.jobs.c
@@ -290,11 +230,6 @@ class ViewCatalog:
         before = c.execute(sa.select(sa.func.max(version)).where(version <= csn)).scalar()
         after = c.execute(sa.select(sa.func.min(version)).where(version >= csn)).scalar()
         return before, frontier if after is None else min(after, frontier)
-
-    def _changed(self, c: sa.Connection, view: Relation, after: int, upto: int) -> bool:
-        """Did a commit with after < csn ≤ upto change what the view reads?"""
-        csn = t.commits.c.csn
-        return c.execute(changes_after(view, after, csn).where(csn <= upto).limit(1)).first() is not None
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -317,78 +252,11 @@ class ViewCatalog:
 
     def _apply(self, c: sa.Connection, step: ViewStep) -> None:
         self.catalog._check_leases(c, step.leases)
-        if not self._move(c, step.view, step.start, Frontier(step.end), step.segments, step.leases):
+        if not move(c, step.view, step.start, Frontier(step.end), step.segments, step.leases):
             raise _Moved
-        self._record(c, step.job)
+        record(c, self.catalog.database.now(c), step.job)
         if step.anew and step.segments:
-            self.catalog._ddl_commit(c, step.view.id, _REFRESH)
-
-    def _move(
-        self,
-        c: sa.Connection,
-        view: Relation,
-        start: Frontier,
-        end: Frontier,
-        segments: Sequence[Segment],
-        leases: Sequence[str],
-    ) -> bool:
-        """Compare-and-set of a frontier, with the rows that belong to it."""
-        f, s = t.frontiers.c, t.segments.c
-        expected = sa.and_(f.view_id == view.id, f.epoch == view.epoch, f.csn == start.csn, f.stmtsn == start.stmtsn)
-        moved = c.execute(t.frontiers.update().where(expected).values(csn=end.csn, stmtsn=end.stmtsn))
-        if moved.rowcount != 1:
-            return False
-        there = sa.select(sa.func.count()).where(s.relation_id == view.id, s.csn == end.csn)
-        first = c.execute(there).scalar_one() if segments else 0  # a commit that was seen in part has rows already
-        for seq, segment in enumerate(segments, first):
-            c.execute(t.segments.insert().values(**_segment_values(segment, end.csn, seq)))
-        if leases:
-            c.execute(t.leases.delete().where(t.leases.c.id.in_(list(leases))))
-        return True
-
-    # -- inside a commit -----------------------------------------------------------------------------
-
-    def eager_over(self, c: sa.Connection, relation_ids: Sequence[int]) -> set[int]:
-        """Ids of the eager views that read one of these tables, directly or through other views."""
-        return set(c.execute(_EAGER_OVER, {"touched": list(relation_ids)}).scalars())
-
-    def at_commit(self, changes: Sequence[ViewChange], relation_ids: Sequence[int], kept: list[ViewChange]) -> AtCommit:
-        """What a commit to these tables does for views; `kept` gets the changes that were shown with it.
-
-        Law: an eager view is as of the commit, or the commit does not happen (`Outdated`). Others' changes are kept
-        if nobody else has touched what the view reads since they were computed.
-        """
-
-        def also(c: sa.Connection, csn: int) -> None:
-            kept.clear()
-            eager = self.eager_over(c, relation_ids)
-            if missing := eager - {change.view.id for change in changes if not change.stmtsn}:
-                raise Outdated(missing)
-            for change in changes:
-                below = all(any(k.view.id == i and not k.stmtsn for k in kept) for i in change.needs)
-                if below and self._show(c, change, csn):
-                    kept.append(change)
-                elif change.view.id in eager:
-                    raise Outdated({change.view.id})
-
-        return also
-
-    def _show(self, c: sa.Connection, change: ViewChange, csn: int) -> bool:
-        """Law: neither what the view reads nor its rows have changed since. Its frontier may have moved on, idle."""
-        now = self._frontier(c, change.view)
-        since = min(change.base, change.start.csn)
-        if change.start.stmtsn or now.stmtsn or self._changed(c, change.view, since, csn - 1):
-            return False
-        s = t.segments.c
-        newer = sa.select(s.csn).where(s.relation_id == change.view.id, s.csn > change.stored, s.csn <= now.csn)
-        if c.execute(newer.limit(1)).first() is not None:
-            return False
-        end = Frontier(csn, change.stmtsn)
-        if not self._move(c, change.view, now, end, change.segments, change.leases):
-            return False
-        if not change.stmtsn:
-            self._record(c, replace(change.job, to_csn=csn))
-        return True
+            self.catalog._ddl_commit(c, step.view.id, REFRESH)
 
     def set_eager(self, view: Relation, eager: bool) -> None:
         """Whether commits maintain a view from now on."""
@@ -416,24 +284,7 @@ class ViewCatalog:
     def record(self, job: Job) -> None:
         """Keep a failed job in the history."""
         with self.catalog.database.write() as c:
-            self._record(c, job)
-
-    def _record(self, c: sa.Connection, job: Job, kind: str = MAINTAIN) -> None:
-        now = self.catalog.database.now(c)
-        elsewhere = ("view_id", "from_csn", "to_csn", "error", "view")
-        report = {k: v for k, v in asdict(job).items() if k not in elsewhere}
-        c.execute(
-            t.jobs.insert().values(
-                relation_id=job.view_id,
-                kind=kind,
-                from_csn=job.from_csn,
-                to_csn=job.to_csn,
-                started_at=now - int(job.seconds * 1e6),
-                finished_at=now,
-                report=json.dumps(report),
-                error=job.error,
-            )
-        )
+            record(c, self.catalog.database.now(c), job)
 
     def history(self, view: Relation | None = None) -> list[Job]:
         """Past jobs, oldest first."""
@@ -562,16 +413,6 @@ def lower_first(relations: Iterable[Relation]) -> list[Relation]:
     return [known[id_] for id_ in TopologicalSorter(reads).static_order()]
 
 
-def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
-    """Commits after a CSN that changed what the view reads."""
-    r, i = t.commits.c, t.inputs.c
-    return (
-        sa.select(*columns)
-        .join_from(t.inputs, t.commits, r.relation_id == i.relation_id)
-        .where(i.view_id == view.id, r.csn > csn, r.kind.in_(CHANGES))
-    )
-
-
 def _beyond_frontiers(*columns: Any) -> sa.Select[Any]:
     """THE definition of what is pending: commits beyond a view's frontier to what the view reads."""
     r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
@@ -582,15 +423,6 @@ def _beyond_frontiers(*columns: Any) -> sa.Select[Any]:
         .join(t.commits, r.relation_id == i.relation_id)
         .where(sa.or_(r.csn > f.csn, partial), r.kind.in_(CHANGES))
     )
-
-
-# Built once: every commit asks.
-_EAGER_OVER = (
-    sa.select(t.frontiers.c.view_id)
-    .distinct()
-    .join_from(t.inputs, t.frontiers, t.frontiers.c.view_id == t.inputs.c.view_id)
-    .where(t.inputs.c.relation_id.in_(sa.bindparam("touched", expanding=True)), t.frontiers.c.eager == 1)
-)
 
 
 def used_again(old: Use, count: int, last_at: int) -> Use:

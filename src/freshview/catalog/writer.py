@@ -14,8 +14,9 @@ from sqlalchemy.engine import Connection
 
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
+from freshview.catalog.frontiers import ViewChange, show_with_commit
 from freshview.catalog.reader import CatalogReader, readable_csn
-from freshview.catalog.records import Lease, Main, Pin, Relation, Segment, files_to_json
+from freshview.catalog.records import Lease, Main, Pin, Relation, Segment, segment_values
 from freshview.errors import AlreadyExists, NotFound, SnapshotExpired, StorageUnavailable, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name, fold, refuse_weight
 
@@ -33,10 +34,18 @@ class CommitRequest:
     leases: tuple[str, ...] = ()
     checked_to: int = 0  # conflicts have been looked for up to this CSN
     created: frozenset[int] = frozenset()  # ids of relations that appear with this commit
+    views: tuple[ViewChange, ...] = ()  # changes of views that are shown with it, lower ones first
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What became of a request: its CSN, and the changes of views that were shown with it."""
+
+    csn: int
+    views: tuple[ViewChange, ...] = ()
 
 
 ConflictCheck = Callable[[Sequence[Segment]], None]
-AtCommit = Callable[[Connection, int], None]  # in the commit's own transaction, with the CSN that it got
 
 
 class Catalog(CatalogReader):
@@ -121,11 +130,8 @@ class Catalog(CatalogReader):
 
     # -- commits -------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, conflicts: ConflictCheck, also: AtCommit | None = None) -> int:
-        """Make a transaction visible; the CSN it got. First committer wins (DESIGN §2).
-
-        `also` is done in the same transaction, last: all of it happens, or nothing.
-        """
+    def commit(self, request: CommitRequest, conflicts: ConflictCheck) -> Committed:
+        """Make a transaction visible. First committer wins (DESIGN §2)."""
         with self.database.write() as c:
             clock = self.database.lock_clock(c)
             self._check_pin(c, request.pin)
@@ -143,7 +149,7 @@ class Catalog(CatalogReader):
             values = []
             for segment in request.segments:
                 rows[segment.relation_id] += segment.rows
-                values.append(_segment_values(segment, csn, counter[segment.relation_id]))
+                values.append(segment_values(segment, csn, counter[segment.relation_id]))
                 counter[segment.relation_id] += 1
             c.execute(
                 t.commits.insert(),
@@ -164,9 +170,7 @@ class Catalog(CatalogReader):
             if request.leases:
                 c.execute(t.leases.delete().where(t.leases.c.id.in_(request.leases)))
             c.execute(t.snapshots.delete().where(t.snapshots.c.id == request.pin.id))
-            if also is not None:
-                also(c, csn)
-            return csn
+            return Committed(csn, show_with_commit(c, csn, now, list(rows), request.views))
 
     def _next(self, c: Connection, csn: int, committed_at: int) -> tuple[int, int]:
         """The next CSN and its time; times strictly increase with CSNs."""
@@ -383,7 +387,7 @@ class Catalog(CatalogReader):
                 reference = Segment(
                     relation.id, csn, 0, rows, 0, version, versions=(seen.delta_version, new.delta_version)
                 )
-                c.execute(t.segments.insert().values(**_segment_values(reference, csn, 0)))
+                c.execute(t.segments.insert().values(**segment_values(reference, csn, 0)))
             main = Main(csn, new.delta_version, version, new.rows, new.size, new.fingerprint)
             c.execute(t.mains.insert().values(**_main_values(relation.id, csn, main, now)))
             return csn
@@ -449,24 +453,6 @@ class Catalog(CatalogReader):
 def checkpoint_lease(relation_id: int) -> str:
     """The name of the lease under which a relation's segments are folded into main."""
     return f"checkpoint-{relation_id}"
-
-
-def _segment_values(segment: Segment, csn: int, seq: int) -> dict[str, object]:
-    first, last = segment.versions or (None, None)
-    return {
-        "relation_id": segment.relation_id,
-        "csn": csn,
-        "seq": seq,
-        "rows": segment.rows,
-        "bytes": segment.size,
-        "schema_version": segment.schema_version,
-        "stmtsn": segment.stmtsn,
-        "action": segment.action,
-        "payload": segment.payload,
-        "files": files_to_json(segment.files),
-        "first_version": first,
-        "last_version": last,
-    }
 
 
 def _main_values(relation_id: int, csn: int, main: Main, created_at: int) -> dict[str, object]:

@@ -14,7 +14,7 @@ from freshview.cli.place import Command, JsonOption, Place, command
 from freshview.display import table_of_jobs
 
 if TYPE_CHECKING:
-    from freshview.catalog.views import Job
+    from freshview.catalog.frontiers import Job
     from freshview.warehouse.overview import TaskStatus, ViewStatus
     from freshview.warehouse.status import Status
 

@@ -18,7 +18,7 @@ from freshview.interruption import is_asked_to_stop
 from freshview.relation.names import backticked
 
 if TYPE_CHECKING:
-    from freshview.catalog.views import Job
+    from freshview.catalog.frontiers import Job
     from freshview.events import Events
     from freshview.warehouse.checks import CheckReport
     from freshview.warehouse.warehouse import Warehouse

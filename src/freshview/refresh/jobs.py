@@ -19,8 +19,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from freshview.catalog.frontiers import Job, ViewStep
 from freshview.catalog.records import Frontier, Lease, Relation, RelationState, Segment
-from freshview.catalog.views import JOB_PATH, Job, ViewCatalog, ViewStep
+from freshview.catalog.views import JOB_PATH, ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
     Cancelled,

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 
+from freshview.catalog.frontiers import ViewChange
 from freshview.catalog.records import DataFile, Lease, Relation, RelationState, Segment
-from freshview.catalog.writer import AtCommit, Catalog, CommitRequest
+from freshview.catalog.writer import Catalog, CommitRequest, Committed
 from freshview.errors import CatalogUnavailable, InvalidStatement, TransactionClosed
 from freshview.events import Events
 from freshview.relation.delta import (
@@ -52,8 +54,8 @@ class Outcome:
 class Company(Protocol):
     """What goes with a transaction's commit: views that it maintains, or whose rows it keeps."""
 
-    def commit(self, attempt: Callable[[AtCommit], int]) -> int:
-        """Make the attempt, with what goes along with it, as often as it takes; the CSN."""
+    def commit(self, attempt: Callable[[tuple[ViewChange, ...]], Committed]) -> int:
+        """Make the attempt, with the changes of views that go along with it, as often as it takes; the CSN."""
         ...
 
     def end(self) -> None:
@@ -262,11 +264,12 @@ class Transaction:
         """The catalog commit. If its answer got lost on the way, ask whether it happened."""
         reader, relations, own = self._storage.reader, request.relations, request.segments
 
-        def attempt(also: AtCommit | None = None) -> int:
-            return self._catalog.commit(request, lambda others: check_conflicts(reader, relations, own, others), also)
+        def attempt(views: tuple[ViewChange, ...] = ()) -> Committed:
+            check = partial(check_conflicts, reader, relations, own)
+            return self._catalog.commit(replace(request, views=views), check)
 
         try:
-            return attempt() if self.company is None else self.company.commit(attempt)
+            return attempt().csn if self.company is None else self.company.commit(attempt)
         except CatalogUnavailable:
             done = self._catalog.committed(self.txsn, [r.id for r in relations])
             if done is None:

@@ -21,9 +21,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from freshview.catalog.frontiers import Job, Outdated, ViewChange
 from freshview.catalog.records import Frontier, Relation, RelationState, Segment
-from freshview.catalog.views import Job, Outdated, ViewCatalog, ViewChange
-from freshview.catalog.writer import AtCommit
+from freshview.catalog.views import ViewCatalog
+from freshview.catalog.writer import Committed
 from freshview.errors import FreshviewError, ViewUnusable, WriteConflict
 from freshview.refresh.execute import Work
 from freshview.refresh.jobs import condensed, give_up, is_transient, store
@@ -96,7 +97,7 @@ class Inside:
         self.seen: dict[int, int] = {}  # what deferred views showed when they were first asked: view id → CSN
         self._overlays: dict[int, Overlay] = {}
         self._offered: list[ViewChange] = []  # with files that are ours until a commit takes them
-        self._kept: list[ViewChange] = []
+        self._kept: tuple[ViewChange, ...] = ()  # that a commit has shown
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -148,13 +149,15 @@ class Inside:
 
     # -- committing --------------------------------------------------------------------------------
 
-    def commit(self, attempt: Callable[[AtCommit], int]) -> int:
+    def commit(self, attempt: Callable[[tuple[ViewChange, ...]], Committed]) -> int:
         """Commit with the overlays that can be kept, and those that eager views need."""
         eager: set[int] = set()
         with ExitStack() as turn:
             for _ in range(_ATTEMPTS):
                 try:
-                    return attempt(self._views.at_commit(self._changes(eager), self._written, self._kept))
+                    done = attempt(self._changes(eager))
+                    self._kept = done.views
+                    return done.csn
                 except Outdated as outdated:
                     if not eager:
                         turn.enter_context(self._turn)
@@ -167,11 +170,7 @@ class Inside:
             "Run the transaction again, or make the view lazy.",
         )
 
-    @property
-    def _written(self) -> list[int]:
-        return sorted(self._transaction.written)
-
-    def _changes(self, eager: set[int]) -> list[ViewChange]:
+    def _changes(self, eager: set[int]) -> tuple[ViewChange, ...]:
         """What the commit should show, lower views first."""
         for view in self._views.by_id(eager):
             self._make(view)
@@ -180,7 +179,7 @@ class Inside:
             overlay = self._overlays[view.id]
             if change := self._change(overlay, required=overlay.view.id in eager):
                 self._offered.append(change)
-        return self._offered
+        return tuple(self._offered)
 
     def _make(self, view: Relation) -> None:
         """The overlay of an eager view on top of the newest commit."""

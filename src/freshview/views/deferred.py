@@ -16,8 +16,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from freshview.catalog.deferred import DeferredCatalog
+from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Deferral, Relation, Segment
-from freshview.catalog.views import Job, ViewCatalog
+from freshview.catalog.views import ViewCatalog
 from freshview.definition.properties import BASE_LOG, is_deferred, policy_of
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events

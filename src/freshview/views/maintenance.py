@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation
-from freshview.catalog.views import Job, ViewCatalog
+from freshview.catalog.views import ViewCatalog
 from freshview.definition.known import Definitions
 from freshview.definition.properties import is_deferred
 from freshview.definition.verdict import FACT, RECOMPUTED, Verdict

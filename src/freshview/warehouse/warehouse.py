@@ -9,8 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation
-from freshview.catalog.views import Job, lower_first
+from freshview.catalog.views import lower_first
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
 from freshview.definition.properties import is_deferred

@@ -1,0 +1,195 @@
+"""Frontiers inside a database transaction that the caller holds: what views have seen, and how that moves.
+
+A view's frontier is the truth about what it has seen. A maintenance commit is a compare-and-set on
+(view, epoch, frontier): it writes the view's segment and the new frontier, or nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from freshview.catalog import tables as t
+from freshview.catalog.records import Frontier, Relation, Segment, segment_values
+from freshview.errors import NotFound
+
+REFRESH = "refresh"  # commits that tell views above that a view was computed anew, and had been wrong
+RESETS = ("reset", REFRESH)  # changes to which no delta leads
+CHANGES = ("data", *RESETS)  # commits that a view has to follow; others change no rows
+MAINTAIN = "maintain"  # jobs that took a view from one version to the next
+
+
+@dataclass(frozen=True)
+class Job:
+    """A finished maintenance job, as the history shows it: a view went from one CSN to another, many tasks at once.
+
+    >>> job = freshview.Job(1, 2, 7, "incremental", tasks=5, delta_rows=9, view_rows=3, seconds=0.5, view="totals")
+    >>> job.view, job.to_csn, job.tasks, job.error
+    ('totals', 7, 5, None)
+    """
+
+    view_id: int
+    from_csn: int  # what the view showed before
+    to_csn: int  # and after
+    strategy: str
+    tasks: int  # transactions that the view had not seen
+    delta_rows: int  # of the sources, after condensing
+    view_rows: int  # applied to the view
+    seconds: float
+    error: str | None = None
+    view: str = ""
+    rows_in: int = 0  # in the segments of all tasks
+    condensed: int = 0  # of those, what never reached a join
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
+    condense: Mapping[str, Sequence[int]] = field(default_factory=dict)  # per delta: rows read, rows left
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """The way of a view from one version to the next, computed by a job."""
+
+    view: Relation
+    start: Frontier
+    end: int
+    segments: tuple[Segment, ...]
+    leases: tuple[str, ...]
+    job: Job  # as the history shows it
+    anew: bool = False  # all rows were computed, whatever the view had seen
+
+
+@dataclass(frozen=True)
+class ViewChange:
+    """The change of a view's stored rows that a transaction makes with its commit."""
+
+    view: Relation
+    base: int  # the CSN on top of which the transaction's statements were taken
+    start: Frontier  # where the view was
+    stored: int  # the CSN whose stored rows it changes
+    segments: tuple[Segment, ...]
+    leases: tuple[str, ...]
+    stmtsn: int  # 0: all statements are in it; else those up to this one, and a partial task remains
+    needs: tuple[int, ...]  # ids of views below whose changes have to be kept for this one to hold
+    job: Job  # as the history shows it
+
+
+class Outdated(Exception):
+    """Eager views have no change for this commit, or others have changed what theirs was computed from."""
+
+    def __init__(self, view_ids: Collection[int]) -> None:
+        super().__init__(f"views {sorted(view_ids)}")
+        self.view_ids = frozenset(view_ids)
+
+
+def frontier_of(c: sa.Connection, view: Relation) -> Frontier:
+    """What a view has seen, to the statement."""
+    f = t.frontiers.c
+    row = c.execute(sa.select(f.csn, f.stmtsn).where(f.view_id == view.id)).one_or_none()
+    if row is None:
+        raise NotFound(f"view {view.name}", "it was dropped meanwhile", "See SHOW MATERIALIZED VIEWS.")
+    return Frontier(row.csn, row.stmtsn)
+
+
+def changed(c: sa.Connection, view: Relation, after: int, upto: int) -> bool:
+    """Did a commit with after < csn ≤ upto change what the view reads?"""
+    csn = t.commits.c.csn
+    return c.execute(changes_after(view, after, csn).where(csn <= upto).limit(1)).first() is not None
+
+
+def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
+    """Commits after a CSN that changed what the view reads."""
+    r, i = t.commits.c, t.inputs.c
+    return (
+        sa.select(*columns)
+        .join_from(t.inputs, t.commits, r.relation_id == i.relation_id)
+        .where(i.view_id == view.id, r.csn > csn, r.kind.in_(CHANGES))
+    )
+
+
+def move(
+    c: sa.Connection, view: Relation, start: Frontier, end: Frontier, segments: Sequence[Segment],
+    leases: Sequence[str],
+) -> bool:  # fmt: skip
+    """Compare-and-set of a frontier, with the rows that belong to it."""
+    f, s = t.frontiers.c, t.segments.c
+    expected = sa.and_(f.view_id == view.id, f.epoch == view.epoch, f.csn == start.csn, f.stmtsn == start.stmtsn)
+    moved = c.execute(t.frontiers.update().where(expected).values(csn=end.csn, stmtsn=end.stmtsn))
+    if moved.rowcount != 1:
+        return False
+    there = sa.select(sa.func.count()).where(s.relation_id == view.id, s.csn == end.csn)
+    first = c.execute(there).scalar_one() if segments else 0  # a commit that was seen in part has rows already
+    for seq, segment in enumerate(segments, first):
+        c.execute(t.segments.insert().values(**segment_values(segment, end.csn, seq)))
+    if leases:
+        c.execute(t.leases.delete().where(t.leases.c.id.in_(list(leases))))
+    return True
+
+
+def record(c: sa.Connection, now: int, job: Job, kind: str = MAINTAIN) -> None:
+    """Keep a job in the history."""
+    elsewhere = ("view_id", "from_csn", "to_csn", "error", "view")
+    report = {k: v for k, v in asdict(job).items() if k not in elsewhere}
+    c.execute(
+        t.jobs.insert().values(
+            relation_id=job.view_id,
+            kind=kind,
+            from_csn=job.from_csn,
+            to_csn=job.to_csn,
+            started_at=now - int(job.seconds * 1e6),
+            finished_at=now,
+            report=json.dumps(report),
+            error=job.error,
+        )
+    )
+
+
+# -- with a commit ---------------------------------------------------------------------------------
+
+# Built once: every commit asks.
+_EAGER_OVER = (
+    sa.select(t.frontiers.c.view_id)
+    .distinct()
+    .join_from(t.inputs, t.frontiers, t.frontiers.c.view_id == t.inputs.c.view_id)
+    .where(t.inputs.c.relation_id.in_(sa.bindparam("touched", expanding=True)), t.frontiers.c.eager == 1)
+)
+
+
+def show_with_commit(
+    c: sa.Connection, csn: int, now: int, written: Sequence[int], changes: Sequence[ViewChange]
+) -> tuple[ViewChange, ...]:
+    """Show the changes of views that a commit to these tables brings; those that were shown.
+
+    Law: an eager view is as of the commit, or the commit does not happen (`Outdated`). Others' changes are kept if
+    nobody else has touched what the view reads since they were computed.
+    """
+    kept: list[ViewChange] = []
+    eager = set(c.execute(_EAGER_OVER, {"touched": list(written)}).scalars())
+    if missing := eager - {change.view.id for change in changes if not change.stmtsn}:
+        raise Outdated(missing)
+    for change in changes:
+        below = all(any(k.view.id == i and not k.stmtsn for k in kept) for i in change.needs)
+        if below and _show(c, change, csn, now):
+            kept.append(change)
+        elif change.view.id in eager:
+            raise Outdated({change.view.id})
+    return tuple(kept)
+
+
+def _show(c: sa.Connection, change: ViewChange, csn: int, now: int) -> bool:
+    """Law: neither what the view reads nor its rows have changed since. Its frontier may have moved on, idle."""
+    seen = frontier_of(c, change.view)
+    since = min(change.base, change.start.csn)
+    if change.start.stmtsn or seen.stmtsn or changed(c, change.view, since, csn - 1):
+        return False
+    s = t.segments.c
+    newer = sa.select(s.csn).where(s.relation_id == change.view.id, s.csn > change.stored, s.csn <= seen.csn)
+    if c.execute(newer.limit(1)).first() is not None:
+        return False
+    if not move(c, change.view, seen, Frontier(csn, change.stmtsn), change.segments, change.leases):
+        return False
+    if not change.stmtsn:
+        record(c, now, replace(change.job, to_csn=csn))
+    return True
