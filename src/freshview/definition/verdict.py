@@ -11,7 +11,7 @@ from importlib.metadata import version
 from freshview.display import counted
 
 # Raised whenever a text may be read otherwise than before: verdicts of an earlier number are asked for again.
-READING = 1
+READING = 2
 PLAN, TESTED, UNTESTED, RECOMPUTED = "plan", "tested", "untested", "recomputed"
 FACT = "reading"
 
