@@ -19,7 +19,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.records import Frontier, Relation, RelationState
 from freshview.errors import DuplicateKey, TypeMismatch, ViewUnusable, WriteConflict
 from freshview.refresh.execute import Work
-from freshview.refresh.jobs import Jobs
+from freshview.refresh.jobs import JobRunner
 from freshview.refresh.span import Span
 from freshview.storage.checkpoint import Checkpointer
 from freshview.transactions.transaction import Transaction
@@ -299,7 +299,7 @@ def test_an_overlay_on_rows_that_were_corrected_meanwhile_is_not_kept(p: Process
     put(tx, "a", k1=5)
     shown(p, tx, v)
     right = Work("full", lost[0].table(v.schema), 0)
-    jobs = Jobs(p.catalog, p.storage, p.events, _Giving(right))
+    jobs = JobRunner(p.catalog, p.storage, p.events, _Giving(right))
     assert jobs.refresh(v).view_rows == 2
     csn = tx.commit()
     assert [task.view_id for task in p.views.tasks()] == [v.id]

@@ -26,7 +26,7 @@ from freshview.delta.signed import net, with_weight
 from freshview.events import Events
 from freshview.refresh.deltas import changes
 from freshview.refresh.execute import Work
-from freshview.refresh.jobs import Jobs
+from freshview.refresh.jobs import JobRunner
 from freshview.refresh.span import Span
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
@@ -71,7 +71,7 @@ class Process:
     def __post_init__(self) -> None:
         self.views = ViewCatalog(self.catalog)
         clock = lambda: self.world.now / 1e6  # noqa: E731
-        self.jobs = Jobs(self.catalog, self.storage, self.events, _Executor(self), clock=clock, sleep=self._sleep)
+        self.jobs = JobRunner(self.catalog, self.storage, self.events, _Executor(self), clock=clock, sleep=self._sleep)
         self.deferred = Deferred(self.views, self.storage, self.events, self.jobs)
 
     def _sleep(self, seconds: float) -> None:

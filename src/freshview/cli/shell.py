@@ -37,7 +37,7 @@ _HELP = (
 SHORTCUTS = tuple(dict.fromkeys(name.split()[0] for name, _ in _HELP if name.startswith("\\")))
 
 
-class Source(Protocol):
+class Texts(Protocol):
     """Where the shell's texts come from."""
 
     def read(self, in_transaction: bool) -> str | None:
@@ -64,7 +64,7 @@ class Piped:
 class Shell:
     """Reads, carries out and prints, until there is nothing more to read."""
 
-    def __init__(self, running: Running, source: Source) -> None:
+    def __init__(self, running: Running, source: Texts) -> None:
         self._running = running
         self._source = source
         self._timing = True

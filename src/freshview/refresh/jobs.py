@@ -56,7 +56,7 @@ class Executor(Protocol):
         """A job is done, and its view is in this state."""
 
 
-class Jobs:
+class JobRunner:
     """Runs the jobs of one warehouse's views."""
 
     def __init__(

@@ -238,7 +238,7 @@ def with_lower(view_ids: Iterable[int], views: Mapping[int, Relation]) -> set[in
 
 
 @dataclass
-class Running:
+class CurrentJob:
     """The job at hand."""
 
     view: Candidate
@@ -278,7 +278,7 @@ class Manager:
         self._now = now
         self._clock = clock
         self._troubles: dict[int, Trouble] = {}
-        self._running: Running | None = None
+        self._running: CurrentJob | None = None
         self._stopped = False
 
     @property
@@ -315,17 +315,17 @@ class Manager:
         chosen = choose(ready, self._policy, self._now())
         if chosen is None:
             return False
-        job = Running(chosen)
+        job = CurrentJob(chosen)
         self._running = job  # before the last look: foreground work that begins now is seen, or sees the job
         try:
             return self._may_begin(job) and self._do(job)
         finally:
             self._running = None
 
-    def _may_begin(self, job: Running) -> bool:
+    def _may_begin(self, job: CurrentJob) -> bool:
         return not self._stopped and (is_urgent(job.view, self._now()) or not self._is_busy())
 
-    def _do(self, job: Running) -> bool:
+    def _do(self, job: CurrentJob) -> bool:
         view = job.view
         try:
             with job.interruption.here():

@@ -57,7 +57,7 @@ from freshview.sql.fragments import (
 from freshview.sql.generators import Generators, name_generators
 from freshview.sql.grouping import group_by
 from freshview.sql.misread import refuse_bare_calls, refuse_misread
-from freshview.sql.sources import Cte, Ctes, Relation, Scope, add, join, lateral_view
+from freshview.sql.sources import Cte, Ctes, LoweredQuery, Scope, add, join, lateral_view
 from freshview.sql.spelling import (
     is_free,
     names_of,
@@ -147,7 +147,7 @@ class Lowering:
 
     # -- queries -----------------------------------------------------------------------------------
 
-    def query(self, tree: exp.Expr, ctes: Ctes) -> Relation:
+    def query(self, tree: exp.Expr, ctes: Ctes) -> LoweredQuery:
         ctes = self.visible(tree, ctes)
         match tree:
             case exp.Subquery():
@@ -171,7 +171,7 @@ class Lowering:
             ctes = {**ctes, fold(cte.alias): Cte(cte.this, ctes)}
         return ctes
 
-    def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> Relation:
+    def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> LoweredQuery:
         if tree.args.get("by_name"):
             raise Unsupported("a set operation BY NAME")
         left, right = (self.query(side, ctes) for side in (tree.left, tree.right))
@@ -189,9 +189,9 @@ class Lowering:
             node = SetOperation(a, b, "except" if isinstance(tree, exp.Except) else "intersect", names, distinct)
         if distinct:
             node = _distinct(node)
-        return Relation(node, [(n, c) for (n, _), c in zip(left.outputs, names, strict=True)])
+        return LoweredQuery(node, [(n, c) for (n, _), c in zip(left.outputs, names, strict=True)])
 
-    def _values(self, tree: exp.Values) -> Relation:
+    def _values(self, tree: exp.Values) -> LoweredQuery:
         rows = tuple(tuple(r.expressions if isinstance(r, exp.Tuple) else [r]) for r in tree.expressions)
         if any(value.find(exp.Query, exp.Column) for row in rows for value in row):
             raise Unsupported("VALUES over columns or subqueries")
@@ -199,15 +199,15 @@ class Lowering:
         given = [c.name for c in alias.columns] if alias is not None else []
         names = given or [f"col{i + 1}" for i in range(len(rows[0]))]
         columns = tuple(self.fresh(n) for n in names)
-        return Relation(Values(columns, rows), list(zip(names, columns, strict=True)))
+        return LoweredQuery(Values(columns, rows), list(zip(names, columns, strict=True)))
 
-    def scan(self, name: str) -> Relation:
+    def scan(self, name: str) -> LoweredQuery:
         found = self._schemas.get(fold(name))
         if found is None:
             raise Unsupported(f"table {name} of another catalog")
         relation, columns = found
         fields = tuple((c, self.fresh(c)) for c in columns)
-        return Relation(Scan(Table(relation), fields), list(fields))
+        return LoweredQuery(Scan(Table(relation), fields), list(fields))
 
 
 class Select:
@@ -223,7 +223,7 @@ class Select:
         self.partitions: list[tuple[exp.Expr, str]] = []  # what windows partition by, and the columns that hold it
         self.correlated: list[exp.Expr] = []  # conjuncts that use columns of an outer query
 
-    def lower(self, tree: exp.Select) -> Relation:
+    def lower(self, tree: exp.Select) -> LoweredQuery:
         self.prepare(tree)
         relation = self.finish(tree)
         if self.correlated:
@@ -248,7 +248,7 @@ class Select:
             for conjunct in sorted(factored(where.this), key=lambda c: c.find(exp.Query) is not None):
                 self.filter(conjunct)
 
-    def finish(self, tree: exp.Select) -> Relation:
+    def finish(self, tree: exp.Select) -> LoweredQuery:
         """GROUP BY and everything after it."""
         generators = Generators(self, tree)
         items = generators.items
@@ -283,7 +283,9 @@ class Select:
         if distinct is not None:
             self.node = _distinct(self.node)
             order_columns = [_place(e, items, outputs) for e in ordered]
-        return _top(Relation(self.node, outputs), tree, order_columns) if limited else Relation(self.node, outputs)
+        return (
+            _top(LoweredQuery(self.node, outputs), tree, order_columns) if limited else LoweredQuery(self.node, outputs)
+        )
 
     # -- expressions -------------------------------------------------------------------------------
 
@@ -386,7 +388,7 @@ class Select:
         inner.prepare(query)
         return inner
 
-    def uncorrelated(self, query: exp.Expr) -> Relation | None:
+    def uncorrelated(self, query: exp.Expr) -> LoweredQuery | None:
         """A subquery that uses nothing of this query, if it is one."""
         try:
             return self.lowering.query(query, self.ctes)
@@ -405,14 +407,14 @@ class Select:
         return names
 
 
-def _chosen(relation: Relation) -> Node:
+def _chosen(relation: LoweredQuery) -> Node:
     wanted = tuple(c for _, c in relation.outputs)
     if len(set(wanted)) < len(wanted):
         raise Unsupported("a column that is selected twice in a set operation")
     return chosen(relation.node, wanted)
 
 
-def _limited(relation: Relation, tree: exp.Expr) -> Relation:
+def _limited(relation: LoweredQuery, tree: exp.Expr) -> LoweredQuery:
     """ORDER BY … LIMIT of a set operation or of a query in parentheses."""
     if tree.args.get("limit") is None and tree.args.get("offset") is None:
         return relation
@@ -430,7 +432,7 @@ def _order(tree: exp.Expr) -> list[exp.Expr]:
     return list(order.expressions)
 
 
-def _top(relation: Relation, tree: exp.Expr, keys: list[str]) -> Relation:
+def _top(relation: LoweredQuery, tree: exp.Expr, keys: list[str]) -> LoweredQuery:
     """The first rows of a relation in the tree's order, of which `keys` hold the terms. Ties: by the row itself."""
     terms = [
         exp.Ordered(this=column(key), desc=term.args.get("desc"), nulls_first=term.args.get("nulls_first"))
@@ -440,7 +442,7 @@ def _top(relation: Relation, tree: exp.Expr, keys: list[str]) -> Relation:
     limit, offset = tree.args.get("limit"), tree.args.get("offset")
     first, skipped = (count(part) if part is not None else None for part in (limit, offset))
     node = TopK(relation.node, tuple(terms), first, skipped or 0)
-    return Relation(Project(node, same(c for _, c in relation.outputs)), relation.outputs)
+    return LoweredQuery(Project(node, same(c for _, c in relation.outputs)), relation.outputs)
 
 
 def _place(term: exp.Expr, items: list[tuple[str, exp.Expr]], outputs: list[tuple[str, str]]) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Relation:
+class LoweredQuery:
     """A lowered query: a node and its (name, column) pairs."""
 
     node: Node
@@ -65,13 +65,13 @@ class Cte:
 
     query: exp.Expr
     visible: dict[str, Cte]
-    lowered: Relation | None = None
+    lowered: LoweredQuery | None = None
 
 
 Ctes = dict[str, Cte]
 
 
-def _source(select: Select, tree: exp.Expr) -> tuple[str, Relation]:
+def _source(select: Select, tree: exp.Expr) -> tuple[str, LoweredQuery]:
     """What stands between two joins, with its name."""
     for part in ("pivots", "sample", "version", "when"):
         if tree.args.get(part):
@@ -94,18 +94,18 @@ def _source(select: Select, tree: exp.Expr) -> tuple[str, Relation]:
     alias = tree.args.get("alias")
     renamed = [c.name for c in alias.columns] if alias is not None else []
     if renamed:
-        relation = Relation(relation.node, [(n, c) for n, (_, c) in zip(renamed, relation.outputs, strict=True)])
+        relation = LoweredQuery(relation.node, [(n, c) for n, (_, c) in zip(renamed, relation.outputs, strict=True)])
     return tree.alias_or_name, relation
 
 
-def _used(select: Select, cte: Cte) -> Relation:
+def _used(select: Select, cte: Cte) -> LoweredQuery:
     """A WITH query at one place of use. Uses share its tree; every one but the first gives the columns new names."""
     if cte.lowered is None:
         cte.lowered = select.lowering.query(cte.query, cte.visible)
         return cte.lowered
     items = [(name, select.lowering.fresh(name), old) for name, old in cte.lowered.outputs]
     node = Project(cte.lowered.node, tuple((new, column(old)) for _, new, old in items))
-    return Relation(node, [(name, new) for name, new, _ in items])
+    return LoweredQuery(node, [(name, new) for name, new, _ in items])
 
 
 def add(select: Select, tree: exp.Expr) -> None:
@@ -161,7 +161,7 @@ def join(select: Select, tree: exp.Join) -> None:
         select.filter(conjunct)
 
 
-def _shared_by(scope: Scope, using: Sequence[str], relation: Relation) -> list[tuple[str, str, str]]:
+def _shared_by(scope: Scope, using: Sequence[str], relation: LoweredQuery) -> list[tuple[str, str, str]]:
     """(name, left column, right column) of each column that a join USING compares."""
     right = {fold(n): c for n, c in relation.outputs}
     pairs = []
@@ -189,7 +189,7 @@ def _share(select: Select, side: str, pairs: Sequence[tuple[str, str, str]], joi
             select.scope.shared[name] = right if side == "RIGHT" else left
 
 
-def _lateral(select: Select, tree: exp.Lateral) -> tuple[str, Relation, list[exp.Expr]]:
+def _lateral(select: Select, tree: exp.Lateral) -> tuple[str, LoweredQuery, list[exp.Expr]]:
     """LATERAL (SELECT … FROM … WHERE …): a source like others; what it asks of those before it joins them."""
     query = tree.this.this if isinstance(tree.this, exp.Subquery) else None
     if not isinstance(query, exp.Select) or not is_plain(query) or query.args.get("distinct"):
@@ -201,7 +201,7 @@ def _lateral(select: Select, tree: exp.Lateral) -> tuple[str, Relation, list[exp
     alias = tree.args.get("alias")
     names = [c.name for c in alias.columns] if alias is not None and alias.columns else [n for n, _, _ in items]
     outputs = [(n, new) for n, (_, new, _) in zip(names, items, strict=True)]
-    return tree.alias_or_name, Relation(node, outputs), list(inner.correlated)
+    return tree.alias_or_name, LoweredQuery(node, outputs), list(inner.correlated)
 
 
 def _full_join(select: Select, left: Node, right: Node, condition: exp.Expr | None) -> None:

@@ -37,7 +37,7 @@ _ATTEMPTS = 10
 
 
 @dataclass
-class Overlay:
+class OwnChange:
     """The change of a view's stored rows that a transaction's statements make."""
 
     view: Relation
@@ -95,7 +95,7 @@ class Inside:
         self._transaction = transaction
         self._turn = turn  # transactions of this process that maintain eager views commit one after the other
         self.seen: dict[int, int] = {}  # what deferred views showed when they were first asked: view id → CSN
-        self._overlays: dict[int, Overlay] = {}
+        self._overlays: dict[int, OwnChange] = {}
         self._offered: list[ViewChange] = []  # with files that are ours until a commit takes them
         self._kept: tuple[ViewChange, ...] = ()  # that a commit has shown
 
@@ -109,7 +109,7 @@ class Inside:
             return None
         return overlay.state if overlay is not None else None
 
-    def _overlay(self, view: Relation, base: int) -> Overlay | None:
+    def _overlay(self, view: Relation, base: int) -> OwnChange | None:
         """The overlay of a view on top of a CSN, with all statements so far; None if the view is not stored there."""
         own = dict(self._transaction.own)
         for source in self._keeper.sources(view):
@@ -129,16 +129,16 @@ class Inside:
         self._overlays[view.id] = overlay
         return overlay
 
-    def _begun(self, view: Relation, base: int) -> Overlay | None:
+    def _begun(self, view: Relation, base: int) -> OwnChange | None:
         if base >= self._views.frontier(view):
             self._keeper.bring(view, base)
         start, at = self._views.position(view), self._views.stored_at(view, base)
         below = [s for s in self._keeper.sources(view) if s.kind == "view"]
         if at is None or any(self._views.stored_at(s, base) != base for s in below):
             return None  # the change would be computed from rows that are not those of the base
-        return Overlay(view, base, start, self._views.stored(view, at))
+        return OwnChange(view, base, start, self._views.stored(view, at))
 
-    def _extend(self, overlay: Overlay, own: Own) -> None:
+    def _extend(self, overlay: OwnChange, own: Own) -> None:
         start, end = (Point(overlay.base, own=rows) for rows in (overlay.seen, own))
         begun = time.monotonic()
         work = self._keeper.change(overlay.view, Span(self._catalog, self._storage, start, end), overlay.state)
@@ -196,7 +196,7 @@ class Inside:
                 "('maintenance'='lazy').",
             ) from error  # fmt: skip
 
-    def _change(self, overlay: Overlay, *, required: bool) -> ViewChange | None:
+    def _change(self, overlay: OwnChange, *, required: bool) -> ViewChange | None:
         view, own = overlay.view, self._transaction.own
         sources = self._keeper.sources(view)
         below = tuple(s.id for s in sources if s.kind == "view" and self._touches(s))

@@ -22,7 +22,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.definition.properties import BASE_LOG, is_deferred, policy_of
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
-from freshview.refresh.jobs import Jobs, give_up, store
+from freshview.refresh.jobs import JobRunner, give_up, store
 from freshview.relation.delta import overlay
 from freshview.storage.reader import OVERLAY_ROWS
 from freshview.storage.store import Storage
@@ -37,7 +37,7 @@ class Deferred:
     views: ViewCatalog
     storage: Storage
     events: Events
-    jobs: Jobs
+    jobs: JobRunner
 
     @property
     def catalog(self) -> DeferredCatalog:

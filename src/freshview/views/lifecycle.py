@@ -15,7 +15,7 @@ from freshview.definition.properties import DEFERRED, checked_refresh, commits_m
 from freshview.definition.verdict import FACT
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Events
-from freshview.refresh.jobs import Jobs, give_up, store
+from freshview.refresh.jobs import JobRunner, give_up, store
 from freshview.refresh.runner import Runner
 from freshview.refresh.work import Changing
 from freshview.relation.delta import INSERT, tag
@@ -35,7 +35,7 @@ class Lifecycle:
 
     def __init__(
         self, views: ViewCatalog, storage: Storage, events: Events, engines: Engines, definitions: Definitions,
-        changing: Changing, jobs: Jobs, modes: Modes,
+        changing: Changing, jobs: JobRunner, modes: Modes,
     ) -> None:  # fmt: skip
         self._views = views
         self._catalog = views.catalog

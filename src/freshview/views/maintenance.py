@@ -18,7 +18,7 @@ from freshview.definition.properties import is_deferred
 from freshview.definition.verdict import FACT, RECOMPUTED, Verdict
 from freshview.errors import FreshviewError
 from freshview.refresh.hand import Hand
-from freshview.refresh.jobs import Jobs, is_transient
+from freshview.refresh.jobs import JobRunner, is_transient
 from freshview.refresh.plan import JobPlan
 from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import JOB_ROWS, Pending, pending
@@ -31,7 +31,7 @@ class Maintenance:
     """Maintains the views of one warehouse."""
 
     def __init__(
-        self, views: ViewCatalog, storage: Storage, definitions: Definitions, changing: Changing, jobs: Jobs,
+        self, views: ViewCatalog, storage: Storage, definitions: Definitions, changing: Changing, jobs: JobRunner,
         deferred: Deferred,
     ) -> None:  # fmt: skip
         self.change = changing.change

@@ -13,7 +13,7 @@ from freshview.definition.known import Definitions, settings_of
 from freshview.definition.properties import BASE_LOG, is_deferred, policy_of
 from freshview.errors import FreshviewError
 from freshview.events import Events
-from freshview.refresh.jobs import Jobs
+from freshview.refresh.jobs import JobRunner
 from freshview.refresh.relevance import Matching, Relevance
 from freshview.refresh.runner import Runner
 from freshview.refresh.span import Point, Span
@@ -36,7 +36,7 @@ class Reading:
 
     def __init__(
         self, views: ViewCatalog, storage: Storage, events: Events, engines: Engines, definitions: Definitions,
-        jobs: Jobs, deferred: Deferred, maintenance: Maintenance,
+        jobs: JobRunner, deferred: Deferred, maintenance: Maintenance,
     ) -> None:  # fmt: skip
         self._views = views
         self._catalog = views.catalog

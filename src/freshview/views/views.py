@@ -10,7 +10,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.known import Definitions
 from freshview.events import Events
-from freshview.refresh.jobs import Jobs
+from freshview.refresh.jobs import JobRunner
 from freshview.refresh.work import Changing
 from freshview.spark.engines import Engines
 from freshview.storage.store import Storage
@@ -36,7 +36,7 @@ class Views:
         self._engines = Engines(user)
         self.definitions = Definitions(self.catalog, self._engines, events)
         self.changing = Changing(catalog, storage, events, self._engines, self.definitions)
-        self.jobs = Jobs(catalog, storage, events, self.changing)
+        self.jobs = JobRunner(catalog, storage, events, self.changing)
         self.deferred = Deferred(self.catalog, storage, events, self.jobs)
         self.maintenance = Maintenance(self.catalog, storage, self.definitions, self.changing, self.jobs, self.deferred)
         self.modes = Modes(self.catalog, self.deferred, self.maintenance, self.definitions)
