@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.catalog.view_world import World
 
-from freshview.catalog.records import DataFile, Relation
+from freshview.catalog.records import DataFile, Frontier, Relation, Task
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import LIFETIME
 from freshview.errors import (
     Cancelled,
@@ -43,6 +44,25 @@ def test_a_job_takes_all_tasks_and_tells_of_itself(world: World) -> None:
     assert (job.view_rows, job.error, set(job.phases)) == (6, None, {"wait", "sources", "compute", "store"})
     assert p.views.history(view) == [job]
     assert p.jobs.bring(view, csn) == []
+
+
+def test_what_is_pending_is_asked_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a run of several jobs: what one has taken, the next does not look for."""
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    for value in range(4):
+        csn = p.put({"a": {value: value, 9: value}})
+    asked: list[str] = []
+    pending = ViewCatalog.pending
+
+    def counted(self: ViewCatalog, view: Relation, upto: int) -> tuple[Frontier, list[Task]]:
+        asked.append(view.name)
+        return pending(self, view, upto)
+
+    monkeypatch.setattr(ViewCatalog, "pending", counted)
+    assert [job.tasks for job in p.jobs.bring(view, csn, most_rows=4)] == [2, 2]
+    assert asked == ["v"]
+    assert p.stored(view, csn) == p.defined(view, csn)
 
 
 def test_who_finds_a_job_in_progress_waits_for_it(world: World) -> None:
