@@ -337,14 +337,13 @@ def test_in_without_ansi_converts_to_strings(swh: Warehouse, spark: SparkSession
                 assert rows(swh, f"SELECT * FROM v{place}") == rows(swh, query)
 
 
-@pytest.mark.selftest
 def test_dates_beyond_pythons_calendar_are_tested_kept_and_checked(swh: Warehouse) -> None:
     """Spark's dates reach further than Python's: in rows that a self-test, a job and a check compare, bare or nested."""
     swh.sql("CREATE TABLE t (id INT, k INT, d DATE, PRIMARY KEY (id))")
     swh.sql("INSERT INTO t VALUES (1, 1, DATE'2024-01-01'), (2, 1, NULL), (3, 2, DATE'2024-01-02')")
     far = "sort_array(collect_list(date_add(d, 3000000))) AS fars, max(date_add(d, 3000000)) AS far"
     text = f"SELECT k, {far} FROM t GROUP BY k"
-    swh.sql(f"CREATE MATERIALIZED VIEW v AS {text}")
+    swh.sql(f"CREATE MATERIALIZED VIEW v TBLPROPERTIES ('selftest' = 'on') AS {text}")
     assert "reading: tested on" in swh.explain("v")
     shown = "SELECT k, CAST(fars AS STRING) AS fars, CAST(far AS STRING) AS far"
     for change in ("INSERT INTO t VALUES (4, 1, DATE'2025-01-01')", "DELETE FROM t WHERE id = 3", "UPDATE t SET k = 2"):
