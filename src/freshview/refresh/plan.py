@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from freshview.algebra.nodes import Node, Scan
-from freshview.algebra.stages import staged
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
 from freshview.delta.forms import delta_plan
@@ -86,11 +85,6 @@ class JobPlan:
     @property
     def delta_rows(self) -> int:
         return sum(c.rows for c in self.changes) if self.strategy == INCREMENTAL else 0
-
-    @property
-    def stages(self) -> int:
-        """Queries that run before the last one, because several parts of it read their results."""
-        return len(staged(self.query)[0]) if self.query is not None else 0
 
     def instead(self, why: str) -> JobPlan:
         """Recompute, since the way that was chosen could not be carried out."""

@@ -95,8 +95,8 @@ class Changing:
         begun = time.monotonic()
         work = execute(plan, hand, runner)
         took = time.monotonic() - begun
-        cost = plan.estimate if plan.estimate is not None else hand.full
         if plan.strategy != NOTHING and hand.full.rows:
+            cost = plan.estimate if plan.estimate is not None else hand.full
             self.pace(hand.view.id).learn(plan.strategy, cost.seconds, took)
         return work
 

@@ -56,7 +56,8 @@ class Maintenance:
         return self._jobs.bring(view, csn, left=left)
 
     def next_job(self, view: Relation) -> tuple[Span, JobPlan] | None:
-        """What the next job of a view would do; None if nothing is pending, or if views below it have to go first."""
+        """What the next job of a view would do; None if nothing is pending, if views below it have to go first, or if
+        what it would read cannot be had now."""
         pin = self._catalog.begin("query", at=self._views.frontier(view))
         try:
             left = pending(self._views, view, self._catalog.snapshot())
@@ -69,6 +70,8 @@ class Maintenance:
             span = Span(self._catalog, self._storage, Point(left.frontier.csn, left.frontier.stmtsn), Point(end))
             stored = self._views.stored(view, left.frontier.csn)
             return span, self._changing.plan(Hand(view, self._definitions.of(view), span, stored))
+        except FreshviewError:
+            return None
         finally:
             self._catalog.release(pin)
 
