@@ -10,7 +10,7 @@ IS_SOAK = _EFFORT is not None
 
 
 def examples(count: int) -> int:
-    """So many examples, times FRESHVIEW_EFFORT."""
+    """Return the number of examples, times FRESHVIEW_EFFORT."""
     return max(5, round(count * float(_EFFORT or "1")))
 
 

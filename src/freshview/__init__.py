@@ -1,7 +1,7 @@
 """Freshview: lazily maintained, always fresh materialized views on Apache Spark.
 
-Writers never pay for views: a transaction stores its changes and returns. Views catch up in idle time, or when a query
-needs them. A query never sees a stale view unless it asks to.
+Writers never pay for views: a transaction stores its changes and returns. Views are maintained in idle time, or when a
+query needs them. A query never sees a stale view unless it asks for one.
 
 >>> import freshview
 >>> with freshview.connect(folder) as wh:
@@ -12,7 +12,7 @@ needs them. A query never sees a stale view unless it asks to.
 ...     wh.sql("SELECT * FROM totals").collect()
 [Row(region='north', t=10)]
 
-`connect` opens a `Warehouse`; everything else is a result of one of its methods, or an error (`freshview.errors`).
+`connect` opens a `Warehouse`; the other names are results of its methods, and errors (`freshview.errors`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from freshview import errors
 
-if TYPE_CHECKING:  # checkers see these names and no others
+if TYPE_CHECKING:  # type checkers see these names and no others
     from freshview.catalog.frontiers import Job
     from freshview.catalog.reports import Holder
     from freshview.display import Explanation
@@ -45,7 +45,7 @@ else:
         "Freshness": "freshview.views.reading",
         "Holder": "freshview.catalog.reports",
         "Invariant": "freshview.views.invariants",
-        "Job": "freshview.catalog.views",
+        "Job": "freshview.catalog.frontiers",
         "Outcome": "freshview.transactions.transaction",
         "Status": "freshview.warehouse.status",
         "TableStatus": "freshview.warehouse.status",
@@ -56,7 +56,7 @@ else:
     }
 
     def __getattr__(name):
-        """Load what is asked for when it is: a command that tells its help need not wait for Arrow and the database."""
+        """Load a name at its first use: a command that prints its help need not wait for Arrow and the database."""
         if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_PLACES[name]), name)

@@ -1,4 +1,4 @@
-"""`freshview demo`: the same updates with eager and with lazy views on TPC-H, measured before your eyes."""
+"""`freshview demo`: measure the same updates with eager and with lazy views on TPC-H."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from freshview import Warehouse
 from freshview.bench.data import V1, V2, tpch
 from freshview.bench.lazy_world import set_mode, upsert
 from freshview.bench.measure import seconds_of
-from freshview.bench.tables import OF_VIEWS, load
+from freshview.bench.tables import OF_VIEWS, load, replaced
 from freshview.errors import AlreadyExists, FreshviewError, NotFound
 from freshview.storage.main import plain
 
@@ -35,7 +35,7 @@ _VIEWS = {"v1": V1, "v2": V2}
 _MODES = ("eager", "lazy")
 _INTERRUPTED = 130
 _WARMUP, _ROUNDS = 1, 3  # rounds of each mode
-_FEW, _UPDATES, _ROWS = 2, 5, 10  # updates in a round to warm up and in one that counts, customers in an update
+_FEW, _UPDATES, _ROWS = 2, 5, 10  # updates in a warm-up round and in a counted one, customers in an update
 _ASKED = (
     "SELECT n_name, sum(totalprice) AS price, sum(totalcnt) AS lines FROM v1 GROUP BY n_name",
     "SELECT c_mktsegment, count(*) AS lines, sum(l_extendedprice) AS price FROM v2 GROUP BY c_mktsegment",
@@ -43,7 +43,7 @@ _ASKED = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo with the options given; what went wrong is one sentence."""
+    """Run the demo with the given options; an error is reported in one sentence."""
     parser = argparse.ArgumentParser(prog="freshview demo", description=__doc__)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the warehouse in this folder")
     parser.add_argument("--scale", type=float, default=SCALE, help=f"TPC-H scale factor (default {SCALE})")
@@ -54,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(keep: Path | None = None, scale: float = SCALE) -> int:
-    """Run the demo; exit code 0 if both views equal their definitions in the end.
+    """Run the demo; return 0 if both views equal their definitions at the end.
 
-    The warehouse is in a folder of its own that goes away afterwards, whatever happens; with `keep` it is moved
-    there when all is done.
+    The warehouse is in a temporary folder, which is removed afterwards, even after an error; with `keep` the warehouse
+    is moved there at the end.
     """
     console = Console(highlight=False, emoji=False)
     begun = time.perf_counter()
@@ -80,7 +80,7 @@ def run(keep: Path | None = None, scale: float = SCALE) -> int:
 
 @contextmanager
 def _workplace(keep: Path | None) -> Iterator[Path]:
-    """A folder to work in, on the same file system as the one that is kept; removed in the end."""
+    """Make a temporary folder, on the file system of the folder to keep; remove it at the end."""
     if keep is None:
         place = None
     else:
@@ -99,7 +99,7 @@ def _workplace(keep: Path | None) -> Iterator[Path]:
 
 
 def next_steps(keep: Path | None) -> list[str]:
-    """Commands to paste. They need a warehouse, so without a kept one the first is to keep it."""
+    """Return commands to paste. They need a warehouse, so without a kept one the first command makes it."""
     script = Path(sys.executable).parent / "freshview"
     command = "freshview" if shutil.which("freshview") else _short(script)
     home = keep or Path("demo-warehouse")
@@ -113,22 +113,20 @@ def next_steps(keep: Path | None) -> list[str]:
 
 
 def _short(path: Path) -> str:
-    """A path as one would type it here."""
+    """Return a path relative to the current folder, if it lies below."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 # -- the story -------------------------------------------------------------------------------------
 
 
-class _Teller:
-    """Says what is being done and, when it is done, how long it took."""
+class _Printer:
+    """Prints each step and, when it has ended, how long it took."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._bars = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
-            console=console, transient=True, disable=not console.is_terminal,
-        )  # fmt: skip
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     @contextmanager
     def doing(self, what: str, steps: int | None = None) -> Iterator[_Step]:
@@ -138,40 +136,40 @@ class _Teller:
             yield step
             taken = time.perf_counter() - begun
             self._bars.remove_task(step.task)
-        self.console.print(f"{what}: {step.told + ', ' if step.told else ''}{taken:.1f} s", soft_wrap=True)
+        self.console.print(f"{what}: {step.result + ', ' if step.result else ''}{taken:.1f} s", soft_wrap=True)
 
 
 @dataclass
 class _Step:
     bars: Progress
     task: TaskID
-    told: str = ""  # what came of it
+    result: str = ""
 
     def done(self) -> None:
         self.bars.advance(self.task)
 
 
 def _demo(console: Console, folder: Path, scale: float) -> bool:
-    """The whole story; True if both views equal their definitions at its end."""
-    teller = _Teller(console)
-    with teller.doing(f"TPC-H, scale {scale:g}, generated"):
+    """Run all steps; return whether both views equal their definitions at the end."""
+    printer = _Printer(console)
+    with printer.doing(f"TPC-H, scale {scale:g}, generated"):
         data = tpch(folder, scale, OF_VIEWS)
     with freshview.connect(folder / "warehouse") as wh:
-        with teller.doing("Spark started"):
+        with printer.doing("Spark started"):
             wh.engine()
-        with teller.doing("Tables loaded", len(OF_VIEWS)) as step:
-            step.told = f"{load(wh, data, OF_VIEWS, done=step.done):,} rows"
-        with teller.doing("Views V1 (4 tables joined, grouped) and V2 (5 tables joined) created", len(_VIEWS)) as step:
+        with printer.doing("Tables loaded", len(OF_VIEWS)) as step:
+            step.result = f"{load(wh, data, OF_VIEWS, done=step.done):,} rows"
+        with printer.doing("Views V1 (4 tables joined, grouped) and V2 (5 tables joined) created", len(_VIEWS)) as step:
             rows = []
             for name, text in _VIEWS.items():
                 rows.append(wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}").rows)
                 step.done()
-            step.told = f"{rows[0]:,} and {rows[1]:,} rows"
+            step.result = f"{rows[0]:,} and {rows[1]:,} rows"
         customers = Movers(data)
-        with teller.doing("A short round to warm up, not counted", _WARMUP * len(_MODES) * (_FEW + 2)) as step:
+        with printer.doing("A short round to warm up, not counted", _WARMUP * len(_MODES) * (_FEW + 2)) as step:
             _raced(wh, customers, _WARMUP, _FEW, step)
         what = f"{_ROUNDS} rounds: {_UPDATES} updates of {_ROWS} customers, then queries; eager and lazy in turn"
-        with teller.doing(what, _ROUNDS * len(_MODES) * (_UPDATES + 2)) as step:
+        with printer.doing(what, _ROUNDS * len(_MODES) * (_UPDATES + 2)) as step:
             spent = _raced(wh, customers, _ROUNDS, _UPDATES, step)
         console.print()
         console.print(_table(spent))
@@ -180,25 +178,22 @@ def _demo(console: Console, folder: Path, scale: float) -> bool:
             "the first query after the updates when they are lazy: here queries come at once, so nothing is hidden in "
             "idle time. The total is all that writer and reader waited for.\n"
         )
-        return _proved(wh, customers, teller)
+        return _proved(wh, customers, printer)
 
 
 class Movers:
-    """Customers that move to another nation: the same ones for every mode."""
+    """Customers that move to another nation: equal ones for every mode."""
 
     def __init__(self, data: Path) -> None:
         self._rows = plain(pq.read_table(data / "customer.parquet"))
-        self._place = self._rows.schema.get_field_index("c_nationkey")
         self._moves = 0
 
     def moved(self, number: int) -> pa.Table:
-        """The customers of an update, scattered over the table, in another nation than just before."""
+        """Return the customers of an update, scattered over the table, in another nation than before the update."""
         self._moves += 1
         rows = self._rows.take(sorted(random.Random(number).sample(range(self._rows.num_rows), _ROWS)))
-        old = rows.schema.field(self._place)
-        away = 1 + self._moves % 24  # of 25 nations, so never back home: an update that changes nothing costs nothing
-        nations = [(n + away) % 25 for n in rows.column(self._place).to_pylist()]
-        return rows.set_column(self._place, old, pa.array(nations, old.type))
+        away = 1 + self._moves % 24  # of 25 nations, so never the same: an update that changes nothing costs nothing
+        return replaced(rows, "c_nationkey", [(n + away) % 25 for n in rows.column("c_nationkey").to_pylist()])
 
 
 @dataclass
@@ -217,7 +212,7 @@ class Spent:
 
 
 def _raced(wh: Warehouse, customers: Movers, rounds: int, updates: int, step: _Step) -> dict[str, Spent]:
-    """The same updates and queries under each mode, in turn, so that both meet the same machine."""
+    """Time equal updates and queries under each mode in turn, so that both meet the same load of the machine."""
     spent = {mode: Spent() for mode in _MODES}
     for round_ in range(rounds):
         for mode in _MODES if round_ % 2 else reversed(_MODES):
@@ -246,16 +241,14 @@ def _ask(wh: Warehouse) -> None:
 
 
 def _table(spent: dict[str, Spent]) -> Table:
-    """Both modes side by side, and how many times longer the eager one takes."""
+    """Return a table of both modes side by side, with the ratios eager / lazy."""
     table = Table(title="What was waited for", title_justify="left", show_lines=True)
     for column in ("", *_MODES, "eager / lazy"):
         table.add_column(column, no_wrap=True)
     eager, lazy = (spent[mode] for mode in _MODES)
     _compare(table, f"update of {_ROWS} customers,\nresponse", eager.updates, lazy.updates)
-    table.add_row(
-        "refresh of both views,\nall jobs", *(f"{_brief(s.refresh)}\n{s.jobs} jobs" for s in (eager, lazy)),
-        _factor(eager.refresh, lazy.refresh),
-    )  # fmt: skip
+    refreshes = [f"{_brief(s.refresh)}\n{s.jobs} jobs" for s in (eager, lazy)]
+    table.add_row("refresh of both views,\nall jobs", *refreshes, _factor(eager.refresh, lazy.refresh))
     _compare(table, f"query of both views\nright after {_UPDATES} updates", eager.first, lazy.first)
     _compare(table, "the same query again", eager.again, lazy.again)
     table.add_row("total waited", _brief(eager.total), _brief(lazy.total), _factor(eager.total, lazy.total))
@@ -272,29 +265,29 @@ def _factor(eager: float, lazy: float) -> str:
 
 
 def _brief(seconds: float) -> str:
-    """A time short enough for a table that fits an ordinary screen."""
+    """Return a duration as a short text, for a table that fits an ordinary terminal."""
     if seconds >= 1:
         return f"{seconds:.1f} s"
     return f"{seconds * 1000:.0f} ms" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
 
 
-def _proved(wh: Warehouse, customers: Movers, teller: _Teller) -> bool:
-    """One more update, seen pending; queries; then both views against their definitions, computed anew by Spark."""
+def _proved(wh: Warehouse, customers: Movers, printer: _Printer) -> bool:
+    """Run one more update and queries, then compare both views with their definitions, recomputed by Spark."""
     set_mode(wh, tuple(_VIEWS), "lazy")
     upsert(wh, customers.moved(0))
     waiting = ", ".join(f"{v.name} has {v.pending_tasks} pending task" for v in wh.status().views)
-    teller.console.print(f"One more update. Before anybody asks: {waiting}.")
+    printer.console.print(f"One more update. Before anybody asks: {waiting}.")
     _ask(wh)
     behind = [v.name for v in wh.status().views if v.pending_tasks]
     reports = []
-    with teller.doing("Both views asked, then compared with their definitions, row by row", len(_VIEWS)) as step:
+    with printer.doing("Both views asked, then compared with their definitions, row by row", len(_VIEWS)) as step:
         for view in _VIEWS:
             reports.append(wh.check(view))
             step.done()
     for report in reports:
         wrong = f"WRONG: {report.missing_rows} rows missing, {report.extra_rows} too many"
-        verdict = "NOT FRESH" if report.name in behind else "fresh, equal to its definition" if report.ok else wrong
-        teller.console.print(f"  {report.name}: {verdict}")
+        outcome = "NOT FRESH" if report.name in behind else "fresh, equal to its definition" if report.ok else wrong
+        printer.console.print(f"  {report.name}: {outcome}")
     return not behind and all(report.ok for report in reports)
 
 

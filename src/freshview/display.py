@@ -1,7 +1,7 @@
-"""How results show themselves: as text where there is only text, as HTML in a notebook.
+"""Results as text in a terminal and as HTML in a notebook.
 
-A result tells what it has to say (`Told`); the rest is done here. What users wrote (names, values, messages) is
-escaped in HTML, and characters that do not print, or that would steer a terminal, are spelled out in both.
+A result supplies its contents (`Display`), which this module renders. Texts of users (names, values, messages) are
+escaped in HTML; characters that do not print, or that would control a terminal, are spelled out in both.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, SupportsIndex, overload
 if TYPE_CHECKING:
     from freshview.catalog.frontiers import Job
 
-MOST_JOBS = 50  # that a list of jobs shows: the newest
+MOST_JOBS = 50  # jobs that a list of jobs displays: the newest
 _TEXT_WIDTH = 60  # of a cell, in characters
 _HTML_WIDTH = 300
-_WAY = "  <- "  # in an explanation, between an operator and how it is maintained
+_WAY = "  <- "  # in an explanation, between an operator and the way in which it is maintained
 _RIGHT = ' style="text-align: right"'
 _LEFT = ' style="text-align: left"'
 
@@ -33,27 +33,27 @@ class Table:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, object]], title: str = "") -> Table:
-        """Rows that carry the names of their columns; one that lacks a column has nothing there."""
+        """A table of rows given as mappings from column names; a row that lacks a column has an empty cell there."""
         columns = tuple(dict.fromkeys(name for row in rows for name in row))
         return cls(columns, [[row.get(name, "") for name in columns] for row in rows], title)
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a result has to say: a headline, tables, and what is left to say."""
+class Display:
+    """The contents of a result: a headline, tables, and remarks below them."""
 
     headline: str
     tables: Sequence[Table] = ()
     remarks: Sequence[str] = ()
 
     def text(self) -> str:
-        """For a terminal."""
+        """The contents as text, for a terminal."""
         parts = [printable(self.headline)]
         parts += ["\n".join([*([f"{printable(t.title)}:"] if t.title else []), *_lines(t)]) for t in self.tables]
         return "\n".join(parts + [printable(r) for r in self.remarks])
 
     def html(self) -> str:
-        """For a notebook."""
+        """The contents as HTML, for a notebook."""
         parts = [f"<p><b>{_escaped(self.headline)}</b></p>"]
         for table in self.tables:
             parts += [f"<p>{_escaped(table.title)}</p>"] if table.title else []
@@ -61,49 +61,46 @@ class Told:
         return f"<div>{''.join(parts)}{''.join(f'<p>{_escaped(r)}</p>' for r in self.remarks)}</div>"
 
 
-class Shown(ABC):
-    """A result that reads well wherever it is shown."""
+class Displayed(ABC):
+    """A result whose text and HTML forms are rendered from its `Display`."""
 
     @abstractmethod
-    def _told(self) -> Told: ...
+    def _display(self) -> Display: ...
 
     def __str__(self) -> str:
-        return self._told().text()
+        return self._display().text()
 
     def __repr__(self) -> str:
-        return self._told().text()
+        return self._display().text()
 
     def _repr_html_(self) -> str:
-        return self._told().html()
+        return self._display().html()
 
 
-def told(result: Shown) -> Told:
-    """What a result has to say, for whoever draws it in a way of his own."""
-    return result._told()
+def display_of(result: Displayed) -> Display:
+    """The contents of a result, for a caller that renders them in its own way."""
+    return result._display()
 
 
 def counted(number: int, what: str) -> str:
-    """So many of them: 1 row, 2 rows."""
+    """A number with a noun in singular or plural: 1 row, 2 rows."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def table_of_jobs(jobs: Sequence[Job]) -> Table:
-    """A row for each maintenance job."""
+    """A table with a row for each maintenance job."""
     columns = ("view", "from", "to", "strategy", "tasks", "delta rows", "view rows", "seconds", "error")
-    rows = [
-        (
-            j.view, j.from_csn, j.to_csn, j.strategy, j.tasks, j.delta_rows, j.view_rows, round(j.seconds, 2),
-            j.error or "",
-        )
-        for j in jobs
-    ]  # fmt: skip
-    return Table(columns, rows)
+    return Table(columns, [(*_cells(j), round(j.seconds, 2), j.error or "") for j in jobs])
 
 
-class Jobs(Shown, list["Job"]):
-    """A list of jobs that shows itself as a table, the newest last.
+def _cells(job: Job) -> tuple[object, ...]:
+    return job.view, job.from_csn, job.to_csn, job.strategy, job.tasks, job.delta_rows, job.view_rows
 
-    It is a list in all other ways: equal to one with the same jobs, and a part of it is a list of jobs again.
+
+class Jobs(Displayed, list["Job"]):
+    """A list of jobs that displays itself as a table, the newest last.
+
+    It is a list in all other ways: equal to one with the same jobs, and a slice of it is a list of jobs again.
     """
 
     @overload
@@ -117,17 +114,17 @@ class Jobs(Shown, list["Job"]):
             return Jobs(super().__getitem__(index))
         return super().__getitem__(index)
 
-    def _told(self) -> Told:
+    def _display(self) -> Display:
         if not self:
-            return Told("no maintenance jobs")
+            return Display("no maintenance jobs")
         newest = table_of_jobs(self[-MOST_JOBS:])
         older = len(self) - len(newest.rows)
         remarks = [f"{older} older ones are not shown"] if older else []
-        return Told(counted(len(self), "maintenance job"), [newest], remarks)
+        return Display(counted(len(self), "maintenance job"), [newest], remarks)
 
 
 class Explanation(str):
-    """How a view is stored and maintained: a text, which a notebook shows with its lines and ways of maintenance."""
+    """A text on how a view is stored and maintained; a notebook keeps its lines and highlights ways of maintenance."""
 
     __slots__ = ()
 
@@ -141,7 +138,7 @@ class Explanation(str):
 
 
 def printable(text: str) -> str:
-    """The text with characters that do not print spelled out (\\n, \\x1b), so that a row stays one line."""
+    """The text with unprintable characters spelled out (\\n, \\x1b), so that a row stays one line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -155,7 +152,7 @@ def _is_number(value: object) -> bool:
 
 
 def _lines(table: Table) -> list[str]:
-    """The table as aligned lines: numbers to the right, all else to the left."""
+    """The table as aligned lines: columns of numbers to the right, others to the left."""
     cells = [[_cell(v, _TEXT_WIDTH) for v in row] for row in table.rows]
     heads = [_cell(c, _TEXT_WIDTH) for c in table.columns]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
@@ -186,9 +183,9 @@ def _emphasised(text: str) -> str:
 
 
 def _with_way(line: str) -> str:
-    """A line of an explanation; where it tells of an operator, the way in which that is maintained stands out."""
-    operator, arrow, told = line.partition(_WAY)
-    way, colon, reason = told.partition(":")
+    """A line of an explanation as HTML; the way in which its operator, if any, is maintained is highlighted."""
+    operator, arrow, rest = line.partition(_WAY)
+    way, colon, reason = rest.partition(":")
     if not colon:
         return _escaped(line)
     return f"{_escaped(operator)}{escape(arrow)}{_emphasised(way)}:{_escaped(reason)}"

@@ -1,4 +1,4 @@
-"""Every error a caller can meet: one root, one class per condition worth catching.
+"""All errors that Freshview raises: one root class, and a class per condition that a caller may want to catch.
 
 A message names the thing, then the cause, then what to do about it. The docstrings are the error reference:
 `python -m freshview.cli.errors_reference` writes docs/errors.md from them.
@@ -31,20 +31,20 @@ class FreshviewError(Exception):
 
 
 def first_line(error: BaseException | str) -> str:
-    """The first line of an error's words, or the name of its class: what stands in a message of ours."""
+    """The first line of an error's message, or the name of its class, to be quoted in a message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 class WriteConflict(FreshviewError):
-    """Another transaction that committed after our snapshot wrote the same rows.
+    """Another transaction wrote the same rows, and committed after this one took its snapshot.
 
     Cause: The first to commit wins. Two transactions wrote one key, or deleted equal rows of a table without a key; or
-    the table was altered, renamed or dropped meanwhile; or others kept changing what an eager view reads. Nothing of
-    the transaction was committed.
+    the table was altered, renamed or dropped meanwhile; or other transactions kept changing what an eager view reads.
+    Nothing of the transaction was committed.
 
     Remedy: Run the whole transaction again, with its reads. A statement that commits by itself is tried five times
-    before you see this.
+    before this error is raised.
 
     Example: table customer: … was written by a transaction that committed at CSN 3. Run the transaction again.
     """
@@ -73,41 +73,41 @@ class NotNullViolation(FreshviewError):
 
 
 class NotFound(FreshviewError):
-    """No relation, column or version of that name.
+    """No relation, column or version has that name.
 
     Cause: A wrong name, something that was dropped, or a version that is not committed yet.
 
-    Remedy: SHOW TABLES, SHOW MATERIALIZED VIEWS and DESCRIBE tell what there is; DESCRIBE HISTORY tells the versions.
+    Remedy: SHOW TABLES, SHOW MATERIALIZED VIEWS and DESCRIBE list what there is; DESCRIBE HISTORY lists the versions.
 
     Example: table or view custmer: not found. …
     """
 
 
 class AlreadyExists(FreshviewError):
-    """The name is taken.
+    """Another table or view has the name.
 
-    Cause: Tables and views share their names, whatever the case.
+    Cause: Tables and views share one set of names, which are case-insensitive.
 
-    Remedy: Choose another name, drop what has it, or say IF NOT EXISTS.
+    Remedy: Choose another name, drop the table or view that has it, or use IF NOT EXISTS.
 
-    Example: table customer: exists already. Choose another name, drop it, or say IF NOT EXISTS.
+    Example: table customer: exists already. Choose another name, drop it, or use IF NOT EXISTS.
     """
 
 
 class InvalidStatement(FreshviewError):
-    """A statement that cannot be understood or is not allowed here.
+    """A statement cannot be parsed, or is not allowed here.
 
     Cause: A mistake in the text, a construct that is not supported, a property or an option that is not known, or DDL
     inside a transaction.
 
-    Remedy: The message says what was expected; the SQL reference says what there is.
+    Remedy: The message names what was expected; the SQL reference lists what is supported.
 
     Example: statement DROP TABLE customer: it cannot run inside a transaction. Run it with wh.sql().
     """
 
 
 class TypeMismatch(FreshviewError):
-    """A value or a type that the column cannot hold exactly.
+    """A column cannot hold a value or a type exactly.
 
     Cause: A value out of range, of another type, or too long; or a column type that cannot be kept exactly (VARIANT,
     TIME, INTERVAL, collated strings).
@@ -119,13 +119,13 @@ class TypeMismatch(FreshviewError):
 
 
 class FieldMismatch(FreshviewError):
-    """Rows whose structs have other fields than the column that is to hold them.
+    """Structs in rows have other fields than the column that is to hold them.
 
     Cause: A mistake in Freshview, or a data file of an external Delta table whose nested fields are spelled otherwise
-    than the table's. Arrow would fill such fields with NULL; nothing is stored instead. A query of a view that meets
-    this is answered from the view's definition.
+    than the table's. Arrow would fill such fields with NULL; Freshview stores nothing instead. A query of such a view
+    is answered from the view's definition.
 
-    Remedy: Create the view again, and report this with its definition; rewrite the file that the message names.
+    Remedy: Create the view again, and report the error with the definition; rewrite the file that the message names.
 
     Example: column who: it has the fields Name, age, where name, age were expected. Create the view again, and report
     this with its definition.
@@ -135,8 +135,8 @@ class FieldMismatch(FreshviewError):
 class QueryFailed(FreshviewError):
     """Spark ran the query and the query itself failed (a cast, a division, a missing file).
 
-    Cause: The data does not suit the query, as Spark's message says. This comes from statements and from the command
-    line; a DataFrame that `wh.sql` returned fails with PySpark's own exceptions when it is read.
+    Cause: The data does not suit the query; the message quotes Spark's. Statements and the command line raise this
+    error; a DataFrame that `wh.sql` returned fails with PySpark's own exceptions when it is read.
 
     Remedy: Correct the data or the statement (`try_divide`, `try_cast`).
 
@@ -157,32 +157,32 @@ class SparkFailed(QueryFailed):
 
 
 class BroadcastTooLarge(SparkFailed):
-    """A side of a join that was taken for small is not.
+    """A side of a join was too large to be sent to all workers.
 
-    Cause: Spark sends the small side of a join to all workers, and this one did not fit. A refresh that meets this
-    recomputes the view instead.
+    Cause: Spark sends the small side of a join to all workers, and this one did not fit. A refresh recomputes the view
+    instead.
 
-    Remedy: Give Spark more memory, or take the hint out of your query.
+    Remedy: Give Spark more memory, or remove the broadcast hint from the query.
 
     Example: query SELECT …: Cannot broadcast the table that is larger than 8.0 GiB: 9 GiB. Give Spark more memory.
     """
 
 
 class Cancelled(SparkFailed):
-    """Somebody cancelled the query's jobs.
+    """The query's jobs were cancelled.
 
-    Cause: Ctrl-C, a job that gave way to a statement, or `cancelJobGroup` and its like from outside.
+    Cause: Ctrl-C, a maintenance job that gave way to a statement, or a call from outside such as `cancelJobGroup`.
 
-    Remedy: Run it again. A maintenance job that was cancelled stays pending, and nothing is lost.
+    Remedy: Run the query again. A maintenance job that was cancelled stays pending, and nothing is lost.
 
     Example: query SELECT …: [SPARK_JOB_CANCELLED] Job 3 cancelled …. Run it again.
     """
 
 
 class Crowded(FreshviewError):
-    """Others kept maintaining the same view; the same call may succeed later.
+    """Other processes kept maintaining the same view; the same call may succeed later.
 
-    Cause: Other processes finished jobs of the view again and again while this call was at work.
+    Cause: Other processes finished jobs of the view again and again while this call ran.
 
     Remedy: Try again; let one process maintain the view (`freshview serve`).
 
@@ -191,20 +191,20 @@ class Crowded(FreshviewError):
 
 
 class NotMaintainable(FreshviewError):
-    """A view definition that cannot be kept as asked.
+    """A view definition cannot be maintained as requested.
 
     Cause: The definition is not determined by its tables (`rand()`, `now()`, LIMIT without ORDER BY); or `'refresh' =
-    'incremental'` was asked for and an operator has to be recomputed; or an eager view would read what is not eager or
-    what others write.
+    'incremental'` was requested and an operator has to be recomputed; or an eager view would read a view that is not
+    eager, or an external table.
 
-    Remedy: The message names the operator and a way out.
+    Remedy: The message names the operator and a remedy.
 
     Example: RAND(): its value is not determined by the tables. Leave it out, or put the value into a table.
     """
 
 
 class ViewUnusable(FreshviewError):
-    """A view that cannot be brought up to date until its data is corrected.
+    """A view cannot be brought up to date until its data is corrected.
 
     Cause: A commit would leave an eager view without an answer, such as a division by zero in a row that is inserted:
     the commit does not happen. Or the view's rows were stored by another version of Freshview, in another form.
@@ -219,10 +219,10 @@ class ViewUnusable(FreshviewError):
 
 
 class SnapshotExpired(FreshviewError):
-    """The version asked for is no longer kept.
+    """The requested version is no longer kept.
 
-    Cause: VACUUM removed it; or the transaction was paused for longer than its heartbeat lasts; or the warehouse was
-    closed.
+    Cause: VACUUM removed the version; or the transaction was paused for longer than its heartbeat lasts; or the
+    warehouse was closed.
 
     Remedy: Read a newer version, vacuum with a longer retention, or run the transaction again.
 
@@ -247,7 +247,7 @@ class WarehouseClosed(FreshviewError):
 
     Cause: A call came after `close()`, or after the end of the `with` block that opened the warehouse.
 
-    Remedy: Open it again with `freshview.connect`.
+    Remedy: Open the warehouse again with `freshview.connect`.
 
     Example: catalog sqlite:////data/warehouse/catalog.db: the warehouse was closed. Open it again.
     """
@@ -256,11 +256,11 @@ class WarehouseClosed(FreshviewError):
 class CorruptWarehouse(FreshviewError):
     """Stored data is missing or damaged.
 
-    Cause: Files were removed or changed by something else (another tool's VACUUM), the catalog was restored to another
-    time than the folder, the folder belongs to another catalog, or the catalog was written by a newer Freshview.
+    Cause: Another tool removed or changed files (as by its own VACUUM), the catalog was restored to another time than
+    the folder, the folder belongs to another catalog, or the catalog was written by a newer Freshview.
 
-    Remedy: Restore what the message names from a backup; open the folder with the catalog it was made with; upgrade
-    Freshview.
+    Remedy: Restore what the message names from a backup; open the folder with the catalog that it was made with;
+    upgrade Freshview.
 
     Example: warehouse …: it belongs to another catalog. Open it with the catalog it was made with, or choose another
     folder.
@@ -285,7 +285,7 @@ class StorageUnavailable(FreshviewError):
     Cause: The folder is missing, read-only or full; or a worker of the cluster has another disk in its place; or the
     lease on written files expired before their commit.
 
-    Remedy: Make room, correct the rights or the mount, and run the statement again: nothing of it was committed.
+    Remedy: Free disk space, correct the rights or the mount, and run the statement again: nothing was committed.
 
     Example: warehouse …: Not a directory. Check that the folder exists, is writable and not full.
     """
@@ -296,7 +296,7 @@ class SparkUnavailable(FreshviewError):
 
     Cause: Spark needs Java 17 or newer.
 
-    Remedy: Install it or set JAVA_HOME; `freshview doctor` tells what it finds.
+    Remedy: Install Java or set JAVA_HOME; `freshview doctor` reports what it finds.
 
     Example: Java: not found (JAVA_HOME is …). Install Java 17 or newer, or set JAVA_HOME.
     """

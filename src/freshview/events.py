@@ -1,4 +1,4 @@
-"""One stream of events: progress, steps and their sizes. Whoever renders or tests listens here."""
+"""One stream of events (progress, steps and their sizes), to which displays and tests listen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened, by name (`commit.done`), with what belongs to it."""
+    """Something that happened: its name (`commit.done`) and details."""
 
     name: str
     details: dict[str, Any] = field(default_factory=dict)
@@ -35,10 +35,10 @@ class Events:
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
-        """Call this with every event from now on. It runs where the event happens, so it should be quick."""
+        """Call `listener` with every event from now on, in the thread that emits it: the listener should be quick."""
         self._listeners.append(listener)
 
     def emit(self, name: str, **details: Any) -> None:
-        """Tell all listeners."""
+        """Call all listeners with a new event."""
         for listener in self._listeners:
             listener(Event(name, details))

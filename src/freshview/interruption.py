@@ -1,4 +1,4 @@
-"""Asking a thread to stop what it does: it notices at its next step, and what it waits for is broken off."""
+"""Requests to a thread to stop its work: it stops at its next step, and what it waits for is broken off."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 from freshview.errors import Cancelled
 
-_AGAIN = 0.1  # seconds between two attempts to break off what a thread waits for
+_AGAIN = 0.1  # seconds between two calls of a function that breaks off a wait
 
 _here = threading.local()
 
 
 class Interruption:
-    """One piece of work that any thread may ask to stop, at any time: also before it has begun."""
+    """One piece of work that any thread may ask to stop, at any time, even before the work has begun."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -23,10 +23,11 @@ class Interruption:
 
     @property
     def requested(self) -> bool:
+        """Whether a thread has asked the work to stop."""
         return self._requested
 
     def request(self) -> None:
-        """Ask it to stop. Returns at once; the work ends when its thread notices."""
+        """Ask the work to stop. Returns at once; the work ends at the next step of its thread."""
         with self._guard:
             first, self._requested = not self._requested, True
             stops = dict(self._stops)
@@ -37,7 +38,7 @@ class Interruption:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """The work is what this thread does in the block: `stop_if_asked` looks here."""
+        """Make what this thread does in the block the work, which `stop_if_asked` can stop."""
         before = getattr(_here, "interruption", None)
         _here.interruption = self
         try:
@@ -47,7 +48,7 @@ class Interruption:
 
     @contextmanager
     def broken_off_by(self, stop: Callable[[], None]) -> Iterator[None]:
-        """A request calls `stop`, until the block is left: the thread may begin to wait just after a first call."""
+        """Call `stop` on a request, repeatedly until the block is left: the thread may begin to wait after a call."""
         done = threading.Event()
         with self._guard:
             self._stops[done] = stop
@@ -67,23 +68,24 @@ def _insist(stop: Callable[[], None], done: threading.Event) -> None:
 
 
 def ask_to_stop() -> None:
-    """Ask for what this thread does to stop: for a handler of signals, which runs in the thread that it interrupts."""
+    """Ask this thread's work to stop: for a signal handler, which runs in the thread that it interrupts."""
     interruption: Interruption | None = getattr(_here, "interruption", None)
     if interruption is not None:
         interruption.request()
 
 
 def is_asked_to_stop() -> bool:
-    """Has somebody asked for what this thread does to stop?"""
+    """Whether this thread's work was asked to stop."""
     interruption: Interruption | None = getattr(_here, "interruption", None)
     return interruption is not None and interruption.requested
 
 
 def stop_if_asked(what: str) -> None:
-    """A step at which work can stop without harm."""
+    """Raise Cancelled if this thread's work was asked to stop; called where work can stop without harm."""
     if is_asked_to_stop():
         raise cancelled(what)
 
 
 def cancelled(what: str) -> Cancelled:
+    """The error of work that was asked to stop."""
     return Cancelled(what, "was cancelled to make way for other work", "Run it again.")

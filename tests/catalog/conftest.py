@@ -23,5 +23,5 @@ def process(world: World) -> Process:
 
 @pytest.fixture
 def p(process: Process) -> Process:
-    """The same, for tests that name it often."""
+    """A short name of the fixture `process`, for tests that use it often."""
     return process

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 from tests.catalog.helpers import contents
+from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
@@ -50,7 +51,7 @@ def test_garbage_in_place_of_a_catalog(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_truncated_catalog(tmp_path: Path, share: float) -> None:
-    """Wherever the file ends, somebody notices before wrong rows are read."""
+    """A catalog file cut at any place is reported before wrong rows are read."""
     _make(tmp_path)
     path = tmp_path / "catalog.db"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
@@ -58,7 +59,7 @@ def test_a_truncated_catalog(tmp_path: Path, share: float) -> None:
     def read_all() -> None:
         with freshview.connect(tmp_path) as wh:
             contents(wh, "t")
-            wh._catalog.commits()
+            internals(wh).commits()
 
     with pytest.raises(CorruptWarehouse) as caught:
         read_all()
@@ -80,7 +81,7 @@ def test_overwritten_pages_of_a_catalog(tmp_path: Path) -> None:
 def test_a_missing_table_of_a_catalog(tmp_path: Path, catalog_url: str | None, table: sa.Table) -> None:
     _make(tmp_path, catalog_url)
     with freshview.connect(tmp_path, catalog=catalog_url) as wh:
-        with wh._catalog.database.write() as c:
+        with internals(wh).writing_database() as c:
             table.drop(c)
         with pytest.raises(CorruptWarehouse) as caught:
             contents(wh, "t")
@@ -89,7 +90,7 @@ def test_a_missing_table_of_a_catalog(tmp_path: Path, catalog_url: str | None, t
 
 def test_a_missing_counter_row(tmp_path: Path, catalog_url: str | None) -> None:
     with freshview.connect(tmp_path, catalog=catalog_url) as wh:
-        with wh._catalog.database.write() as c:
+        with internals(wh).writing_database() as c:
             c.execute(t.clock.delete())
         for action in (wh.status, wh.transaction, lambda: wh.sql("CREATE TABLE t (a INT)")):
             with pytest.raises(CorruptWarehouse, match="counter row"):
@@ -99,7 +100,7 @@ def test_a_missing_counter_row(tmp_path: Path, catalog_url: str | None) -> None:
 def test_a_damaged_inline_segment(tmp_path: Path, catalog_url: str | None) -> None:
     _make(tmp_path, catalog_url)
     with freshview.connect(tmp_path, catalog=catalog_url) as wh:
-        with wh._catalog.database.write() as c:
+        with internals(wh).writing_database() as c:
             c.execute(t.segments.update().values(payload=b"\0" * 100))
         with pytest.raises(CorruptWarehouse) as caught:
             contents(wh, "t")
@@ -191,7 +192,7 @@ def test_a_database_that_is_not_there(tmp_path: Path, postgres: PostgresServer) 
 
 @pytest.mark.postgres
 def test_a_user_without_rights(tmp_path: Path, postgres: PostgresServer) -> None:
-    """Not a damaged catalog: restoring a backup would not help."""
+    """Missing rights are not reported as a damaged catalog, since restoring a backup would not help."""
     url = postgres.new_database()
     admin = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
@@ -272,4 +273,4 @@ def test_work_after_close_does_not_commit(wh: Warehouse) -> None:
     wh.close()
     with pytest.raises(FreshviewError, match="closed"):
         tx.commit()
-    wh._catalog.database.close()
+    internals(wh).catalog.database.close()

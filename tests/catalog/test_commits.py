@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.catalog.helpers import contents, seen_by
+from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.catalog import tables as t
@@ -158,7 +159,7 @@ def test_literal_statements_run_on_key_lookups(db: Warehouse) -> None:
     ],
 )
 def test_first_committer_wins_on_old_and_new_keys(db: Warehouse, mine: str, theirs: str, conflict: bool | None) -> None:
-    """Both orders conflict alike; None: the statement itself is refused (the key exists in its snapshot)."""
+    """Two writers conflict in either order; None: the statement itself is refused, since its snapshot has the key."""
     for first, second in ((mine, theirs), (theirs, mine)):
         before = contents(db, "t")
         one, two = db.transaction(), db.transaction()
@@ -222,7 +223,7 @@ def test_many_tables_commit_together_or_not_at_all(db: Warehouse) -> None:
     with db.transaction() as tx:
         tx.insert("bag", [{"a": 5.0}])
         tx.delete("t", [1])
-    assert [c.relation_id for c in db._catalog.commits() if c.csn == tx.csn] == [1, 2]
+    assert [c.relation_id for c in internals(db).commits() if c.csn == tx.csn] == [1, 2]
 
 
 def test_an_exception_rolls_back_and_a_closed_transaction_stays_closed(db: Warehouse) -> None:
@@ -270,7 +271,7 @@ def test_transactions_are_numbered_and_know_their_commit(db: Warehouse) -> None:
 
 def _segments(wh: Warehouse, csn: int | None) -> list[Any]:
     assert csn is not None
-    return wh._catalog.segments([1, 2], csn - 1, csn)
+    return internals(wh).segments("t", "bag", after=csn - 1, upto=csn)
 
 
 def test_small_statements_stay_inline_and_large_ones_become_parquet(db: Warehouse) -> None:
@@ -310,7 +311,7 @@ def test_large_values_come_back_exactly(db: Warehouse) -> None:
         tx.insert("bag", pa.table({"a": pa.array(values, pa.float64())}))
     (segment,) = _segments(db, tx.csn)
     assert segment.files
-    rows = db._storage.reader.segment_rows(segment, db._catalog.relation("bag").schema).column("a")
+    rows = internals(db).segment_rows(segment, "bag").column("a")
     assert [repr(v) for v in rows.to_pylist()] == [repr(v) for v in values]
 
 
@@ -366,12 +367,11 @@ def test_rolling_back_without_a_catalog_keeps_the_first_error(db: Warehouse, mon
 
 
 def test_versions_outside_the_history_are_not_found(db: Warehouse) -> None:
-    relation = db._catalog.relation("t")
     last = db.status().csn
     with pytest.raises(NotFound, match=f"last commit is CSN {last}"):
-        db._catalog.state(relation, last + 1)
+        internals(db).state("t", last + 1)
     with pytest.raises(NotFound, match="created at CSN 1"):
-        db._catalog.state(relation, 0)
+        internals(db).state("t", 0)
     with pytest.raises(NotFound, match="CSN"):
         db.sql("SELECT * FROM t", as_of=10**30)
     with pytest.raises(NotFound, match="t"):
@@ -397,12 +397,12 @@ def test_readers_at_old_and_new_versions_do_not_disturb_each_other(db: Warehouse
 
 
 def test_tasks_are_the_commits_beyond_a_frontier(db: Warehouse) -> None:
-    """Of the tables a view reads, and of no other; part of a commit counts while statements are missing."""
-    with db._catalog.database.write() as c:
+    """A view's tasks are commits to the tables it reads, also a commit of which it has seen some statements only."""
+    with internals(db).writing_database() as c:
         c.execute(t.frontiers.insert().values(view_id=70, epoch=1, csn=db.status().csn, stmtsn=0))
         c.execute(t.frontiers.insert().values(view_id=71, epoch=1, csn=0, stmtsn=0))
         c.execute(t.inputs.insert(), [{"view_id": 70, "relation_id": 1}, {"view_id": 71, "relation_id": 2}])
-    views = ViewCatalog(db._catalog)
+    views = ViewCatalog(internals(db).catalog)
     assert [k for k in views.tasks() if k.view_id == 70] == []
     with db.transaction() as one:
         one.upsert("t", [{"k": 1, "v": "x"}])
@@ -413,14 +413,14 @@ def test_tasks_are_the_commits_beyond_a_frontier(db: Warehouse) -> None:
         both.delete("t", [1])
     assert one.csn is not None
     assert both.csn is not None
-    times = {c.csn: c.committed_at for c in db._catalog.commits()}
+    times = {c.csn: c.committed_at for c in internals(db).commits()}
     mine = [k for k in views.tasks() if k.view_id == 70]
     assert mine == [
         Task(70, one.txsn, one.csn, 0, times[one.csn], (1,), 1),
         Task(70, both.txsn, both.csn, 0, times[both.csn], (1,), 1),
     ]
     assert [k.csn for k in views.tasks() if k.view_id == 71 and k.csn > 3] == [two.csn, both.csn]
-    with db._catalog.database.write() as c:
+    with internals(db).writing_database() as c:
         c.execute(t.frontiers.update().where(t.frontiers.c.view_id == 70).values(csn=both.csn, stmtsn=1))
     mine = [k for k in views.tasks() if k.view_id == 70]
     assert mine == [Task(70, both.txsn, both.csn, 1, times[both.csn], (1,), 1)]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.catalog.helpers import contents, seen_by
+from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
@@ -49,7 +50,7 @@ def check_counters(wh: Warehouse, expected: int) -> None:
     assert sum(r["n"] for r in rows) == expected
     logged = contents(wh, "log")
     assert {r["k"]: r["n"] for r in rows} == {k: sum(r["k"] == k for r in logged) for k in range(KEYS)}
-    commits = sorted({(c.csn, c.committed_at) for c in wh._catalog.commits()})
+    commits = sorted({(c.csn, c.committed_at) for c in internals(wh).commits()})
     assert [csn for csn, _ in commits] == list(range(1, wh.status().csn + 1))
     assert all(a[1] < b[1] for a, b in itertools.pairwise(commits))
 
@@ -75,7 +76,7 @@ def test_no_update_is_lost_between_threads(open_warehouse: Callable[[], Warehous
         thread.join()
     assert not failures
     check_counters(first, THREADS * INCREMENTS)
-    start = first._catalog.commits()[-1].csn - THREADS * INCREMENTS
+    start = internals(first).commits()[-1].csn - THREADS * INCREMENTS
     for done, csn in enumerate(range(start, first.status().csn + 1)):
         assert sum(r["n"] for r in contents(second, "counters", csn)) == done
         assert len(contents(second, "log", csn)) == done

@@ -227,7 +227,7 @@ def test_what_cancels_wholly_leaves_nothing(p: Process) -> None:
 
 
 def test_in_the_background_many_differentials_are_composed(p: Process) -> None:
-    """Of a view that commits maintain nobody propagates; what they leave is gathered when it is many."""
+    """A view that commits maintain is never propagated: the background composes its many differentials."""
     v = deferred(p, "v", p.table("a"), scenario=DIFFERENTIAL)
     for value in range(9):
         p.put({"a": {1: value}})
@@ -238,11 +238,11 @@ def test_in_the_background_many_differentials_are_composed(p: Process) -> None:
 
 
 def test_the_background_reads_no_rows_of_few_differentials(p: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks every few seconds, and segments carry their rows."""
+    """The background looks every few seconds: it must not read the rows that segments carry."""
     deferred(p, "v", p.table("a"), scenario=DIFFERENTIAL)
     for value in range(3):
         p.put({"a": {1: value}})
-    monkeypatch.setattr(p.catalog, "_segments", lambda *_: pytest.fail("segments were read"))
+    monkeypatch.setattr("freshview.catalog.deferred.segments_of", lambda *_: pytest.fail("segments were read"))
     p.deferred.keep_schedule()
 
 
@@ -383,9 +383,21 @@ class _Machine:
 
     def run(self) -> None:
         steps = (
-            self.write, self.write, self.write, self.propagate, self.propagate, self.partial, self.refresh,
-            self.query, self.fold, self.clean, self.alter, self.pin, self.unpin, self.upper,
-        )  # fmt: skip
+            self.write,
+            self.write,
+            self.write,
+            self.propagate,
+            self.propagate,
+            self.partial,
+            self.refresh,
+            self.query,
+            self.fold,
+            self.clean,
+            self.alter,
+            self.pin,
+            self.unpin,
+            self.upper,
+        )
         for _ in range(self.draw.randint(5, 25)):
             step = self.draw.choice(steps)
             note(step.__name__)

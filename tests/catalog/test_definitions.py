@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 from tests.catalog.helpers import contents, seen_by
+from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.errors import AlreadyExists, DuplicateKey, InvalidStatement, NotFound, WriteConflict
@@ -95,7 +96,7 @@ def test_old_snapshots_keep_old_names(wh: Warehouse) -> None:
     assert contents(wh, "u") == [{"k": 1, "v": "a"}]
     assert seen_by(wh, old, "T") == contents(wh, "t", before) == [{"k": 1, "v": "a"}]
     assert seen_by(wh, old, "u") == contents(wh, "u", before) == []
-    assert [r.name for r in wh._catalog.relations(before)] == ["t", "u"]
+    assert [r.name for r in internals(wh).relations(before)] == ["t", "u"]
     with pytest.raises(NotFound, match="table or view x"):
         seen_by(wh, old, "x")
 
@@ -165,10 +166,10 @@ def test_unknown_names_are_not_found_with_a_hint(wh: Warehouse) -> None:
     ],
 )
 def test_a_refused_definition_changes_nothing(wh: Warehouse, ddl: str, error: type[Exception]) -> None:
-    before = (wh.status(), wh._catalog.relations())
+    before = (wh.status(), internals(wh).relations())
     with pytest.raises(error):
         wh.sql(ddl)
-    assert (wh.status(), wh._catalog.relations()) == before
+    assert (wh.status(), internals(wh).relations()) == before
 
 
 @pytest.mark.parametrize("name", ["a/b", "../up", 'q"', "it's", "a.b", "名", "x;DROP TABLE t", "C:\\x", "%", "a b"])

@@ -18,7 +18,7 @@ from tests.effort import examples
 from freshview.catalog import tables as t
 from freshview.catalog.records import Frontier, Relation, RelationState
 from freshview.errors import DuplicateKey, TypeMismatch, ViewUnusable, WriteConflict
-from freshview.refresh.execute import Work
+from freshview.refresh.execute import Change
 from freshview.refresh.jobs import JobRunner
 from freshview.refresh.span import Span
 from freshview.storage.checkpoint import Checkpointer
@@ -74,7 +74,7 @@ def test_a_second_query_computes_only_what_came_after_the_first(p: Process) -> N
     spans: list[int] = []
     change = p.change
 
-    def counted(view: Relation, span: Span, stored: RelationState | None = None) -> Work:
+    def counted(view: Relation, span: Span, stored: RelationState | None = None) -> Change:
         spans.append(sum(s.rows for s in span.segments(a)))
         return change(view, span, stored)
 
@@ -168,7 +168,7 @@ def test_an_eager_view_that_cannot_be_maintained_stops_the_commit(p: Process) ->
     v = p.view("v", p.table("a"), maintenance="eager")
     first = p.put({"a": {1: 1}})
 
-    def failing(*_: object, **__: object) -> Work:
+    def failing(*_: object, **__: object) -> Change:
         raise TypeMismatch("a cast", "fails")
 
     change, p.change = p.change, failing  # type: ignore[method-assign]
@@ -198,7 +198,7 @@ def test_a_commit_in_between_has_the_eager_view_computed_again(p: Process) -> No
     between = iter([lambda: p.put({"a": {2: 2}})])
     change = p.change
 
-    def interrupted(view: Relation, span: Span, stored: RelationState | None = None) -> Work:
+    def interrupted(view: Relation, span: Span, stored: RelationState | None = None) -> Change:
         work = change(view, span, stored)
         if (other := next(between, None)) is not None:
             other()
@@ -216,7 +216,7 @@ def test_a_view_that_never_comes_to_rest_is_a_conflict(p: Process) -> None:
     change = p.change
     inner: list[int] = []
 
-    def restless(view: Relation, span: Span, stored: RelationState | None = None) -> Work:
+    def restless(view: Relation, span: Span, stored: RelationState | None = None) -> Change:
         work = change(view, span, stored)
         if not inner:
             inner.append(1)
@@ -278,9 +278,9 @@ def test_an_idle_view_that_moves_on_does_not_cost_the_overlay(p: Process, mode: 
 class _Giving:
     """An executor whose every job shows the same."""
 
-    work: Work
+    work: Change
 
-    def change(self, *_: object, **__: object) -> Work:
+    def change(self, *_: object, **__: object) -> Change:
         return self.work
 
     def applied(self, *_: object) -> None:
@@ -298,7 +298,7 @@ def test_an_overlay_on_rows_that_were_corrected_meanwhile_is_not_kept(p: Process
     tx = p.begin()
     put(tx, "a", k1=5)
     shown(p, tx, v)
-    right = Work("full", lost[0].table(v.schema), 0)
+    right = Change("full", lost[0].table(v.schema), 0)
     jobs = JobRunner(p.catalog, p.storage, p.events, _Giving(right))
     assert jobs.refresh(v).view_rows == 2
     csn = tx.commit()

@@ -29,6 +29,7 @@ from hypothesis.stateful import (
 )
 from tests.catalog.helpers import contents, seen_by
 from tests.effort import examples
+from tests.internals import apply_in, internals, relation_in
 
 from freshview import Warehouse
 from freshview.errors import DuplicateKey, TransactionClosed, WriteConflict
@@ -77,7 +78,7 @@ class Isolation(RuleBasedStateMachine):
         for n in ("one", "two"):
             wh.sql(f"CREATE TABLE {self.names[n]} (k INT, v INT, PRIMARY KEY (k))")
         wh.sql(f"CREATE TABLE {self.names['bag']} (a INT)")
-        self.first = self.last = wh._catalog.snapshot()
+        self.first = self.last = internals(wh).newest_csn()
         self.history = {self.first: State()}
         self.commits: list[tuple[int, set[tuple[str, int]]]] = []
         self.open: list[ModelTransaction] = []
@@ -150,11 +151,11 @@ class Isolation(RuleBasedStateMachine):
         """UPDATE t SET k = k + shift: old and new keys are written, also where they overlap."""
         if not tx.sees.keyed[table]:
             return
-        relation = tx.real._core.relation(self.names[table])
+        schema = relation_in(tx.real, self.names[table]).schema.arrow
         old = tx.sees.keyed[table]
         new = {k + shift: v for k, v in old.items()}
-        images = [pa.table({"k": list(r), "v": list(r.values())}, schema=relation.schema.arrow) for r in (old, new)]
-        tx.real._core.apply(relation, *images)
+        images = [pa.table({"k": list(r), "v": list(r.values())}, schema=schema) for r in (old, new)]
+        apply_in(tx.real, self.names[table], *images)
         tx.sees.keyed[table] = {}
         self._wrote(tx, table, old.keys() | new.keys(), new)
 
@@ -164,10 +165,10 @@ class Isolation(RuleBasedStateMachine):
         tx.wrote |= bool(rows)
 
     def delete_from_bag(self, tx: ModelTransaction, rows: list[int]) -> None:
-        """Those of the rows that are there, copy by copy."""
+        """Delete those of the rows that the transaction sees, copy by copy."""
         gone = Counter(rows) & tx.sees.bag
-        relation = tx.real._core.relation(self.names["bag"])
-        tx.real._core.apply(relation, pa.table({"a": list(gone.elements())}, schema=relation.schema.arrow), None)
+        schema = relation_in(tx.real, self.names["bag"]).schema.arrow
+        apply_in(tx.real, self.names["bag"], pa.table({"a": list(gone.elements())}, schema=schema), None)
         tx.sees.bag -= gone
         tx.written |= {("bag", a) for a in gone}
         tx.wrote |= bool(gone)
@@ -186,14 +187,14 @@ class Isolation(RuleBasedStateMachine):
             self.commit(tx)
         else:
             tx.real.rollback()
-            assert self.wh._catalog.snapshot() == self.last
+            assert internals(self.wh).newest_csn() == self.last
         self.insert(tx, "one", {0: 0})
 
     def commit(self, tx: ModelTransaction) -> None:
         if any(csn > tx.snapshot and written & tx.written for csn, written in self.commits):
             with pytest.raises(WriteConflict):
                 tx.real.commit()
-            assert self.wh._catalog.snapshot() == self.last
+            assert internals(self.wh).newest_csn() == self.last
             self.conflicts.append(tx.snapshot)
             return
         csn = tx.real.commit()
@@ -227,7 +228,7 @@ class Isolation(RuleBasedStateMachine):
         assert Counter(r["a"] for r in read(self.names["bag"])) == state.bag
 
     def teardown(self) -> None:
-        """Whoever is left commits; then every version is what the model says."""
+        """Commit the open transactions; then every version holds what the model holds."""
         for tx in self.open:
             self.commit(tx)
         for csn, state in self.history.items():
@@ -253,7 +254,7 @@ def test_interleaved_transactions_are_snapshot_isolated(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_long_histories_are_snapshot_isolated(open_warehouse: Callable[[], Warehouse], seed: int) -> None:
-    """The same machine driven by dice: denser and longer than what shrinks well."""
+    """The state machine driven by a random generator: longer histories than Hypothesis draws."""
     dice, machine = random.Random(seed), Isolation(open_warehouse())
     Isolation.conflicts.clear()
     kinds = ["insert", "upsert", "delete", "move", "add", "take"]

@@ -47,7 +47,7 @@ def test_a_job_takes_all_tasks_and_tells_of_itself(world: World) -> None:
 
 
 def test_what_is_pending_is_asked_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by a run of several jobs: what one has taken, the next does not look for."""
+    """A run of several jobs asks once: a job does not ask again for tasks that the one before it took."""
     p = world.process()
     view = p.view("v", p.table("a"))
     for value in range(4):

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from tests.catalog.helpers import contents
 from tests.catalog.view_world import World
+from tests.internals import internals
 
 import freshview
 from freshview.catalog import tables as t
@@ -78,8 +79,10 @@ def test_views_of_an_older_catalog_learn_of_the_views_below_them(tmp_path: Path)
         )
     migrate(p.catalog.database)
     assert {v.name: sorted(p.views.inputs(v)) for v in (low, mid, high)} == {
-        "low": [a.id], "mid": [a.id, low.id], "high": [a.id, low.id, mid.id],
-    }  # fmt: skip
+        "low": [a.id],
+        "mid": [a.id, low.id],
+        "high": [a.id, low.id, mid.id],
+    }
     world.close()
 
 
@@ -144,5 +147,5 @@ def test_data_survives_a_migration(tmp_path: Path, catalog_url: str | None) -> N
         wh.sql("CREATE TABLE t (k INT, PRIMARY KEY (k))")
         with wh.transaction() as tx:
             tx.insert("t", [{"k": 1}])
-        migrate(wh._catalog.database, (*STEPS, _add_note))
+        migrate(internals(wh).catalog.database, (*STEPS, _add_note))
         assert contents(wh, "t") == [{"k": 1}]

@@ -16,7 +16,7 @@ from freshview.errors import InvalidStatement, NotFound, WarehouseClosed
 @pytest.mark.parametrize("path", ["", "  ", "a\0b", None, 5])
 def test_a_path_that_names_no_folder(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidStatement, match=r"is no path of a folder\. Name a folder"):
+    with pytest.raises(InvalidStatement, match=r"is not the path of a folder\. Name a folder"):
         freshview.connect(path)
     assert list(tmp_path.iterdir()) == []
 
@@ -25,9 +25,17 @@ def test_a_closed_warehouse_says_so(tmp_path: Path, catalog_url: str | None) -> 
     with freshview.connect(tmp_path / "w", catalog=catalog_url) as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY)")
     for call in (
-        lambda: wh.sql("INSERT INTO t VALUES (1)"), lambda: wh.sql("SELECT * FROM t"), wh.transaction, wh.status,
-        wh.maintain, wh.history, wh.vacuum, lambda: wh.check("t"), lambda: wh.explain("t"), lambda: wh.refresh("t"),
-    ):  # fmt: skip
+        lambda: wh.sql("INSERT INTO t VALUES (1)"),
+        lambda: wh.sql("SELECT * FROM t"),
+        wh.transaction,
+        wh.status,
+        wh.maintain,
+        wh.history,
+        wh.vacuum,
+        lambda: wh.check("t"),
+        lambda: wh.explain("t"),
+        lambda: wh.refresh("t"),
+    ):
         with pytest.raises(WarehouseClosed, match="the warehouse was closed"):
             call()
     wh.close()

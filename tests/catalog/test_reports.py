@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.catalog.view_world import BAG, Process, World
+from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.catalog import tables as t
@@ -177,7 +178,7 @@ def test_vacuum_tells_who_holds_back_for_longer_than_the_retention(world: World,
     told = clean(process, RETENTION)
     size = process.catalog.segments([a.id], -1)[0].size
     assert told.held_by == (
-        "view low has tasks that wait since 1970-01-12 13:46:40 UTC; this and 1 more, as status() tells, keep "
+        "view low has tasks that wait since 1970-01-12 13:46:40 UTC; this and 1 more, as status() lists, keep "
         f"1 segment (1 row, {size} bytes) and 0 superseded checkpoints from going. "
         "REFRESH MATERIALIZED VIEW low, or drop it."
     )
@@ -187,10 +188,10 @@ def test_vacuum_tells_who_holds_back_for_longer_than_the_retention(world: World,
 
 
 def test_a_warehouse_tells_who_holds_back(open_warehouse: Callable[[], Warehouse]) -> None:
-    """Through status(), on both kinds of catalog; time alone makes no difference between two of them."""
+    """status() reports the holder on both kinds of catalog, and does not change while only time passes."""
     wh = open_warehouse()
     wh.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k))")
-    catalog = wh._catalog
+    catalog = internals(wh).catalog
     a, start = catalog.relation("a"), catalog.snapshot()
     facts = {"sources": json.dumps({"a": {"id": a.id, "columns": ["k", "v"]}}), "columns": "[]"}
     ViewCatalog(catalog).create(catalog.reserve_id(), "v", BAG, {}, facts, [a], [], [], start)
@@ -285,7 +286,7 @@ class Game:
                     assert Counter((r["k"], r["v"]) for r in found) == self.at[csn][table.name]
 
     def let_go(self, csn: int) -> None:
-        """Whoever holds this CSN does no more."""
+        """End all that holds this CSN."""
         for pin in [x for x in self.pins if x.csn == csn]:
             self.process.catalog.release(pin)
             self.pins.remove(pin)
@@ -336,7 +337,8 @@ def test_what_a_holder_is_said_to_keep_is_what_goes_without_it(draw: random.Rand
 
 def ended(view: Relation, what: str | None, strategy: str = "failed") -> Job:
     """A job that took two seconds and failed with an error, or went well."""
-    return Job(view.id, 1, 1, strategy if what else "incremental", 1, 1, 1, 2.0, what, view.name)
+    how = strategy if what else "incremental"
+    return Job(view_id=view.id, view=view.name, from_csn=1, to_csn=1, strategy=how, seconds=2.0, error=what)
 
 
 def test_the_last_error_is_that_of_the_newest_job(process: Process) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.catalog.view_world import BAG, Process, World
+from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.catalog import tables as t
@@ -24,6 +26,12 @@ from freshview.sql.statements import Show
 from freshview.warehouse.show import show
 
 
+def took(view: Relation, start: int, end: int) -> Job:
+    """A job that took a view from one CSN to another."""
+    ended = Job(view_id=view.id, from_csn=start, to_csn=end, strategy="incremental", seconds=0.5)
+    return replace(ended, tasks=1, delta_rows=1, view_rows=1)
+
+
 def test_a_task_is_a_transaction_that_touched_what_a_view_reads(process: Process) -> None:
     """Law: one task per view and transaction, with all its updated tables; none for other tables or DDL."""
     a, b, c = (process.table(n) for n in "abc")
@@ -35,9 +43,11 @@ def test_a_task_is_a_transaction_that_touched_what_a_view_reads(process: Process
     both = process.put({"renamed": {2: 2, 3: 3}, "b": {1: 1}})
     tasks = process.views.tasks()
     assert [(k.view_id, k.csn, k.tables, k.rows) for k in tasks] == [
-        (low.id, one, (a.id,), 1), (high.id, one, (a.id,), 1), (low.id, both, (a.id,), 2),
+        (low.id, one, (a.id,), 1),
+        (high.id, one, (a.id,), 1),
+        (low.id, both, (a.id,), 2),
         (high.id, both, (a.id, b.id), 3),
-    ]  # fmt: skip
+    ]
     commits = {c.csn: c for c in process.catalog.commits()}
     assert all((k.txsn, k.committed_at) == (commits[k.csn].txsn, commits[k.csn].committed_at) for k in tasks)
     assert {k.stmtsn for k in tasks} == {0}
@@ -171,7 +181,7 @@ def test_uses_of_views_are_kept_until_the_view_goes(process: Process) -> None:
 def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehouse]) -> None:
     wh = open_warehouse()
     wh.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k))")
-    catalog, views = wh._catalog, ViewCatalog(wh._catalog)
+    catalog, views = internals(wh).catalog, internals(wh).views.catalog
     a, start = catalog.relation("a"), catalog.snapshot()
     facts = {"sources": "{}", "columns": "[]"}
     view, created = views.create(catalog.reserve_id(), "v", BAG, {}, facts, [a], [], [], start)
@@ -197,7 +207,7 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
     lease = catalog.lease(view.id, "job", f"job-{view.id}")
     assert lease is not None
     assert views.in_progress() == {view.id}
-    job = Job(view.id, created, csn, "incremental", 1, 1, 1, 0.5, None, "v", 1, 0, {"compute": 0.5})
+    job = replace(took(view, created, csn), view="v", rows_in=1, phases={"compute": 0.5})
     step = ViewStep(view, Frontier(created), csn, (), (), job)
     assert views.apply([step])
     assert not views.apply([step])
@@ -214,14 +224,14 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
 def test_several_views_move_together_or_not_at_all(open_warehouse: Callable[..., Warehouse]) -> None:
     wh = open_warehouse()
     wh.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k))")
-    catalog, views = wh._catalog, ViewCatalog(wh._catalog)
+    catalog, views = internals(wh).catalog, internals(wh).views.catalog
     a, start = catalog.relation("a"), catalog.snapshot()
     facts = {"sources": "{}", "columns": "[]"}
     made = [views.create(catalog.reserve_id(), name, BAG, {}, facts, [a], [], [], start)[0] for name in ("v", "w")]
     end = catalog.snapshot()
 
     def step(view: Relation, start: int, end: int) -> ViewStep:
-        return ViewStep(view, Frontier(start), end, (), (), Job(view.id, start, end, "incremental", 1, 1, 1, 0.5))
+        return ViewStep(view, Frontier(start), end, (), (), took(view, start, end))
 
     assert not views.apply([step(made[0], start, end), step(made[1], end, end)])  # the second is elsewhere
     assert [views.frontier(view) for view in made] == [start, start]

@@ -1,4 +1,4 @@
-"""The same on both catalogs, without Spark."""
+"""Two openings of one warehouse see each other's commits, on both kinds of catalog, without Spark."""
 
 from collections.abc import Callable
 

@@ -25,7 +25,7 @@ from freshview.definition.properties import DEFERRED, commits_maintain, mode_in
 from freshview.delta.signed import net, with_weight
 from freshview.events import Events
 from freshview.refresh.deltas import changes
-from freshview.refresh.execute import Work
+from freshview.refresh.execute import Change
 from freshview.refresh.jobs import JobRunner
 from freshview.refresh.span import Span
 from freshview.relation.schema import Column, Schema
@@ -47,7 +47,7 @@ class _Executor:
 
     process: Process
 
-    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Work:
+    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Change:
         c0 = Frontier(span.start.csn, span.start.stmtsn).readable
         self.process.before(view, c0, span.end.csn)
         self.process.ran.append((view.name, c0, span.end.csn, full))
@@ -78,21 +78,21 @@ class Process:
         self.world.now += int(seconds * 1e6)
         self.world.while_waiting()
 
-    def change(self, view: Relation, span: Span, stored: RelationState | None = None) -> Work:  # noqa: ARG002
+    def change(self, view: Relation, span: Span, stored: RelationState | None = None) -> Change:  # noqa: ARG002
         if view.properties.get("kind") == JOIN:
             return self._joined(span, *self.sources(view))
         parts = [changes(span, s) for s in self.sources(view)]
         rows = pa.concat_tables([p.cast(parts[0].schema) for p in parts])
-        return Work("incremental", net(rows, BAG), rows.num_rows)
+        return Change("incremental", net(rows, BAG), rows.num_rows)
 
-    def _joined(self, span: Span, left: Relation, right: Relation) -> Work:
+    def _joined(self, span: Span, left: Relation, right: Relation) -> Change:
         """Δ(L ⋈ R) = ΔL ⋈ R ∪ L' ⋈ ΔR"""
         (first, second), old, new = (self._signed(span, r) for r in (left, right)), span.before(right), span.after(left)
         met = _met(first, self._rows(old)) + _met(self._rows(new), second)
         columns = zip(*((k, v, weight) for (k, v), weight in met), strict=True) if met else ([], [], [])
         arrow = with_weight(BAG).arrow
         rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, arrow, strict=True)], schema=arrow)
-        return Work("incremental", net(rows, BAG), rows.num_rows)
+        return Change("incremental", net(rows, BAG), rows.num_rows)
 
     def _signed(self, span: Span, source: Relation) -> Signed:
         return [((r["k"], r["v"]), r[WEIGHT]) for r in changes(span, source).to_pylist()]
@@ -112,9 +112,18 @@ class Process:
         named = json.dumps({s.name: {"id": s.id, "columns": ["k", "v"]} for s in sources})
         facts = {"sources": named, "columns": '["k", "v"]'}
         made, _ = self.views.create(
-            self.catalog.reserve_id(), name, BAG, properties, facts, list(sources), [], [], self.catalog.snapshot(),
-            eager=commits_maintain(properties), deferred=mode_in(properties) == DEFERRED,
-        )  # fmt: skip
+            self.catalog.reserve_id(),
+            name,
+            BAG,
+            properties,
+            facts,
+            list(sources),
+            [],
+            [],
+            self.catalog.snapshot(),
+            eager=commits_maintain(properties),
+            deferred=mode_in(properties) == DEFERRED,
+        )
         return made
 
     def begin(self) -> Transaction:
@@ -178,7 +187,7 @@ class ProcessKeeper:
     def bring(self, view: Relation, csn: int) -> list[Job]:
         return self.process.jobs.bring(view, csn)
 
-    def change(self, view: Relation, span: Span, stored: RelationState) -> Work:
+    def change(self, view: Relation, span: Span, stored: RelationState) -> Change:
         assert stored.relation.id == view.id
         return self.process.change(view, span)
 

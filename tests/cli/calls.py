@@ -34,6 +34,12 @@ def told(*arguments: str | Path, stdin: str | None = None, code: int = 0) -> Any
 def process(*arguments: str | Path, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """A command as a process of its own, in a folder; warnings are errors."""
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=180,
-        check=False, env={**os.environ, "NO_COLOR": "1", **environment},
-    )  # fmt: skip
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1", **environment},
+    )

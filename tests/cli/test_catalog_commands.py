@@ -100,8 +100,11 @@ def test_show_describe_and_simple_changes_by_sql(folder: Path) -> None:
         {"name": "orders", "kind": "table", "primary_key": "id"},
     ]
     assert call("sql", "DESCRIBE orders", "--format", "csv", "-w", folder).stdout.splitlines() == [
-        "col_name,data_type,comment", 'id,int,""', 'customer,int,""', 'amount,"decimal(10,2)",""',
-    ]  # fmt: skip
+        "col_name,data_type,comment",
+        'id,int,""',
+        'customer,int,""',
+        'amount,"decimal(10,2)",""',
+    ]
     assert told("sql", "INSERT INTO orders VALUES (7, 1, 1)", "-w", folder) == {"rows": 1, "csn": 4}
     result = call("sql", "INSERT INTO log VALUES ('a;b'); DELETE FROM orders WHERE id = 7", "-w", folder)
     assert result.stdout.splitlines() == ["1 row, CSN 5.", "1 row, CSN 6."]
@@ -181,14 +184,14 @@ def test_what_nobody_expected_is_a_sentence_too(folder: Path, monkeypatch: pytes
     def broken(*_: object) -> None:
         raise RuntimeError("something\nodd")
 
-    monkeypatch.setattr("freshview.warehouse.status.standing", broken)
+    monkeypatch.setattr("freshview.warehouse.status.status_of", broken)
     result = call("status", "-w", folder, code=1)
     assert result.stderr.splitlines() == ["RuntimeError: something odd. Run it again with --verbose to see where."]
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("freshview.warehouse.status.standing", stopped)
+    monkeypatch.setattr("freshview.warehouse.status.status_of", stopped)
     assert "Interrupted" in call("status", "-w", folder, code=130).stderr
 
 
@@ -196,8 +199,11 @@ def test_a_reader_that_leaves_early_is_no_reason_to_complain(folder: Path) -> No
     script = "SHOW TABLES;" * 2000
     running = subprocess.Popen(
         [*COMMAND, "sql", "--format", "csv", "-w", str(folder)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert running.stdin is not None
     assert running.stdout is not None
     assert running.stderr is not None
@@ -222,9 +228,16 @@ for words in json.loads(sys.argv[2]):
 def test_they_load_no_spark(folder: Path) -> None:
     """Law: what needs only the catalog neither starts Spark nor loads it."""
     commands = [
-        ["init"], ["views"], ["tasks"], ["status"], ["history"], ["vacuum"], ["sql", "SHOW TABLES"],
-        ["sql", "DESCRIBE HISTORY orders"], ["sql", "INSERT INTO orders VALUES (9, 9, 9)"],
-    ]  # fmt: skip
+        ["init"],
+        ["views"],
+        ["tasks"],
+        ["status"],
+        ["history"],
+        ["vacuum"],
+        ["sql", "SHOW TABLES"],
+        ["sql", "DESCRIBE HISTORY orders"],
+        ["sql", "INSERT INTO orders VALUES (9, 9, 9)"],
+    ]
     root = Path(__file__).parents[2]
     subprocess.run(
         [sys.executable, "-c", _LOADS_NOTHING, str(folder), json.dumps(commands)], check=True, timeout=60, cwd=root

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshview.cli.cells import aligned_right, csv_line, json_text, shown
+from freshview.cli.cells import aligned_right, cell_text, csv_line, json_text
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")), min_size=1))
@@ -56,7 +56,7 @@ def test_json_of_each_kind(value: Any, expected: str) -> None:
 
 def test_what_people_read() -> None:
     told = [None, True, Decimal("1E+2"), b"\x0a", datetime(2026, 1, 31, 12), {"a": [1, None]}]
-    assert [shown(v) for v in told] == ["NULL", "true", "100", "0A", "2026-01-31 12:00:00", "{a -> [1, NULL]}"]
+    assert [cell_text(v) for v in told] == ["NULL", "true", "100", "0A", "2026-01-31 12:00:00", "{a -> [1, NULL]}"]
 
 
 def test_numbers_stand_at_the_right() -> None:

@@ -27,12 +27,12 @@ import freshview
 from freshview.cli.load import size_of
 from freshview.cli.place import remembered_interrupts
 from freshview.cli.progress import Bar, Size, Stages, steps, working
-from freshview.cli.serve import Report, _maintain_all, until_told
+from freshview.cli.serve import Report, _maintain_all, until_signal
 from freshview.cli.upkeep import _each
 from freshview.errors import FreshviewError
 from freshview.events import Events
 from freshview.spark.interrupts import _after_cancelling, own_interrupts
-from freshview.spark.loading import Source
+from freshview.spark.loading import InputFiles
 
 
 @dataclass
@@ -81,7 +81,7 @@ def test_rows_are_drawn_on_a_screen() -> None:
 
 
 def test_the_time_left_follows_from_the_pace_since_the_beginning() -> None:
-    """Also after a first piece of work that took long, and if what is done turns out to be less."""
+    """The time left stays sound after a slow first piece of work, and if the work done turns out to be less."""
     now = [0.0]
     progress = Progress(console=Console(file=io.StringIO()), get_time=lambda: now[0], speed_estimate_period=1e9)
     bar = Bar(progress, "Maintaining", Size(100))
@@ -145,7 +145,7 @@ def test_files_tell_their_rows_or_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
 
     def size(kind: str, *names: str) -> tuple[int, str]:
-        found = size_of(Source(tuple(tmp_path / name for name in names), kind))
+        found = size_of(InputFiles(tuple(tmp_path / name for name in names), kind))
         assert found.is_estimate, "of what is done of it Spark's tasks tell the share only"
         return found.total, found.unit
 
@@ -214,7 +214,7 @@ def _dropped_by_a_finaliser(*_: object) -> None:
 
 
 def _replaced(*_: object) -> None:
-    """As py4j does, if one of its connections is closed already."""
+    """Raise the interrupt as another error, as py4j does if one of its connections is closed already."""
     try:
         _press()
     except KeyboardInterrupt:
@@ -233,7 +233,7 @@ def test_ctrl_c_is_ctrl_c_whatever_becomes_of_the_exception(
 ) -> None:
     """Law: code 130 and one line; and all is as it was for the next command."""
     freshview.connect(tmp_path / "wh").close()
-    monkeypatch.setattr("freshview.warehouse.status.standing", lambda *_: hit())
+    monkeypatch.setattr("freshview.warehouse.status.status_of", lambda *_: hit())
     before = signal.getsignal(signal.SIGINT), sys.unraisablehook
     lines = call("status", "-w", tmp_path / "wh", code=130).stderr.splitlines()
     assert lines == ["Interrupted: what was committed stays, the rest was rolled back."]
@@ -263,7 +263,7 @@ def test_ctrl_c_is_no_failure_of_one_view_of_many(
 
 
 def test_ctrl_c_while_maintaining_once_stops_it_all(capfd: pytest.CaptureFixture[str]) -> None:
-    """Also where the exception got lost, and a view seems to have failed."""
+    """Ctrl-C ends the run also where the exception got lost and a view seems to have failed."""
 
     class Views:
         views = (Named("a"), Named("b"))
@@ -279,7 +279,7 @@ def test_ctrl_c_while_maintaining_once_stops_it_all(capfd: pytest.CaptureFixture
             tried.extend(names)
             _dropped_by_a_finaliser()
 
-    with remembered_interrupts(), until_told():
+    with remembered_interrupts(), until_signal():
         _maintain_all(Fake(), Report())  # type: ignore[arg-type]
     assert tried == ["a"]
     assert capfd.readouterr() == ("Stopped.\n", "")

@@ -57,7 +57,7 @@ def test_statements_go_on_until_the_semicolon(folder: Path) -> None:
 
 
 def test_an_error_does_not_end_it(folder: Path) -> None:
-    """And a pipe that had errors ends with code 1."""
+    """The shell goes on after an error; with input from a pipe it ends with code 1."""
     result = call(
         "shell", "-w", folder, stdin="DROP TABLE nowhere;\n\\nothing\nINSERT INTO orders VALUES (1, 1);\n", code=1
     )
@@ -68,8 +68,10 @@ def test_an_error_does_not_end_it(folder: Path) -> None:
 def test_transactions_end_by_commit_rollback_or_leaving(folder: Path) -> None:
     lines = _lines(folder, "BEGIN;\nINSERT INTO orders VALUES (1, 1);\nCOMMIT;\n")
     assert [line for line in lines if "(" not in line] == [
-        "Transaction 1 begun.", "1 row, not committed yet.", "Committed, CSN 2.",
-    ]  # fmt: skip
+        "Transaction 1 begun.",
+        "1 row, not committed yet.",
+        "Committed, CSN 2.",
+    ]
     lines = _lines(
         folder, "BEGIN;\nINSERT INTO orders VALUES (1, 1);\nINSERT INTO orders VALUES (2, 1);\nCOMMIT;\n", code=1
     )
@@ -115,7 +117,7 @@ def keyboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeIn
 
 
 def test_enter_ends_a_statement_only_at_its_semicolon(folder: Path, keyboard: PipeInput, tmp_path: Path) -> None:
-    """And the history keeps it whole, for the next time."""
+    """Enter before the semicolon goes on in the next line; the history keeps the whole statement."""
     with Running(Place(folder)) as running:
         typed = Typed(running.catalog, input=keyboard, output=DummyOutput())
         keyboard.send_text("SELECT ';\r' AS a\r, 1;\r\\d\r")

@@ -29,6 +29,7 @@ from freshview.errors import Cancelled, FreshviewError, NotFound, StorageUnavail
 from freshview.interruption import Interruption
 from freshview.schedule import upkeep
 from freshview.spark.session import obtain_session
+from freshview.storage.store import Storage
 
 ORDERS = 12_000  # more than the driver folds by itself
 CUSTOMERS = 300
@@ -140,9 +141,10 @@ def load(world: World) -> None:
     world.orders = {k: order(k) for k in range(ORDERS)}
     world.notes = [{"text": f"n{i % 50}", "stars": i % 5} for i in range(200)]
     frame = world.spark.range(ORDERS).selectExpr(
-        "id", f"CAST(id * 7 % {CUSTOMERS + 20} AS INT) AS customer",
+        "id",
+        f"CAST(id * 7 % {CUSTOMERS + 20} AS INT) AS customer",
         "CAST((id * 31 % 9973) / 100 AS DECIMAL(12,2)) AS amount",
-    )  # fmt: skip
+    )
     with world.wh.transaction() as tx:
         tx.upsert("customer", list(world.customers.values()))
         assert tx.insert("orders", frame).rows == ORDERS
@@ -255,12 +257,11 @@ def mean(world: World) -> None:
 
 def lose(world: World) -> None:
     """Rows that a worker wrote elsewhere, since it does not share the folder, are missed, and nothing commits."""
-    storage, csn = world.wh._storage, world.wh.status().csn
-    collect = storage.collect
-    storage.collect = lambda *where: collect(*where)[1:]  # type: ignore[method-assign]
-    with pytest.raises(StorageUnavailable, match="Spark wrote 20000 rows, 10000 are here"):
-        world.wh.sql("INSERT INTO note SELECT CAST(id AS STRING), 1 FROM range(0, 20000, 1, 2)")
-    storage.collect = collect  # type: ignore[method-assign]
+    collect, csn = Storage.collect, world.wh.status().csn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Storage, "collect", lambda *where: collect(*where)[1:])
+        with pytest.raises(StorageUnavailable, match="Spark wrote 20000 rows, 10000 are here"):
+            world.wh.sql("INSERT INTO note SELECT CAST(id AS STRING), 1 FROM range(0, 20000, 1, 2)")
     assert world.wh.status().csn == csn
 
 

@@ -20,9 +20,11 @@ from tests.java import SHORT
 SPARK = Path(pyspark.__file__).parent
 _STARTS = 60.0  # seconds within which a server has to be there
 _ENVIRONMENT = {
-    "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": SHORT,
+    "SPARK_HOME": str(SPARK),
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_SUBMIT_OPTS": SHORT,
     "SPARK_DAEMON_JAVA_OPTS": SHORT,
-}  # fmt: skip
+}
 _PR_SET_PDEATHSIG = 1
 _ENDS = 10.0  # seconds within which a process that was asked to end has to be gone
 
@@ -157,7 +159,7 @@ class Script:
         self._process = process
 
     def has_ended(self) -> bool:
-        """It has to end well."""
+        """Whether the script has ended; an exit code other than 0 fails the test."""
         code = self._process.poll()
         assert not code, f"{self._name} failed:\n{self.told()}"
         return code == 0

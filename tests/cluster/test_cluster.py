@@ -1,4 +1,4 @@
-"""The same code on a Spark standalone cluster: a master and two workers on loopback, and a PostgreSQL catalog."""
+"""A warehouse on a Spark standalone cluster: a master and two workers on loopback, and a PostgreSQL catalog."""
 
 from __future__ import annotations
 

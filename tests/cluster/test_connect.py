@@ -1,4 +1,4 @@
-"""The same code over Spark Connect: a server in a process of its own, which asks for a token."""
+"""A warehouse over Spark Connect: a server in a process of its own, which asks for a token."""
 
 from __future__ import annotations
 
@@ -66,9 +66,12 @@ with freshview.connect(sys.argv[1]) as wh:
     port = free_port()
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, str(tmp_path / "w")],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env={**os.environ, "SPARK_REMOTE": f"sc://localhost:{port}"},
-    )  # fmt: skip
+    )
     assert (done.stderr, done.returncode) == ("", 0)
     assert len(done.stdout.splitlines()) == 1
     assert done.stdout.startswith(f"Spark Connect at localhost:{port}: does not answer")

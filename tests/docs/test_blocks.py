@@ -34,8 +34,12 @@ SELECT …
 
 def test_blocks_are_found_with_what_they_show() -> None:
     assert [(b.language, b.line) for b in blocks(_PAGE)] == [
-        ("python", 3), ("text", 7), ("sql", 11), ("text", 17), ("", 21),
-    ]  # fmt: skip
+        ("python", 3),
+        ("text", 7),
+        ("sql", 11),
+        ("text", 17),
+        ("", 21),
+    ]
     assert [(s.block.text, s.shown) for s in steps(_PAGE, "python", "sql")] == [
         ("print(1)\n", "1\n"),
         ("SELECT 1\n", None),

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.docs.blocks import ROOT, as_shown
+from tests.internals import internals
 
 import freshview
 from freshview import Warehouse, errors
@@ -66,7 +67,7 @@ def _expired(wh: Warehouse) -> None:
     wh.sql("INSERT INTO customer VALUES (2, 'Grace')")
     wh.sql("CHECKPOINT customer")
     wh.vacuum(timedelta(0))
-    wh._catalog.state(wh._catalog.relation("customer"), 1)
+    internals(wh).state("customer", 1)
 
 
 def _insert(row: dict[str, object]) -> Callable[[Warehouse], None]:
@@ -131,7 +132,7 @@ def test_the_example_of_missing_java(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 class JavaError(Exception):
-    """As py4j raises what it does not know."""
+    """An exception as py4j raises it for a Java exception that PySpark does not know."""
 
 
 JavaError.__module__ = "py4j.protocol"

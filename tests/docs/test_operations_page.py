@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.docs.blocks import ROOT
+from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
@@ -72,6 +73,4 @@ def _copy_folder(folder: Path) -> None:
 
 
 def _rows(wh: Warehouse, name: str) -> list[tuple[object, ...]]:
-    catalog = wh._catalog
-    table = wh._storage.reader.contents(catalog.state(catalog.relation(name), catalog.snapshot()))
-    return sorted(tuple(row[c] for c in ("id", "v")) for row in table.to_pylist())
+    return sorted((row["id"], row["v"]) for row in internals(wh).rows(name).to_pylist())

@@ -33,10 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     chosen = parser.parse_args(arguments)
     plans = [
-        Plan(chosen.seed, chosen.kinds.split(","), -(-chosen.definitions // chosen.processes), chosen.batch,
-             chosen.seconds, chosen.shrink, place, chosen.processes, chosen.selftest == "on")
+        Plan(
+            chosen.seed,
+            chosen.kinds.split(","),
+            -(-chosen.definitions // chosen.processes),
+            chosen.batch,
+            chosen.seconds,
+            chosen.shrink,
+            place,
+            chosen.processes,
+            chosen.selftest == "on",
+        )
         for place in range(chosen.processes)
-    ]  # fmt: skip
+    ]
     begun = time.monotonic()
     tallies = {kind: Tally() for kind in chosen.kinds.split(",")}
     for kind, seed, tally in _results(plans):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.hunt.expressions import ORDERED, SIMPLE, Draw, Scope, condition, expression, literal
 
+# fmt: off
 AGGREGATES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("count(*)", (), "int"), ("count({})", ("any",), "int"), ("sum({})", ("int",), "int"),
     ("sum({})", ("dec",), "dec"), ("min({})", ("any",), "same"), ("max({})", ("any",), "same"),
@@ -25,7 +26,8 @@ AGGREGATES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("to_json(max(struct({} AS Upper, {} AS lower)))", ("int", "text"), "text"), ("var_pop({})", ("int",), "double"),
     ("string_agg({0}) WITHIN GROUP (ORDER BY {0} DESC)", ("text",), "text"), ("count(ALL {})", ("any",), "int"),
     ("size(collect_set({}))", ("any",), "int"), ("max({}) FILTER (WHERE {})", ("any", "bool"), "same"),
-)  # fmt: skip
+)
+# fmt: on
 
 
 def aggregate(g: Draw, s: Scope, depth: int = 1) -> tuple[str, str]:
@@ -52,13 +54,22 @@ def grouping(g: Draw, keys: list[str]) -> tuple[str, bool]:
     every = ", ".join(keys)
     tail = "".join(f", {k}" for k in rest)
     options = [
-        f"ROLLUP ({every})", f"CUBE ({every})", f"{every} WITH ROLLUP", f"{every} WITH CUBE",
-        f"GROUPING SETS (({every}), {a}, ())", f"{every} GROUPING SETS (({every}), {b}, ())",
-        f"{every} GROUPING SETS (({a}), ({b}{tail}))", f"ROLLUP ({a}), {b}{tail}", f"{a}, CUBE ({b}{tail})",
-        f"{b}{tail}, ROLLUP ({a})", f"CUBE ({a}), ROLLUP ({b}{tail})", f"ROLLUP (({a}, {b}){tail})",
-        f"GROUPING SETS (ROLLUP ({a}, {b}), ({every}))", f"{a}, GROUPING SETS (({b}{tail}), ())",
+        f"ROLLUP ({every})",
+        f"CUBE ({every})",
+        f"{every} WITH ROLLUP",
+        f"{every} WITH CUBE",
+        f"GROUPING SETS (({every}), {a}, ())",
+        f"{every} GROUPING SETS (({every}), {b}, ())",
+        f"{every} GROUPING SETS (({a}), ({b}{tail}))",
+        f"ROLLUP ({a}), {b}{tail}",
+        f"{a}, CUBE ({b}{tail})",
+        f"{b}{tail}, ROLLUP ({a})",
+        f"CUBE ({a}), ROLLUP ({b}{tail})",
+        f"ROLLUP (({a}, {b}){tail})",
+        f"GROUPING SETS (ROLLUP ({a}, {b}), ({every}))",
+        f"{a}, GROUPING SETS (({b}{tail}), ())",
         f"GROUPING SETS (({a}), ({a}), ({b}{tail}))",
-    ]  # fmt: skip
+    ]
     return g.pick(options), True
 
 
@@ -70,22 +81,41 @@ def grouping_marks(g: Draw, keys: list[str]) -> list[str]:
 
 
 FRAMES = (
-    "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW", "ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING", "ROWS 2 PRECEDING",
-    "ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING", "ROWS BETWEEN 2 PRECEDING AND 1 PRECEDING",
-    "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING", "",
-)  # fmt: skip
+    "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW",
+    "ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING",
+    "ROWS 2 PRECEDING",
+    "ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING",
+    "ROWS BETWEEN 2 PRECEDING AND 1 PRECEDING",
+    "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
+    "",
+)
 RANGES = (
-    "RANGE BETWEEN 1 PRECEDING AND CURRENT ROW", "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW", "",
-    "RANGE BETWEEN CURRENT ROW AND 2 FOLLOWING", "RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
-)  # fmt: skip
-_RUNNING = ("count(*)", "sum({int})", "min({any})", "max({any})", "avg({int})", "count({any})", "sum({dec})",
-            "bool_or({bool})", "count_if({bool})", "max(struct({any}, {any}))")  # fmt: skip
+    "RANGE BETWEEN 1 PRECEDING AND CURRENT ROW",
+    "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW",
+    "",
+    "RANGE BETWEEN CURRENT ROW AND 2 FOLLOWING",
+    "RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
+)
+_RUNNING = (
+    "count(*)",
+    "sum({int})",
+    "min({any})",
+    "max({any})",
+    "avg({int})",
+    "count({any})",
+    "sum({dec})",
+    "bool_or({bool})",
+    "count_if({bool})",
+    "max(struct({any}, {any}))",
+)
+# fmt: off
 _PLACED = (
     "lag({any})", "lead({any}, 2)", "lag({int}, 1, -1)", "first_value({any})", "last_value({any})",
     "nth_value({any}, 2)", "row_number()", "ntile(2)", "first_value({any}) IGNORE NULLS", "lag({any}) IGNORE NULLS",
     "last_value({any}) IGNORE NULLS", "nth_value({any}, 2) IGNORE NULLS", "lead({any}) RESPECT NULLS",
     "collect_list({int})", "any_value({any})",
-)  # fmt: skip
+)
+# fmt: on
 _RANKS = ("rank()", "dense_rank()", "percent_rank()", "cume_dist()", "row_number()")
 
 

@@ -42,9 +42,14 @@ class Batch:
 
 
 def with_rows(
-    kind: str, seed: str, draw: random.Random, tables: Sequence[Table], definitions: Sequence[Definition],
-    settings: Mapping[str, str] | None = None, start: State | None = None,
-) -> Batch:  # fmt: skip
+    kind: str,
+    seed: str,
+    draw: random.Random,
+    tables: Sequence[Table],
+    definitions: Sequence[Definition],
+    settings: Mapping[str, str] | None = None,
+    start: State | None = None,
+) -> Batch:
     """A batch with rows and changes drawn at random."""
     first = initial(draw, tables) if start is None else start
     state, drawn = first, []

@@ -8,7 +8,8 @@ from tests.hunt.batch import Batch, Definition, with_rows
 from tests.hunt.tables import EVERY_TYPE, typed_tables
 
 _FORMS = {
-    "passthrough": "SELECT Id, {c} FROM keyed", "passthrough, keyless": "SELECT grp, {c} FROM bag WHERE grp > 0",
+    "passthrough": "SELECT Id, {c} FROM keyed",
+    "passthrough, keyless": "SELECT grp, {c} FROM bag WHERE grp > 0",
     "group key": "SELECT {c}, count(*) AS n FROM {t} GROUP BY {c}",
     "group key, sum": "SELECT {c} AS Key, sum(grp) AS s, min(grp) AS least FROM bag GROUP BY {c}",
     "distinct": "SELECT DISTINCT {c} FROM {t}",
@@ -51,15 +52,19 @@ _FORMS = {
     "pivot": "SELECT * FROM (SELECT grp, {c} FROM bag) PIVOT (max({c}) FOR grp IN (1, 2 AS two))",
     "max_by": "SELECT grp, max_by(Id, struct({c}, Id)) AS v FROM keyed GROUP BY grp",
     "lambda": "SELECT Id, transform(array({c}), x -> x) AS v, filter(array({c}), x -> x IS NOT NULL) AS w FROM keyed",
-    "star": "SELECT * FROM {t}", "whole row": "SELECT to_json(struct(*)) AS j FROM {t}",
-}  # fmt: skip
+    "star": "SELECT * FROM {t}",
+    "whole row": "SELECT to_json(struct(*)) AS j FROM {t}",
+}
 _ABOVE = (
-    "SELECT {c}, count(*) AS n FROM {low} GROUP BY {c}", "SELECT * FROM {low}",
-    "SELECT max({c}) AS v, count(*) AS n FROM {low}", "SELECT a.{c} FROM {low} AS a JOIN keyed AS b ON a.{c} = b.{c}",
-    "SELECT grp, {c} FROM {low} WHERE {c} IS NOT NULL", "SELECT {c} FROM {low} EXCEPT SELECT {c} FROM keyed",
+    "SELECT {c}, count(*) AS n FROM {low} GROUP BY {c}",
+    "SELECT * FROM {low}",
+    "SELECT max({c}) AS v, count(*) AS n FROM {low}",
+    "SELECT a.{c} FROM {low} AS a JOIN keyed AS b ON a.{c} = b.{c}",
+    "SELECT grp, {c} FROM {low} WHERE {c} IS NOT NULL",
+    "SELECT {c} FROM {low} EXCEPT SELECT {c} FROM keyed",
     "SELECT Id FROM keyed WHERE {c} IN (SELECT {c} FROM {low})",
     "SELECT {c} = 'a' AS same, length({c}) AS n FROM {low}",
-)  # fmt: skip
+)
 
 
 def batch(seed: str, size: int) -> Batch:

@@ -13,13 +13,15 @@ from typing import Any, TypeVar
 
 X = TypeVar("X")
 
+# fmt: off
 KINDS = {
     "int": "int", "smallint": "int", "tinyint": "int", "bigint": "int", "string": "text", "varchar(6)": "text",
     "double": "double", "float": "double", "date": "date", "timestamp": "ts", "timestamp_ntz": "ntz",
     "boolean": "bool", "decimal(10,2)": "dec", "decimal(20,0)": "dec", "decimal(12,4)": "dec", "array<int>": "arr",
     "map<string,int>": "map", "struct<A:int,b:string>": "struct", "char(3)": "char", "char(5)": "char",
     "binary": "bin", "array<struct<P:int,q:string>>": "items",
-}  # fmt: skip
+}
+# fmt: on
 SIMPLE = ("int", "text", "double", "dec", "date", "ts", "bool")
 ORDERED = (*SIMPLE, "ntz", "char", "bin")  # kinds that can be compared, grouped and sorted
 
@@ -250,11 +252,22 @@ def _logic(g: Draw, s: Scope, d: int) -> str:
 
 def _likes(g: Draw, s: Scope, d: int) -> str:
     a = expression(g, s, "text", d)
-    pattern = g.pick(("LIKE 'a%'", "LIKE '%_b%'", "ILIKE 'A%'", "RLIKE '^[ab]+$'", "LIKE ANY ('a%', '%b')",
-                      "NOT LIKE ALL ('a', 'b%')", r"LIKE 'a\\%'", "LIKE '!%' ESCAPE '!'"))  # fmt: skip
+    pattern = g.pick(
+        (
+            "LIKE 'a%'",
+            "LIKE '%_b%'",
+            "ILIKE 'A%'",
+            "RLIKE '^[ab]+$'",
+            "LIKE ANY ('a%', '%b')",
+            "NOT LIKE ALL ('a', 'b%')",
+            r"LIKE 'a\\%'",
+            "LIKE '!%' ESCAPE '!'",
+        )
+    )
     return f"{a} {pattern}"
 
 
+# fmt: off
 _MAKERS: dict[str, list[Maker]] = {
     "int": [
         _operators(("+", "-", "*", "%", "&", "|", "^", "DIV"), "int"),
@@ -362,7 +375,8 @@ _MAKERS: dict[str, list[Maker]] = {
         _higher_order("filter({}, $ -> $.p > 0)", "items"), _case("items"),
         _form("array(named_struct('P', {}, 'q', {}))", "int", "text"),
     ],
-}  # fmt: skip
+}
+# fmt: on
 
 
 def odd_expression(g: Draw, s: Scope) -> tuple[str, str]:
@@ -370,13 +384,19 @@ def odd_expression(g: Draw, s: Scope) -> tuple[str, str]:
     a, b = expression(g, s, "int", 1), expression(g, s, "text", 1)
     arrays = [c.ref for c in s.of("arr", "items")]
     options: list[tuple[str, str]] = [
-        (f"struct({a} AS First, {b} AS second)", "other"), (f"to_json(struct({a} AS userId))", "text"),
-        (f"named_struct('X', {a}, 'y', named_struct('Z', {b}))", "other"), (f"map({a}, {b})", "other"),
-        (f"array(struct({a}, {b}))", "other"), (f"CAST(named_struct('A', {a}) AS STRUCT<X: BIGINT>)", "other"),
-        ("from_json('{\"A\":1}', 'A INT, b STRING')", "other"), (f"to_csv(struct({a}, {b}))", "text"),
-        (f"split({b}, 'a')", "other"), (f"xxhash64({a}, {b})", "int"), (f"{a} & 3 || 1", "text"),
+        (f"struct({a} AS First, {b} AS second)", "other"),
+        (f"to_json(struct({a} AS userId))", "text"),
+        (f"named_struct('X', {a}, 'y', named_struct('Z', {b}))", "other"),
+        (f"map({a}, {b})", "other"),
+        (f"array(struct({a}, {b}))", "other"),
+        (f"CAST(named_struct('A', {a}) AS STRUCT<X: BIGINT>)", "other"),
+        ("from_json('{\"A\":1}', 'A INT, b STRING')", "other"),
+        (f"to_csv(struct({a}, {b}))", "text"),
+        (f"split({b}, 'a')", "other"),
+        (f"xxhash64({a}, {b})", "int"),
+        (f"{a} & 3 || 1", "text"),
         (f"map_from_entries(array(struct({b}, {a})))", "other"),
-    ]  # fmt: skip
+    ]
     if arrays:
         options += [
             (f"arrays_zip({g.pick(arrays)}, {g.pick(arrays)})", "other"),

@@ -21,37 +21,46 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Functions whose result is not a function of their arguments, that have a side effect, or that read files.
-UNDETERMINED = frozenset({
-    "rand", "randn", "random", "uuid", "shuffle", "now", "current_timestamp", "current_date", "curdate",
-    "current_time", "current_timezone", "current_user", "current_catalog", "current_database", "current_schema",
-    "current_path", "user", "session_user", "version", "monotonically_increasing_id", "spark_partition_id",
-    "input_file_name", "input_file_block_start", "input_file_block_length", "localtimestamp", "unix_timestamp",
-    "reflect", "java_method", "try_reflect", "raise_error", "assert_true", "randstr", "uniform", "first",
-    "first_value", "last", "last_value", "any_value", "collect_list", "array_agg", "sample",
-})  # fmt: skip
+_UNDETERMINED = """
+    rand randn random uuid shuffle now current_timestamp current_date curdate current_time current_timezone
+    current_user current_catalog current_database current_schema current_path user session_user version
+    monotonically_increasing_id spark_partition_id input_file_name input_file_block_start input_file_block_length
+    localtimestamp unix_timestamp reflect java_method try_reflect raise_error assert_true randstr uniform first
+    first_value last last_value any_value collect_list array_agg sample
+"""
+UNDETERMINED = frozenset(_UNDETERMINED.split())
 
 SCALAR = (
-    "SELECT No, {e} AS r FROM {t}", "SELECT No, {e} AS r FROM {t}", "SELECT No FROM {t} WHERE ({e}) IS NOT NULL",
-    "SELECT No, grp FROM {t} WHERE ({e}) = ({x})", "SELECT {e} AS r, count(*) AS n FROM {t} GROUP BY {e}",
+    "SELECT No, {e} AS r FROM {t}",
+    "SELECT No, {e} AS r FROM {t}",
+    "SELECT No FROM {t} WHERE ({e}) IS NOT NULL",
+    "SELECT No, grp FROM {t} WHERE ({e}) = ({x})",
+    "SELECT {e} AS r, count(*) AS n FROM {t} GROUP BY {e}",
     "SELECT {e} AS r, sum(grp) AS n FROM {t} GROUP BY 1",
     "SELECT grp, max({e}) AS r, count({e}) AS n FROM {t} GROUP BY grp",
-    "SELECT grp, min({e}) AS r FROM {t} GROUP BY grp", "SELECT max({e}) AS r, count(DISTINCT {e}) AS n FROM {t}",
+    "SELECT grp, min({e}) AS r FROM {t} GROUP BY grp",
+    "SELECT max({e}) AS r, count(DISTINCT {e}) AS n FROM {t}",
     "SELECT No, max({e}) OVER (PARTITION BY grp) AS r FROM {t}",
-    "SELECT No, lag({e}) OVER (PARTITION BY grp ORDER BY No) AS r FROM {t}", "SELECT DISTINCT {e} AS r FROM {t}",
+    "SELECT No, lag({e}) OVER (PARTITION BY grp ORDER BY No) AS r FROM {t}",
+    "SELECT DISTINCT {e} AS r FROM {t}",
     "SELECT o.No FROM {t} AS o WHERE EXISTS (SELECT 1 FROM {t} WHERE {t}.No = o.No AND ({e}) IS NOT NULL)",
     "SELECT o.No, (SELECT max({e}) FROM {t} WHERE {t}.grp = o.grp) AS r FROM {t} AS o",
     "SELECT grp FROM {t} WHERE ({x}) IN (SELECT {e} FROM {t})",
-    "SELECT No, CASE WHEN grp = 1 THEN {e} END AS r FROM {t}", "SELECT No, to_json(struct({e} AS R)) AS r FROM {t}",
+    "SELECT No, CASE WHEN grp = 1 THEN {e} END AS r FROM {t}",
+    "SELECT No, to_json(struct({e} AS R)) AS r FROM {t}",
     "SELECT {e} AS r FROM {t} UNION ALL SELECT {x} FROM {t}",
     "SELECT a.No, b.grp FROM (SELECT No, {e} AS r FROM {t}) AS a JOIN (SELECT grp, {e} AS r FROM {t}) AS "
     "b ON a.r = b.r",
-    "SELECT count(*) AS n FROM (SELECT No, {e} AS r FROM {t}) AS s", "SELECT No, {e} FROM {t}",
+    "SELECT count(*) AS n FROM (SELECT No, {e} AS r FROM {t}) AS s",
+    "SELECT No, {e} FROM {t}",
     "SELECT grp, sort_array(collect_list({e})) AS r FROM {t} GROUP BY grp",
     "SELECT {e} AS r, No FROM {t} ORDER BY No LIMIT 3",
-)  # fmt: skip
+)
 AGGREGATE = (
-    "SELECT {e} AS r FROM {t}", "SELECT grp, {e} AS r FROM {t} GROUP BY grp",
-    "SELECT grp, {e} AS r FROM {t} GROUP BY grp", "SELECT grp FROM {t} GROUP BY grp HAVING ({e}) IS NOT NULL",
+    "SELECT {e} AS r FROM {t}",
+    "SELECT grp, {e} AS r FROM {t} GROUP BY grp",
+    "SELECT grp, {e} AS r FROM {t} GROUP BY grp",
+    "SELECT grp FROM {t} GROUP BY grp HAVING ({e}) IS NOT NULL",
     "SELECT No, {e} OVER (PARTITION BY grp) AS r FROM {t}",
     "SELECT grp, {e} FILTER (WHERE No > 1) AS r FROM {t} GROUP BY grp",
     "SELECT grp, {e} AS r FROM {t} GROUP BY ROLLUP (grp)",
@@ -62,7 +71,7 @@ AGGREGATE = (
     "SELECT r, count(*) AS n FROM (SELECT No, {e} AS r FROM {t} GROUP BY No) AS s GROUP BY r",
     "SELECT No, {e} OVER (PARTITION BY grp ORDER BY No) AS r FROM {t}",
     "SELECT grp, to_json(struct({e} AS R)) AS r FROM {t} GROUP BY grp",
-)  # fmt: skip
+)
 
 
 _LITERAL = re.compile(

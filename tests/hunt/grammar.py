@@ -14,6 +14,7 @@ from tests.hunt.batch import Definition
 from tests.hunt.expressions import Draw
 from tests.hunt.sources import Query
 
+# fmt: off
 CLAUSES = (
     "INNER JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN", "CROSS JOIN", "USING", "NATURAL",
     "nested join", "comma join", "derived table", "CTE", "CTE shadows a table", "UNION", "EXCEPT", "INTERSECT",
@@ -25,15 +26,18 @@ CLAUSES = (
     "subquery in HAVING", "lambda", "access", "mixed case", "star", "star EXCEPT", "star argument", "pipe", "LIMIT",
     "operators", "CASE", "CAST", "conversion", "VALUES", "alias shadows a column", "lateral column alias", "DISTINCT",
     "nested value", "interval", "session_window", "window()", "aggregate without GROUP BY", "view over a view",
-)  # fmt: skip
+)
+# fmt: on
 
 
+# fmt: off
 _SHAPES: tuple[tuple[int, Callable[[Draw, int], Query]], ...] = (
     (6, selects.plain), (6, selects.grouped), (3, selects.set_operation), (3, selects.windowed),
     (2, selects.subqueries), (2, selects.starred), (1, selects.whole_aggregate), (2, shapes.lateral),
     (2, shapes.generated), (1, shapes.pivoted), (1, shapes.unpivoted), (2, shapes.with_clause), (2, shapes.limited),
     (1, shapes.piped), (1, shapes.valued), (1, shapes.time_windowed), (2, shapes.joined_using),
-)  # fmt: skip
+)
+# fmt: on
 _MAKERS = [maker for weight, maker in _SHAPES for _ in range(weight)]
 
 

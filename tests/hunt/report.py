@@ -52,9 +52,14 @@ def summary(tallies: Mapping[str, Tally], seconds: float) -> list[str]:
 
 def _line(kind: str, tally: Tally) -> str:
     counts = (
-        tally.definitions, tally.lowered, tally.recomputed, tally.refused, len(tally.wrong), len(tally.manners),
+        tally.definitions,
+        tally.lowered,
+        tally.recomputed,
+        tally.refused,
+        len(tally.wrong),
+        len(tally.manners),
         tally.undetermined,
-    )  # fmt: skip
+    )
     return f"| {kind} | {' | '.join(map(str, counts))} |"
 
 
@@ -86,12 +91,18 @@ def write_section(path: Path, table: Sequence[str], chosen: argparse.Namespace) 
     """Put the report between the two marks of a document, or at its end."""
     options = " ".join(f"--{name} {getattr(chosen, name)}" for name in ("definitions", "kinds", "seed", "processes"))
     section = [
-        _BEGIN, "", "## Hunt", "",
-        f"Written by `make hunt ARGS=\"{options} --report\"`.",
+        _BEGIN,
+        "",
+        "## Hunt",
+        "",
+        f'Written by `make hunt ARGS="{options} --report"`.',
         "Random definitions become views. After each of one to three rounds of random changes every view is compared,",
         "as a bag, names and types included, with what plain Spark answers to its text in a session apart.",
-        "", *table, "", _END,
-    ]  # fmt: skip
+        "",
+        *table,
+        "",
+        _END,
+    ]
     text = path.read_text() if path.exists() else ""
     before, _, rest = text.partition(_BEGIN)
     after = rest.partition(_END)[2]

@@ -206,9 +206,16 @@ def _created(wh: Warehouse, name: str, definition: Definition, batch: Batch, tal
 
 
 def _compared(
-    wh: Warehouse, name: str, definition: Definition, wanted: Answer, oracle: Oracle, state: State, batch: Batch,
-    moment: str, tally: Tally,
-) -> bool:  # fmt: skip
+    wh: Warehouse,
+    name: str,
+    definition: Definition,
+    wanted: Answer,
+    oracle: Oracle,
+    state: State,
+    batch: Batch,
+    moment: str,
+    tally: Tally,
+) -> bool:
     """Read a view and compare it with Spark's answer; False if they differ, or if it cannot be read."""
     try:
         difference = wanted.difference(answer_of(wh.sql(f"SELECT * FROM {name}")))
@@ -228,9 +235,12 @@ def _compared(
 
 
 def _compare_past(
-    wh: Warehouse, views: Mapping[str, Definition], past: Sequence[tuple[int, Mapping[Definition, Answer]]],
-    batch: Batch, tally: Tally,
-) -> None:  # fmt: skip
+    wh: Warehouse,
+    views: Mapping[str, Definition],
+    past: Sequence[tuple[int, Mapping[Definition, Answer]]],
+    batch: Batch,
+    tally: Tally,
+) -> None:
     """Read one view in eight as of an earlier commit."""
     for place, (name, definition) in enumerate(views.items()):
         csn, wanted = past[len(past) - 2]

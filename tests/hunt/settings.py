@@ -74,6 +74,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "spark.sql.legacy.hiveThriftServer.varchar": (),
 }
 
+# fmt: off
 SENSITIVE = (
     'SELECT Id, "g" AS q FROM t', 'SELECT k, count(*) AS n FROM t WHERE g = "a" GROUP BY k',
     'SELECT No FROM u WHERE "Name" = \'a\'', "SELECT Id, to_json(struct(k, g AS G, NULL AS n)) AS j FROM t",
@@ -120,14 +121,15 @@ SENSITIVE = (
     "SELECT Id, CAST(x AS INT) AS r FROM t", "SELECT Id, V * 1000000000000000 AS r FROM t",
     "SELECT k, sum(w * 1000) AS r, sum(n) AS q FROM u GROUP BY k",
     "SELECT Id, from_json('{\"a\": \"\"}', 'a INT') AS r FROM t", "SELECT Id, make_date(2024, 13, 1) AS r FROM t",
-)  # fmt: skip
+)
 _PREDICATES = {
     "t": ('g = "a"', "k = 1", "g = 'a '", "x = 0", "ts < TIMESTAMP '2024-03-10 03:00:00'", "V % 2 = 1",
           "d = '2024-02-29'"),
     "u": ('Name = "a"', "c = 'a'", 'c = "vc"', "k IN (SELECT k FROM t)", "w > n", "ntz < '2024-03-10'",
           r"Name RLIKE '\\s'"),
     "w": ("num = 1", "num = '1'", "c IN ('a', 'b')", "g = \"b  \"", "k IN (SELECT num FROM w)"),
-}  # fmt: skip
+}
+# fmt: on
 
 
 def draw_settings(spark: SparkSession, draw: random.Random) -> dict[str, str]:

@@ -69,7 +69,7 @@ def _words(batch: Batch) -> set[str]:
 
 
 def _without_columns(batch: Batch) -> Iterator[Batch]:
-    """Without the columns that no text names."""
+    """Yield the batch without the columns that no text names."""
     words = _words(batch)
     places = {t.name: [i for i, c in enumerate(t.columns) if not i or c.name.lower() in words] for t in batch.tables}
     if all(len(places[t.name]) == len(t.columns) for t in batch.tables):
@@ -82,14 +82,12 @@ def _without_columns(batch: Batch) -> Iterator[Batch]:
         batch,
         tables=[replace(t, columns=tuple(t.columns[i] for i in places[t.name])) for t in batch.tables],
         start={name: cut(name, rows) for name, rows in batch.start.items()},
-        rounds=[
-            [replace(c, inserted=tuple(cut(c.table, c.inserted))) for c in changes] for changes in batch.rounds
-        ],
-    )  # fmt: skip
+        rounds=[[replace(c, inserted=tuple(cut(c.table, c.inserted))) for c in changes] for changes in batch.rounds],
+    )
 
 
 def _without_tables(batch: Batch) -> Iterator[Batch]:
-    """Without the tables that no text names."""
+    """Yield the batch without the tables that no text names."""
     words = _words(batch)
     kept = [t for t in batch.tables if t.name in words]
     if len(kept) < len(batch.tables):
@@ -99,7 +97,7 @@ def _without_tables(batch: Batch) -> Iterator[Batch]:
 
 
 def _fewer_rows(batch: Batch) -> Iterator[Batch]:
-    """Without half of a table's first rows, or one of them; without a change, or one of its rows."""
+    """Yield the batch without half of a table's first rows, or one of them, or a change, or one of its rows."""
     for name, rows in batch.start.items():
         half = len(rows) // 2
         halves = [rows[:half], rows[half:]] if half else []
@@ -272,7 +270,11 @@ def value_text(value: Row | Any) -> str:
 
 
 IMPORTS: Sequence[str] = (
-    "import datetime as dt", "from decimal import Decimal", "", "from pyspark.sql import SparkSession",
-    "from tests.hunt.batch import Batch, Definition", "from tests.hunt.run import run_batch",
+    "import datetime as dt",
+    "from decimal import Decimal",
+    "",
+    "from pyspark.sql import SparkSession",
+    "from tests.hunt.batch import Batch, Definition",
+    "from tests.hunt.run import run_batch",
     "from tests.hunt.tables import NAN, Change, Column, Table",
-)  # fmt: skip
+)

@@ -6,9 +6,17 @@ from tests.hunt.expressions import Draw, Scope, condition, expression
 from tests.hunt.sources import base, join_condition
 
 _CALLS = (
-    "count(*)", "sum({})", "max({})", "min({})", "array_size(sort_array(collect_list({})))", "regr_count({}, 1)",
-    "coalesce(max({}), 0)", "count(DISTINCT {})", "count(*) + 1", "size(collect_set({}))",
-)  # fmt: skip
+    "count(*)",
+    "sum({})",
+    "max({})",
+    "min({})",
+    "array_size(sort_array(collect_list({})))",
+    "regr_count({}, 1)",
+    "coalesce(max({}), 0)",
+    "count(DISTINCT {})",
+    "count(*) + 1",
+    "size(collect_set({}))",
+)
 
 
 def scalar_subquery(g: Draw, outer: Scope, depth: int) -> str:

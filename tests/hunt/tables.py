@@ -21,10 +21,19 @@ State = dict[str, list[Row]]  # rows of each table
 
 NAN = float("nan")
 _PLAIN = {
-    "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(),
-    "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary(), "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
-}  # fmt: skip
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
 
 
 @dataclass(frozen=True)
@@ -196,10 +205,14 @@ DATES = tuple(dt.date.fromisoformat(d) for d in ("2024-01-31", "2024-02-29", "20
 INSTANTS = tuple(
     _utc(t)
     for t in (
-        "2024-03-10T06:59:59.999999", "2024-03-10T07:00:00", "2024-11-03T05:30:00", "2024-11-03T06:30:00",
-        "2024-02-29T23:59:59", "1969-12-31T23:59:59.5",
+        "2024-03-10T06:59:59.999999",
+        "2024-03-10T07:00:00",
+        "2024-11-03T05:30:00",
+        "2024-11-03T06:30:00",
+        "2024-02-29T23:59:59",
+        "1969-12-31T23:59:59.5",
     )
-)  # fmt: skip
+)
 CLOCKS = tuple(t.replace(tzinfo=None) for t in INSTANTS)
 DOUBLES = (0.0, -0.0, 0.5, 1.25, -2.75, 2.0, 1.0, NAN)
 AMOUNTS = tuple(map(Decimal, ("0.00", "1.50", "-2.25", "10.00", "99.99")))
@@ -210,25 +223,37 @@ STRUCTS = ({"A": 1, "b": "x"}, {"A": 2, "b": None}, {"A": None, "b": "X "}, {"A"
 T = Table(
     "t",
     (
-        Column("Id", "int"), Column("k", "int", INTEGERS), Column("g", "string", (*TEXTS, LONG, LONGER)),
-        Column("V", "bigint", (-5, 0, 7, 100, 1_000_000, 1)), Column("x", "double", DOUBLES),
-        Column("d", "date", DATES), Column("ts", "timestamp", INSTANTS), Column("flag", "boolean", (True, False)),
-        Column("amt", "decimal(10,2)", AMOUNTS), Column("arr", "array<int>", ARRAYS),
-        Column("m", "map<string,int>", MAPS), Column("s", "struct<A:int,b:string>", STRUCTS),
+        Column("Id", "int"),
+        Column("k", "int", INTEGERS),
+        Column("g", "string", (*TEXTS, LONG, LONGER)),
+        Column("V", "bigint", (-5, 0, 7, 100, 1_000_000, 1)),
+        Column("x", "double", DOUBLES),
+        Column("d", "date", DATES),
+        Column("ts", "timestamp", INSTANTS),
+        Column("flag", "boolean", (True, False)),
+        Column("amt", "decimal(10,2)", AMOUNTS),
+        Column("arr", "array<int>", ARRAYS),
+        Column("m", "map<string,int>", MAPS),
+        Column("s", "struct<A:int,b:string>", STRUCTS),
     ),
     keyed=True,
-)  # fmt: skip
+)
 U = Table(
     "u",
     (
-        Column("No", "int"), Column("k", "int", INTEGERS), Column("Name", "string", (*TEXTS, LONG, LONGER)),
-        Column("w", "smallint", (-3, 0, 1, 2, 300)), Column("y", "float", (0.0, -0.0, 0.5, -1.5, 4.0)),
+        Column("No", "int"),
+        Column("k", "int", INTEGERS),
+        Column("Name", "string", (*TEXTS, LONG, LONGER)),
+        Column("w", "smallint", (-3, 0, 1, 2, 300)),
+        Column("y", "float", (0.0, -0.0, 0.5, -1.5, 4.0)),
         Column("c", "char(3)", ("a", "b", "ab", "", "abc")),
         Column("vc", "varchar(6)", ("a", "a  ", "B", "", "abcdef")),
-        Column("ntz", "timestamp_ntz", CLOCKS), Column("n", "tinyint", (0, 1, 2, 7)),
+        Column("ntz", "timestamp_ntz", CLOCKS),
+        Column("n", "tinyint", (0, 1, 2, 7)),
         Column("big", "decimal(20,0)", tuple(map(Decimal, ("0", "1", "12345678901234567890", "-7")))),
     ),
-)  # fmt: skip
+)
+# fmt: off
 W = Table(
     "w",
     (
@@ -242,7 +267,8 @@ W = Table(
                ({"Inner": {"Z": 1, "y": ["a", None]}, "m": [(1, "a"), (2, None)]},
                 {"Inner": {"Z": None, "y": []}, "m": []}, {"Inner": None, "m": None})),
     ),
-)  # fmt: skip
+)
+# fmt: on
 GRAMMAR = (T, U, W)
 
 # -- tables of every type -------------------------------------------------------------------------------
@@ -278,7 +304,7 @@ EVERY_TYPE: dict[str, tuple[Value, ...]] = {
     ),
     "array<struct<P:double,q:timestamp>>": ([], [{"P": -0.0, "q": INSTANTS[0]}], [None, {"P": NAN, "q": None}]),
     "array<array<boolean>>": ([], [[]], [[True, None], None]),
-}  # fmt: skip
+}
 
 
 def typed_tables(types: Sequence[str]) -> tuple[Table, Table]:

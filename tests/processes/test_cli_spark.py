@@ -49,7 +49,7 @@ def sales(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) 
 
 
 def _run_example(example: str) -> None:
-    """As a shell would: words, quotes, and a pipe from echo."""
+    """Run a command line as a shell would: words, quotes, and a pipe from echo."""
     words = shlex.split(example)
     stdin = None
     if "|" in words:
@@ -192,7 +192,7 @@ def test_csv_with_quotes_and_lines_in_them(tmp_path: Path) -> None:
         ("a.jsonl", '{"id": 50, "price": 1}\n', "column price: table orders has none"),
         ("a.jsonl", '{"id": 50\n', "file"),
         ("a.parquet", "not parquet", "file"),
-        ("a.xls", "", "its name tells no format. Give --format: csv, json, parquet, delta."),
+        ("a.xls", "", "its ending is unknown. Give --format: csv, json, parquet, delta."),
     ],
 )
 def test_a_file_that_does_not_fit_loads_nothing(tmp_path: Path, name: str, content: str, sentence: str) -> None:
@@ -350,9 +350,13 @@ def test_ctrl_c_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
         "SELECT count(*) FROM range(100000000000) WHERE sha2(CAST(id AS STRING), 256) = 'x'"
     )
     running = subprocess.Popen(
-        [*COMMAND, "sql", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        [*COMMAND, "sql", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
         env={**os.environ, "SPARK_DRIVER_MEMORY": "1g"},
-    )  # fmt: skip
+    )
     try:
         assert running.stdout is not None
         for line in running.stdout:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
+from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
@@ -67,7 +68,7 @@ def _commit(folder: Path, customer: int) -> int:
 
 
 def _frontier(wh: Warehouse, view: str) -> int:
-    return wh._views.catalog.frontier(wh._catalog.relation(view))
+    return internals(wh).frontier(view)
 
 
 def _wait_for_frontier(folder: Path, process: subprocess.Popen[str], csn: int) -> None:
@@ -81,7 +82,7 @@ def _wait_for_frontier(folder: Path, process: subprocess.Popen[str], csn: int) -
 
 def _left_behind(folder: Path) -> list[int]:
     """Pins and leases, of anybody."""
-    with freshview.connect(folder) as wh, wh._catalog.database.read() as c:
+    with freshview.connect(folder) as wh, internals(wh).reading_database() as c:
         return [c.execute(sa.select(sa.func.count()).select_from(x)).scalar_one() for x in (t.snapshots, t.leases)]
 
 

@@ -28,8 +28,12 @@ def _run(script: str, folder: Path, **environment: str | None) -> subprocess.Com
     variables = {k: v for k, v in {**os.environ, **environment}.items() if v is not None}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", script, str(folder)],
-        capture_output=True, text=True, timeout=180, env=variables, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=variables,
+        check=False,
+    )
 
 
 def _fake_java(folder: Path, says: str, code: int = 0) -> Path:

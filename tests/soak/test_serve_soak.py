@@ -16,12 +16,12 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
+from tests.internals import internals
 from tests.soak.world import KEYS, TABLES, VIEWS, bag, build, require_same, seed, some_rows
 
 import freshview
 from freshview import Warehouse
 from freshview.catalog import tables as t
-from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import LIFETIME
 
 _SERVER_STARTS = 180.0  # seconds within which a server begins a job
@@ -73,7 +73,7 @@ class Site:
         finally:
             server.send_signal(signal.SIGKILL)  # its Java ends by itself when the pipe to it breaks
             server.wait()
-        under_way = bool(ViewCatalog(self.wh._catalog).in_progress())
+        under_way = bool(internals(self.wh).views.catalog.in_progress())
         self._let_time_pass(server.pid)
         return under_way
 
@@ -83,7 +83,7 @@ class Site:
 
     def _wait_for_job(self, server: subprocess.Popen[bytes], done: int) -> None:
         """Until so many jobs are done and another is under way."""
-        views, until = ViewCatalog(self.wh._catalog), time.monotonic() + _SERVER_STARTS
+        views, until = internals(self.wh).views.catalog, time.monotonic() + _SERVER_STARTS
         while self.done() < done or not views.in_progress():
             assert server.poll() is None, f"it ended: {(self._scratch / 'serve.log').read_text()}"
             assert time.monotonic() < until, f"no job began: {(self._scratch / 'serve.log').read_text()}"
@@ -93,7 +93,7 @@ class Site:
 
     def _let_time_pass(self, dead: int) -> None:
         """Move back when the pins and leases of the dead process end: what two minutes on the catalog's clock do."""
-        with self.wh._catalog.database.write() as c:
+        with internals(self.wh).writing_database() as c:
             for table in (t.snapshots, t.leases):
                 theirs = table.c.owner.like(f"%:{dead}:%")
                 c.execute(table.update().where(theirs).values(expires_at=table.c.expires_at - 2 * LIFETIME))
@@ -141,7 +141,7 @@ def _kill_servers(site: Site, kills: int, draw: random.Random, zone: tzinfo) -> 
 
 def _left_behind(wh: Warehouse) -> list[int]:
     """Pins and leases, of anybody."""
-    with wh._catalog.database.read() as c:
+    with internals(wh).reading_database() as c:
         return [c.execute(sa.select(sa.func.count()).select_from(x)).scalar_one() for x in (t.snapshots, t.leases)]
 
 

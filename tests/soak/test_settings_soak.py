@@ -62,7 +62,7 @@ _QUERIES = (
     "SELECT format_string('%s %d', s, k), format_number(n, 1), substring(s, 1, 1), overlay(s, 'x', 1) FROM t",
     "SELECT sort_array(collect_list(k)), sort_array(collect_set(s)) FROM t",
     "SELECT regexp_replace(s, '(.)', '<$1>'), translate(s, 'a', 'b'), initcap(s), soundex(s) FROM t",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def _harmless(session: SparkSession) -> list[tuple[str, str]]:
 
 
 def _changing(session: SparkSession, flips: list[tuple[str, str]], usual: list[Any]) -> dict[str, list[str]]:
-    """Those of some settings that change a result, each with the queries whose result it changes."""
+    """Return the settings that change a result, each with the queries whose result it changes."""
     done = []
     for key, value in flips:
         with suppress(PySparkException):  # a removed one, which may not be changed

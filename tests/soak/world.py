@@ -69,7 +69,7 @@ ALL = {**VIEWS, **EAGER, **DEFERRED}
 
 
 def seed() -> int:
-    """Of a run; told, so that it can be replayed."""
+    """Return the seed of a run and print it, so that the run can be replayed."""
     number = int(os.environ.get("FRESHVIEW_SOAK_SEED", random.SystemRandom().randrange(10**6)))
     print(f"FRESHVIEW_SOAK_SEED={number}", flush=True)
     return number

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.internals import internals
 from tests.spark.sessions import on_a_quiet_machine
 
 import freshview
@@ -19,7 +20,6 @@ from freshview.catalog.frontiers import Job
 from freshview.errors import Cancelled
 from freshview.events import Event, Events
 from freshview.interruption import Interruption
-from freshview.schedule.manager import candidates
 from freshview.spark.background import POOL, POOLS
 from freshview.spark.engine import SparkEngine
 from freshview.storage.store import Storage
@@ -29,7 +29,7 @@ from freshview.storage.store import Storage
 ACTIONS: dict[str, Callable[[SparkEngine, DataFrame], object]] = {
     "collect": lambda e, f: e.collect(f, [pa.field("s", pa.int64())], "query"),
     "arrow": lambda e, f: e.arrow(f, "query"),
-    "settled": lambda e, f: e.settled(f, "query"),
+    "computed": lambda e, f: e.computed(f, "query"),
     "write": lambda e, f: e.write(f, 1, "bulk", "query"),
 }
 
@@ -201,7 +201,7 @@ def _jobs(wh: Warehouse, how: str) -> list[Job]:
 
 
 def _settled(wh: Warehouse) -> None:
-    _until(lambda: not candidates(wh._views.catalog))
+    _until(lambda: not internals(wh).waiting())
     expected = sum((7 * a + 3 * b + c) % 11 == 5 for a in range(12) for b in range(12) for c in range(12))
     assert wh.sql("SELECT n FROM triples", freshness="any").collect() == [(expected,)]
     assert wh.sql("SELECT m FROM above", freshness="any").collect() == [(expected,)]
@@ -215,17 +215,15 @@ def test_a_query_has_the_job_cancelled_and_the_view_is_right_afterwards(
     """Law: blind writes cancel nothing; a query does, and what it cancelled is taken up again and comes out right."""
     _write(managed, _MANY)
     _until(lambda: _is_running(spark))
-    manager = managed._upkeep.manager
-    assert manager is not None
-    running = manager._running
+    running = internals(managed).running_job()
     _shrink(managed)
     managed.sql("INSERT INTO beside VALUES (3)")
     assert running is not None
-    assert (manager._running, running.interruption.requested) == (running, False)
+    assert (internals(managed).running_job(), running.interruption.requested) == (running, False)
     assert _jobs(managed, "cancelled") == []
 
     assert managed.sql("SELECT count(*) FROM beside").collect() == [(3,)]
-    _until(lambda: manager._running is not running)
+    _until(lambda: internals(managed).running_job() is not running)
     assert running.interruption.requested
     assert [j.error is not None for j in _jobs(managed, "cancelled")] == [True]
     _settled(managed)
@@ -285,9 +283,7 @@ def test_a_statement_lets_the_job_that_it_waits_for_finish(
     managed.events.listen(hold)
     _write(managed, 12)
     assert computed.wait(120)
-    manager = managed._upkeep.manager
-    assert manager is not None
-    running = manager._running
+    running = internals(managed).running_job()
     assert running is not None
     doing = Doing(lambda: statement(managed))
     try:
@@ -313,7 +309,7 @@ def test_closing_does_not_wait_for_a_long_job(
     monkeypatch.setattr(managed, "close", lambda: None)  # the fixture's turn comes later
     with freshview.connect(tmp_path / "warehouse", spark=spark) as wh:
         assert [j.strategy for j in wh.history("triples")] == ["cancelled"]
-        assert len(candidates(wh._views.catalog)) == 2
+        assert len(internals(wh).waiting()) == 2
         _shrink(wh)
         wh.maintain()
         _settled(wh)

@@ -147,7 +147,7 @@ _STATEMENTS: list[tuple[str, type[FreshviewError]]] = [
     ("UPDATE t SET v = raise_error('own words')", QueryFailed),
     ("DELETE FROM t WHERE CAST(v AS INT) = 1", QueryFailed),
     ("DELETE FROM t WHERE k IN (1, 2) AND CAST(v AS INT) = 1", QueryFailed),
-]  # fmt: skip
+]
 
 
 def test_statements_that_cannot_run_change_nothing(tables: Warehouse) -> None:
@@ -222,7 +222,7 @@ def test_api_data_that_does_not_fit_changes_nothing(tables: Warehouse, spark: Sp
         ("insert", "SELECT CAST(concat('x', id) AS INT) AS k FROM range(3)", QueryFailed),
         ("upsert", "SELECT CAST(concat('x', id) AS INT) AS k FROM range(3)", QueryFailed),
         ("delete", "SELECT CAST(concat('x', id) AS INT) AS k FROM range(3)", QueryFailed),
-    ]:  # fmt: skip
+    ]:
         with _refused(tables, error), tables.transaction() as tx:
             getattr(tx, verb)("t", spark.sql(frame))
     assert _contents(tables, "t", "b") == before

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
+from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.catalog.records import RelationState
@@ -49,8 +50,8 @@ def test_answers_at_every_csn_survive_every_checkpoint(
             swh.sql("CHECKPOINT t")
         else:
             swh.sql(step)
-        csn = swh._catalog.snapshot()
-        rows = swh._storage.reader.contents(swh._catalog.state(swh._catalog.relation("t"), csn)).to_pylist()
+        csn = internals(swh).newest_csn()
+        rows = internals(swh).rows("t").to_pylist()
         at.setdefault(csn, sorted(tuple(map(repr, r.values())) for r in rows))
     for csn, expected in at.items():
         assert answer(swh, csn) == expected, csn
@@ -65,7 +66,7 @@ def test_a_checkpoint_written_by_spark_opens_with_deltalake(
     swh.sql("INSERT INTO t VALUES (1, TIMESTAMP '2020-01-01 00:00:00.000001')")
     swh.sql("UPDATE t SET k = 2 WHERE k = 1")
     before = answer(swh)
-    report = swh._checkpointer.run(swh._catalog.relation("t"))
+    report = internals(swh).checkpoint("t")
     assert report.strategy == "rewrite"
     assert answer(swh) == before
     table = DeltaTable(str(tmp_path / "warehouse" / "tables" / "00000001"))
@@ -86,10 +87,11 @@ def test_a_checkpoint_that_nobody_waits_for_has_low_priority(swh: Warehouse, mon
     monkeypatch.setattr(SparkEngine, "scan", seen)
     swh.sql("CREATE TABLE t (k INT, PRIMARY KEY (k))")
     swh.sql("INSERT INTO t VALUES (1)")
-    for fold in (swh._upkeep._step, lambda: swh.sql("CHECKPOINT t")):
+    in_background = internals(swh).step_of_upkeep
+    for fold in (in_background, lambda: swh.sql("CHECKPOINT t")):
         swh.sql("UPDATE t SET k = k + 1")
         pools.clear()
         fold()
         assert swh.status().tables[0].pending_segments == 0
         assert pools, "nothing was scanned"
-        assert set(pools) == ({POOL} if fold == swh._upkeep._step else {None})
+        assert set(pools) == ({POOL} if fold == in_background else {None})

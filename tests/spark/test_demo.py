@@ -109,11 +109,12 @@ def test_a_view_that_is_wrong_or_behind_is_told(
         monkeypatch.setattr(demo, name, lambda *_: None)
     views = [SimpleNamespace(name=v, pending_tasks=pending.get(v, 0)) for v in ("v1", "v2")]
     wh: Any = SimpleNamespace(
-        sql=lambda _: None, status=lambda: SimpleNamespace(views=views),
+        sql=lambda _: None,
+        status=lambda: SimpleNamespace(views=views),
         check=lambda name: CheckReport(name, name != wrong, [], [], 3 if name == wrong else 0, 0),
-    )  # fmt: skip
+    )
     movers: Any = SimpleNamespace(moved=lambda _: None)
-    is_fresh = demo._proved(wh, movers, demo._Teller(Console()))
+    is_fresh = demo._proved(wh, movers, demo._Printer(Console()))
     assert is_fresh == ("fresh" in told)
     shown = capsys.readouterr().out
     assert told in shown

@@ -241,18 +241,20 @@ def test_defer_example_1_1(swh: Warehouse, way: str) -> None:
     run(swh, "INSERT INTO customer VALUES (1, 'Ann', 'x', 'High'), (2, 'Bob', 'y', 'Low')")
     run(swh, "INSERT INTO sales VALUES (1, 10, 2, 5), (1, 10, 2, 5), (2, 11, 1, 5)")
     view(
-        swh, "V",
+        swh,
+        "V",
         "SELECT c.custId, c.name, c.score, s.itemNo, s.quantity FROM customer c, sales s"
         " WHERE c.custId = s.custId AND s.quantity != 0 AND c.score = 'High'",
-    )  # fmt: skip
+    )
     apply(
-        swh, way,
+        swh,
+        way,
         [
             "INSERT INTO sales VALUES (1, 10, 2, 5), (1, 12, 0, 5), (2, 13, 4, 5)",
             "UPDATE customer SET score = 'High' WHERE custId = 2",
             "DELETE FROM sales WHERE itemNo = 11",
         ],
-    )  # fmt: skip
+    )
     is_right(swh, "V", way, [(1, "Ann", "High", 10, 2)] * 3 + [(2, "Bob", "High", 13, 4)])
 
 

@@ -119,7 +119,7 @@ def _statements() -> st.SearchStrategy[str]:
 
 
 class _Oracle:
-    """The same tables in DuckDB, without constraints; it says which statements break them."""
+    """Copies of the tables in DuckDB, without constraints; `run` reports which statements break them."""
 
     def __init__(self) -> None:
         self.db = duckdb.connect()

@@ -28,23 +28,25 @@ _SETTINGS = {
     "spark__sql__timestampType": ("TIMESTAMP_LTZ", "TIMESTAMP_NTZ"),
     "spark__sql__legacy__noCharPaddingInPredicate": ("true", "false"),
 }
+# fmt: off
 _STRINGS = (
     "'v'", '"v"', '"k"', "'a'", '"a"', "'it''s'", "'a' 'b'", "'a' \"b\"", "'t\\tb'", "'t\\\\tb'", "r'a'", "R'\\tb'",
     "'\\u0061'", "'\\141'", "X'61'", "'${spark.fv.letter}'", "'a' /* it's */", "concat('a')", "'x' || 'y'", "'%'",
     "'\\%'", "'\"v\"'", "NULL", "'c' COLLATE UTF8_BINARY",
-)  # fmt: skip
+)
 _NUMBERS = (
     "1", "-1", "- 1", "+1", "1L", "1Y", "1S", "1D", "1F", "1BD", "1.0", "1e0", "1E0", ".1", "1.", "01", "NULL",
     "'1'", '"1"', '"n"', "n", "1 = 1", "1 = true", "1 < 2", "1 IS NULL", "1 IN (1)", "1 & 3", "1 | 2", "1 ^ 3",
     "DATE'2020-01-01'", "~1", "-(-1)", "1 -- one\n", "1 /* one */", "(1)", "1 BETWEEN 0 AND 2", "true", "1 DIV 1",
-)  # fmt: skip
+)
 _CONDITIONS = (
     "k = {s}", "{s} = k", "k IN ({s}, {s})", "k = {s} AND n = {n}", "n = {n} AND k = {s}", "k = {s} OR n = {n}",
     "NOT k = {s}", "NOT k = {s} AND n = {n}", "k = {s} = true", "k = {s} = (n = 1)", "k LIKE {s}", "(k = {s})",
     "k = {s} AND NOT n = {n} = false", "n = {n}", "k == {s}", "k <=> {s}", "t.k = {s}", "`k` = {s}", "K = {s}",
     "n BETWEEN 0 AND 1 = true AND k = {s}", "k = {s} IS NOT NULL", "k = {s} AND true", "k IN ({s}) = true",
     "k = {s} AND v = \"v\"", "k <> {s}", "k = {s} AND n IN ({n}, 2)", "true AND k = {s}", "k = {s} AND k = {s}",
-)  # fmt: skip
+)
+# fmt: on
 _KEYS = ("a", "v", "k", "it's", "its", "ab", "t\tb", "t\\tb", "\\tb", "b", "\\%", "%", '"v"', "xy", "\\u0061", "1")
 _ROWS = [{"k": key, "v": key if i % 2 else "v", "n": i % 4 - 1} for i, key in enumerate(_KEYS)]
 

@@ -44,8 +44,12 @@ _EXAMPLES = {example.name: example for example in _examples()}
 def test_an_example_runs_as_it_is_printed(name: str, spark: SparkSession, tmp_path: Path) -> None:
     example = _EXAMPLES[name]
     example.globs = {
-        "freshview": freshview, "folder": tmp_path / "warehouse", "spark": spark, "timedelta": timedelta, "pa": pa,
-    }  # fmt: skip
+        "freshview": freshview,
+        "folder": tmp_path / "warehouse",
+        "spark": spark,
+        "timedelta": timedelta,
+        "pa": pa,
+    }
     spark.createDataFrame([(1,)], "id INT")  # makes it the active one, which examples take that name none
     told: list[str] = []
     runner = doctest.DocTestRunner(optionflags=_OPTIONS, verbose=False)
@@ -73,9 +77,17 @@ def test_what_users_call_has_an_example() -> None:
         "freshview.warehouse.transaction.UserTransaction.run",
     }
     results = (
-        freshview.CheckReport, freshview.Events, freshview.Invariant, freshview.Job, freshview.Outcome,
-        freshview.Status, freshview.UserTransaction, freshview.ViewStatus, freshview.Warehouse, freshview.connect,
-    )  # fmt: skip
+        freshview.CheckReport,
+        freshview.Events,
+        freshview.Invariant,
+        freshview.Job,
+        freshview.Outcome,
+        freshview.Status,
+        freshview.UserTransaction,
+        freshview.ViewStatus,
+        freshview.Warehouse,
+        freshview.connect,
+    )
     wanted = {*methods, *(f"{r.__module__}.{r.__name__}" for r in results), "freshview", "freshview.errors"}
     assert inner < wanted
     assert wanted - inner - set(_EXAMPLES) == set()

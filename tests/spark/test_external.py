@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.errors import FreshviewError, SnapshotExpired
@@ -51,7 +52,7 @@ def test_a_query_sees_what_others_wrote(swh: Warehouse, tmp_path: Path, feed: bo
     write(location, 1, 2, 3, configuration={"delta.enableChangeDataFeed": "true"} if feed else None)
     swh.sql(f"CREATE TABLE t (PRIMARY KEY (k)) USING DELTA LOCATION '{location}'")
     assert keys(swh) == [1, 2, 3]
-    at = {swh._catalog.snapshot(): [1, 2, 3]}
+    at = {internals(swh).newest_csn(): [1, 2, 3]}
 
     def table() -> DeltaTable:
         return DeltaTable(str(location))
@@ -76,7 +77,7 @@ def test_a_query_sees_what_others_wrote(swh: Warehouse, tmp_path: Path, feed: bo
     for step, expected in steps:
         step()
         assert keys(swh) == expected
-        at[swh._catalog.snapshot()] = expected
+        at[internals(swh).newest_csn()] = expected
     assert len(at) == 6  # the compaction made no commit
     for csn, expected in at.items():
         assert keys(swh, f"SELECT k FROM t VERSION AS OF {csn}") == expected
@@ -114,7 +115,7 @@ def test_an_added_column_is_null_in_older_rows(ext: Warehouse, location: Path) -
 def test_a_recreated_table_is_read_anew(ext: Warehouse, location: Path, versions: int) -> None:
     """Law: no cached plan or handle of the old table answers for the new one; the old version has expired."""
     assert keys(ext) == [1, 2]
-    old = ext._catalog.snapshot()
+    old = internals(ext).newest_csn()
     shutil.rmtree(location)
     for i in range(versions):
         write(location, 100 + i)
@@ -125,7 +126,7 @@ def test_a_recreated_table_is_read_anew(ext: Warehouse, location: Path, versions
 
 def test_a_vacuumed_version_has_expired(ext: Warehouse, location: Path) -> None:
     """Law: files that their writers removed give SnapshotExpired, not a JVM trace."""
-    old = ext._catalog.snapshot()
+    old = internals(ext).newest_csn()
     write(location, 7, mode="overwrite")
     DeltaTable(str(location)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert keys(ext) == [7]
@@ -147,7 +148,7 @@ def test_a_declared_key_is_trusted_and_verified_on_request(swh: Warehouse, locat
 def test_an_unknown_key_column_is_refused(swh: Warehouse, location: Path) -> None:
     with pytest.raises(FreshviewError, match="nope"):
         swh.sql(f"CREATE TABLE t (PRIMARY KEY (nope)) USING DELTA LOCATION '{location}'")
-    assert swh._catalog.relations() == []
+    assert internals(swh).relations() == []
 
 
 def test_a_table_that_is_gone_is_told_and_does_not_stop_others(ext: Warehouse, location: Path) -> None:
@@ -164,7 +165,7 @@ def test_external_and_own_tables_join(ext: Warehouse, location: Path) -> None:
     """Law: both are read at one CSN."""
     ext.sql("CREATE TABLE own (k INT, v STRING)")
     ext.sql("INSERT INTO own VALUES (2, 'x')")
-    csn = ext._catalog.snapshot()
+    csn = internals(ext).newest_csn()
     write(location, 2)
     assert len(ext.sql("SELECT * FROM t JOIN own USING (k)").collect()) == 2
     assert len(ext.sql("SELECT * FROM t JOIN own USING (k)", as_of=csn).collect()) == 1

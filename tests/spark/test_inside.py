@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from tests.spark.sessions import Rows, rows
-from tests.spark.test_views import _DEFINITIONS
+from tests.spark.test_materialized_views import _DEFINITIONS
 
 import freshview
 from freshview import Warehouse

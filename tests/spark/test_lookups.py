@@ -59,7 +59,7 @@ def test_a_view_over_a_view_on_long_strings(world: Warehouse, spark: SparkSessio
 
 
 def test_values_that_differ_far_in_are_fetched_apart(world: Warehouse, spark: SparkSession) -> None:
-    """As many values, the same beginnings and ends, and one letter in the middle that differs."""
+    """Two sets of long strings with equal sizes, beginnings and ends are told apart by a letter in the middle."""
     query = (
         "SELECT a.label AS x, b.label AS y FROM o JOIN n a ON o.src = a.name JOIN n b ON o.dst = b.name WHERE o.id > 50"
     )

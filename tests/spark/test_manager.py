@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.internals import internals
 from tests.spark.sessions import on_a_quiet_machine
 
 import freshview
 from freshview import Warehouse
-from freshview.schedule.manager import candidates
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def managed(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 
 def _until_nothing_waits(wh: Warehouse, seconds: float = 120) -> None:
     until = time.monotonic() + seconds
-    while candidates(wh._views.catalog):
+    while internals(wh).waiting():
         assert time.monotonic() < until, "views did not become fresh by themselves"
         time.sleep(0.1)
 
@@ -54,7 +54,7 @@ def test_a_view_that_cannot_be_maintained_does_not_stop_the_others(managed: Ware
     managed.sql("CREATE MATERIALIZED VIEW bad AS SELECT id, 1 / (customer - 7) q FROM s")
     managed.sql("INSERT INTO s VALUES (1, 7)")
     until = time.monotonic() + 120
-    while {c.view_id for c in candidates(managed._views.catalog)} != {managed._catalog.relation("bad").id}:
+    while {c.view_id for c in internals(managed).waiting()} != {internals(managed).relation("bad").id}:
         assert time.monotonic() < until
         time.sleep(0.1)
     time.sleep(1.5)

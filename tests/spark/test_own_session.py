@@ -83,7 +83,7 @@ def test_the_session_is_left_as_it_was(mine: SparkSession, tmp_path: Path) -> No
 
 
 def test_results_are_frames_of_the_session(mine: SparkSession, tmp_path: Path) -> None:
-    """They join with the user's own frames, and queries may name the session's temporary views."""
+    """Results join with the user's own frames, and queries may name the session's temporary views."""
     own = mine.table("words")
     with freshview.connect(tmp_path / "wh", spark=mine) as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY, v INT)")
@@ -110,7 +110,7 @@ def test_closing_stops_neither_the_session_nor_what_was_read(mine: SparkSession,
 
 
 def test_a_warehouse_that_is_given_none_finds_the_users_session(spark: SparkSession, tmp_path: Path) -> None:
-    """However much has been maintained before: never one that Freshview made for its own work."""
+    """The session found is the user's, never one that Freshview made for maintenance before."""
     spark.createDataFrame([], "a INT")
     with freshview.connect(tmp_path / "one") as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY, v INT)")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.refresh import deltas as changes
 from freshview.refresh import execute
-from freshview.refresh.cost import Pace
+from freshview.refresh.cost import Calibration
 from freshview.refresh.runner import Runner
 
 
@@ -91,21 +92,20 @@ def test_columns_that_come_later_change_nothing_in_a_views_own_words(swh: Wareho
 
 
 def test_what_jobs_took_decides_between_the_ways(swh: Warehouse) -> None:
-    """Over tables that Spark reads from files; a full refresh is measured without reading what changed."""
+    """The measured times of past jobs turn the choice, for tables that Spark reads from files."""
     _filled(swh, 20_000)
     swh.sql("CREATE MATERIALIZED VIEW v AS SELECT g, count(*) n FROM t GROUP BY g")
-    view = swh._catalog.relation("v")
 
     def strategy() -> str:
         swh.sql("UPDATE t SET g = g + 1 WHERE id < 3")
         return swh.maintain(["v"])[0].strategy
 
-    dear, cheap = Pace(), Pace()
-    for pace, worse, better in ((dear, "incremental", "full"), (cheap, "full", "incremental")):
-        pace.learn(worse, 1.0, 20.0)
-        pace.learn(better, 1.0, 0.05)
-    swh._views.changing._paces[view.id] = dear
+    dear, cheap = Calibration(), Calibration()
+    for calibration, worse, better in ((dear, "incremental", "full"), (cheap, "full", "incremental")):
+        calibration.learn(worse, 1.0, 20.0)
+        calibration.learn(better, 1.0, 0.05)
+    internals(swh).set_calibration("v", dear)
     assert strategy() == "full"
-    swh._views.changing._paces[view.id] = cheap
+    internals(swh).set_calibration("v", cheap)
     assert strategy() == "incremental"
     assert swh.check("v").ok

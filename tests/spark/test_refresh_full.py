@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.catalog import tables as t
@@ -24,13 +25,13 @@ def chain(swh: Warehouse) -> Warehouse:
 
 def lose_rows(wh: Warehouse, name: str) -> None:
     """A view's stored rows are gone, as after damage that nobody noticed."""
-    with wh._catalog.database.write() as c:
-        c.execute(t.segments.delete().where(t.segments.c.relation_id == wh._catalog.relation(name).id))
+    with internals(wh).writing_database() as c:
+        c.execute(t.segments.delete().where(t.segments.c.relation_id == internals(wh).relation(name).id))
 
 
 def compute_alone(wh: Warehouse, name: str) -> None:
     """One view from what lies below it, without those above: as if the process had ended then."""
-    wh._views.jobs.refresh(wh._catalog.relation(name))
+    internals(wh).views.jobs.refresh(internals(wh).relation(name))
 
 
 def rows(wh: Warehouse, name: str) -> list[tuple[Any, ...]]:

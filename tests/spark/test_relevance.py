@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.internals import internals
 from tests.spark.sessions import jobs_run, rows, setting
 
 from freshview import Warehouse
@@ -41,7 +42,7 @@ class Watched:
 
 def _from_definitions(wh: Warehouse, query: str) -> str:
     """The query over the definitions of all views, instead of what is stored."""
-    views = [r for r in wh._catalog.relations() if r.kind == "view"]
+    views = [r for r in internals(wh).relations() if r.kind == "view"]
     lower_first = sorted(views, key=lambda r: r.id)
     named = ", ".join(f"{r.name} AS ({r.facts['definition']})" for r in lower_first)
     return f"WITH {named}, {query[5:]}" if query.startswith("WITH ") else f"WITH {named} {query}"
@@ -84,12 +85,15 @@ def test_a_query_that_a_delta_touches_maintains(watched: Watched) -> None:
     wh.sql(f"CREATE MATERIALIZED VIEW v AS {_BY_CITY}")
     for number, query in enumerate(
         [
-            "SELECT * FROM v WHERE city = 'B'", "SELECT * FROM v WHERE n > 0", "SELECT * FROM v",
-            "SELECT * FROM v WHERE upper(city) = 'A'", "SELECT * FROM v WHERE city = 'A' OR n = 7",
+            "SELECT * FROM v WHERE city = 'B'",
+            "SELECT * FROM v WHERE n > 0",
+            "SELECT * FROM v",
+            "SELECT * FROM v WHERE upper(city) = 'A'",
+            "SELECT * FROM v WHERE city = 'A' OR n = 7",
             "SELECT * FROM v JOIN v w ON v.n = w.n WHERE v.city = 'A' AND w.city = 'A'",
             "SELECT * FROM c LEFT JOIN v ON c.city = v.city WHERE v.city IS NULL",
         ]
-    ):  # fmt: skip
+    ):
         wh.sql(f"UPDATE s SET amount = {number} WHERE id = 3")
         assert not watched.skips(query), query
         assert len(wh.history()) == number + 1
@@ -264,7 +268,7 @@ _VIEWS = {
     "cubed": "SELECT city, customer, count(*) n FROM c JOIN s ON c.id = s.customer GROUP BY CUBE (city, customer)",
     "recomputed": "SELECT id, amount FROM s ORDER BY amount DESC, id LIMIT 3",
     "above": "SELECT city, count(*) n FROM rows_ WHERE amount > 1 GROUP BY city",
-}  # fmt: skip
+}
 _PREDICATES = {
     "city": ("city = 'A'", "city IS NULL", "city > 'A'", "city <> 'B'"),
     "customer": ("customer = 1", "customer > 2", "customer IS NULL", "customer + 1 = 3"),
@@ -272,8 +276,11 @@ _PREDICATES = {
     "amount": ("amount > 5", "amount IS NULL", "amount / 2 = 2.75"),
     "note": ("note = '1'", "note IS NULL"),
     "t": ("t = 'c'", "t = 's'"),
-    "n": ("n = 1",), "r": ("r = 1",), "top": ("top > 1",), "total": ("total > 1",),
-}  # fmt: skip
+    "n": ("n = 1",),
+    "r": ("r = 1",),
+    "top": ("top > 1",),
+    "total": ("total > 1",),
+}
 
 
 def test_every_answer_equals_the_recomputation(watched: Watched) -> None:

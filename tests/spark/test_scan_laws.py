@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
@@ -265,7 +266,7 @@ def test_a_commit_that_was_seen_in_part_is_not_taken_for_the_whole(swh: Warehous
     swh.sql("CREATE TABLE t (k INT)")
     for key in (1, 2):
         swh.sql(f"INSERT INTO t VALUES ({key})")
-    state = swh._catalog.state(swh._catalog.relation("t"), swh._catalog.snapshot())
+    state = internals(swh).state("t")
     first, second = (replace(s, csn=5, seq=i) for i, s in enumerate(state.segments))
     engine = swh.engine()
     for some, count in (((first,), 1), ((first, second), 2), ((first,), 1)):

@@ -96,8 +96,11 @@ def test_old_dates_stay_as_they_are_whatever_calendar_the_session_reads_and_writ
     swh: Warehouse, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The rows of a table are in files; a calendar of files by others does not move its dates."""
-    legacy = {f"spark__sql__parquet__{name}RebaseModeIn{way}": "LEGACY"
-              for name in ("datetime", "int96") for way in ("Read", "Write")}  # fmt: skip
+    legacy = {
+        f"spark__sql__parquet__{name}RebaseModeIn{way}": "LEGACY"
+        for name in ("datetime", "int96")
+        for way in ("Read", "Write")
+    }
     old = "DATE'1500-01-01' AS d, TIMESTAMP_NTZ'1500-01-01 00:00:00' AS n"
     day, time = dt.date(1500, 1, 1), dt.datetime(1500, 1, 1)
     with setting(spark, **legacy):

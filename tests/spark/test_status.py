@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.catalog import tables as t
@@ -73,8 +74,8 @@ def test_a_failed_job_is_told_until_the_next_one(swh: Warehouse) -> None:
 
 
 def used_at_once(wh: Warehouse, name: str) -> None:
-    """As if a view had been watched for ten hours: an update now and then, queries all the time, quick jobs."""
-    catalog, view = wh._catalog, wh._catalog.relation(name)
+    """Make a view look watched for ten hours: rare updates, queries all the time, quick jobs."""
+    catalog, view = internals(wh).catalog, internals(wh).relation(name)
     for k in range(12):
         put(wh, k)
         wh.maintain([name])
@@ -96,10 +97,9 @@ def test_advice_is_followed_where_it_was_asked_for(views: Warehouse) -> None:
     assert (
         views.status().views[1].advice.startswith("eager, since updates are few and small, and queries follow at once")
     )
-    views._upkeep._follow_advice()
+    internals(views).follow_advice()
     assert not views.status().views[1].eager  # it is not due
-    views._upkeep._advice_due = 0.0
-    views._upkeep._follow_advice()
+    internals(views).follow_advice(is_due=True)
     assert [e.details["view"] for e in heard if e.name == "advice.applied"] == ["low"]
     high, low = views.status().views
     assert ((high.mode, high.eager), (low.mode, low.eager)) == (("lazy", False), ("auto", True))

@@ -56,6 +56,7 @@ def _at(
 
 
 # Exact values in the order of _NAMES; CHAR as it is stored, padded.
+# fmt: off
 _ROWS: list[tuple[Any, ...]] = [
     (1, True, -128, -(2**15), -(2**31), -(2**63), _NAN, -_INF, Decimal("1.1234567890"), Decimal("-0.01"), "",
      "ab  ", "x", b"", dt.date(1, 1, 1), _at(1, 1, 1, 12), dt.datetime(1, 1, 1), [-0.0, None, _NAN, 5e-324],
@@ -72,7 +73,8 @@ _ROWS: list[tuple[Any, ...]] = [
      _at(2020, 11, 1, 8, 30, 0, 123456), dt.datetime(1969, 12, 31, 23, 59, 59, 999999), [_INF, -_INF],
      [("", _at(1969, 12, 31))],
      {"x": Decimal("0.00"), "y": [], "z": dt.datetime(9999, 12, 31, 23, 59, 59, 999999), "w": [(-1, None)]}),
-]  # fmt: skip
+]
+# fmt: on
 _DATA = [dict(zip(_NAMES, row, strict=True)) for row in _ROWS]
 
 
@@ -178,7 +180,7 @@ def test_every_kind_of_data_is_taken_exactly(swh: Warehouse) -> None:
             lambda ks: pd.DataFrame({n: pd.Series([r[n] for r in _DATA if r["k"] in ks], dtype=object) for n in flat}),
             tuple(flat),
         ),
-    }  # fmt: skip
+    }
     for kind, (make, names) in kinds.items():
         table = f"from_{kind}"
         _create(swh, table)
@@ -285,10 +287,21 @@ def test_char_and_varchar_follow_spark(swh: Warehouse, tmp_path: Path, spark: Sp
             swh.sql(f"INSERT INTO ours VALUES {values}")
             swh.sql(f"UPDATE ours SET c = trim(c), v = v WHERE k = {values[1]}")  # pads again, by Spark
         for expression in (
-            "concat(c, '|', v, '|')", "length(c)", "length(v)", "c = 'a'", "c = 'a     '", "v = 'a'", "v = 'a  '",
+            "concat(c, '|', v, '|')",
+            "length(c)",
+            "length(v)",
+            "c = 'a'",
+            "c = 'a     '",
+            "v = 'a'",
+            "v = 'a  '",
             "c = v",
-            "c IN ('a', 'abc')", "c < 'b'", "'a' = c", "c <=> 'a'", "c LIKE 'a'", "c = concat('a', '')",
-        ):  # fmt: skip
+            "c IN ('a', 'abc')",
+            "c < 'b'",
+            "'a' = c",
+            "c <=> 'a'",
+            "c LIKE 'a'",
+            "c = concat('a', '')",
+        ):
             query = f"SELECT k, {expression} FROM {{}} ORDER BY k"
             assert swh.sql(query.format("ours")).collect() == spark.sql(query.format("theirs")).collect(), expression
         join = "SELECT x.k, y.k FROM {0} x JOIN {0} y ON x.c = y.v ORDER BY 1, 2"

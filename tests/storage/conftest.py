@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.internals import internals
 
 from freshview import Warehouse
 
@@ -30,9 +31,7 @@ def contents() -> Callable[..., Bag]:
     """contents(wh, table, csn): what a reader at that CSN sees, on the driver."""
 
     def read(wh: Warehouse, name: str, csn: int | None = None) -> Bag:
-        csn = wh._catalog.snapshot() if csn is None else csn
-        relation = wh._catalog.relation(name)
-        return as_bag(wh._storage.reader.contents(wh._catalog.state(relation, csn)))
+        return as_bag(internals(wh).rows(name, csn))
 
     return read
 

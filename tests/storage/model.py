@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
+from tests.internals import apply_in, internals
 
 from freshview import Warehouse
 from freshview.storage import checkpoint as checkpoint_module
@@ -36,10 +37,10 @@ class Model:
         self.at: dict[int, list[tuple[Any, ...]]] = {}
 
     def note(self) -> None:
-        self.at[self.wh._catalog.snapshot()] = [r + (None,) * (self.width - len(r)) for r in self.rows]
+        self.at[internals(self.wh).newest_csn()] = [r + (None,) * (self.width - len(r)) for r in self.rows]
 
     def names(self) -> tuple[str, ...]:
-        return self.wh._catalog.relation("t").schema.names
+        return internals(self.wh).relation("t").schema.names
 
     def expected(self, csn: int) -> Bag:
         return Counter(tuple(map(repr, row)) for row in self.at[csn])
@@ -77,11 +78,11 @@ def play(wh: Warehouse, keyed: bool, data: st.DataObject, patch: pytest.MonkeyPa
                 model.rows = [r for r in model.rows if r[0] not in keys]
             case "delete" if model.rows:
                 gone = data.draw(st.lists(st.sampled_from(range(len(model.rows))), unique=True, max_size=4))
-                schema = wh._catalog.relation("t").schema
+                schema = internals(wh).relation("t").schema
                 wide = [model.rows[i] + (None,) * (model.width - len(model.rows[i])) for i in gone]
                 images = pa.Table.from_pylist([dict(zip(schema.names, r, strict=True)) for r in wide], schema.arrow)
                 with wh.transaction() as tx:
-                    tx._core.apply(tx._core.writable("t"), images, None)
+                    apply_in(tx, "t", images, None)
                 model.rows = [r for i, r in enumerate(model.rows) if i not in gone]
             case "add":
                 wh.sql(f"ALTER TABLE t ADD COLUMN c{step} DOUBLE")
@@ -89,6 +90,6 @@ def play(wh: Warehouse, keyed: bool, data: st.DataObject, patch: pytest.MonkeyPa
             case "rename":
                 wh.sql(f"ALTER TABLE t RENAME COLUMN {model.names()[1]} TO r{step}")
             case "checkpoint":
-                wh._checkpointer.run(wh._catalog.relation("t"))
+                internals(wh).checkpoint("t")
         model.note()
     return model

@@ -36,8 +36,7 @@ def main(warehouse: str, external: str, seed: int, last_event: int, steps: int) 
             os._exit(9)
 
     wh = freshview.connect(warehouse)
-    for stream in {id(s): s for s in (wh.events, wh._storage.events)}.values():
-        stream.listen(count)
+    wh.events.listen(count)
     say("ready")
     for _ in range(steps):
         kind = chance.choices(
@@ -50,7 +49,7 @@ def main(warehouse: str, external: str, seed: int, last_event: int, steps: int) 
 
 def step(wh: freshview.Warehouse, external: str, chance: random.Random, kind: str) -> None:
     """One step: told before, told after."""
-    extra = sorted(r.name for r in wh._catalog.relations() if r.name.startswith("x"))
+    extra = sorted(r.name for r in wh.status().tables if r.name.startswith("x")) if kind == "drop" else []
     match kind:
         case "write":
             segments.INLINE_BYTES = chance.choice([0, 1 << 20])

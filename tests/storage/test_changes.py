@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.internals import internals
 from tests.storage.model import Model, play
 
 import freshview
@@ -31,8 +32,7 @@ def _bag(rows: pa.Table, names: tuple[str, ...]) -> Bag:
 
 def _contents(model: Model, csn: int) -> pa.Table:
     """The table at a CSN, in the columns that it had then."""
-    wh = model.wh
-    return wh._storage.reader.contents(wh._catalog.state(wh._catalog.relation("t"), csn))
+    return internals(model.wh).rows("t", csn)
 
 
 @laws
@@ -46,9 +46,9 @@ def test_changes_are_the_difference_of_two_states(keyed: bool, data: st.DataObje
     ):
         model = play(wh, keyed, data, patch)
         c0, c1 = sorted(data.draw(st.lists(st.sampled_from(sorted(model.at)), min_size=2, max_size=2), label="csns"))
-        relation = wh._catalog.relation("t")
+        relation = internals(wh).relation("t")
         names = tuple(data.draw(st.lists(st.sampled_from(relation.schema.names), min_size=1, unique=True)))
-        found = changes(Span.between(wh._catalog, wh._storage, c0, c1), relation, names)
+        found = changes(Span.between(internals(wh).catalog, internals(wh).storage, c0, c1), relation, names)
         difference = _bag(relation.schema.conform(_contents(model, c1)), names)
         difference.subtract(_bag(relation.schema.conform(_contents(model, c0)), names))
         signed: Bag = Counter()
@@ -68,7 +68,7 @@ def test_rows_near_some_values_are_those_that_hold_them(keyed: bool, nulls: bool
     ):
         model = play(wh, keyed, data, patch)
         csn = data.draw(st.sampled_from(sorted(model.at)), label="csn")
-        state = wh._catalog.state(wh._catalog.relation("t"), csn)
+        state = internals(wh).state("t", csn)
         schema = state.schema
         pools: list[tuple[int, Sequence[int | str]]] = [(0, [0, 1, 2, 3, 99]), (1, ["a", "b", "it's"])]
         column, pool = data.draw(st.sampled_from(pools), label="column")
@@ -78,7 +78,7 @@ def test_rows_near_some_values_are_those_that_hold_them(keyed: bool, nulls: bool
         held = _contents(model, csn).to_pylist()
         kept = [r for r in held if (v := r[schema.names[column]]) in chosen or (nulls and v is None)]
         for _ in ("from files", "from memory"):
-            found = wh._storage.reader.matching(
+            found = internals(wh).reader.matching(
                 state, schema.names[column], values, nulls=nulls, columns=names, limit=1000
             )
             assert found is not None
@@ -94,12 +94,11 @@ def test_what_is_not_cheap_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
             tx.insert("t", [{"k": i, "d": 0.5} for i in range(100)])
         wh.sql("CHECKPOINT t")
         wh.sql("ALTER TABLE t ADD COLUMN n INT")
-        relation = wh._catalog.relation("t")
-        state = wh._catalog.state(relation, wh._catalog.snapshot())
+        state = internals(wh).state("t")
 
         def near(column: str, values: list[Any], limit: int = 1000) -> pa.Table | None:
-            kind = relation.schema.column(column).type.arrow
-            return wh._storage.reader.matching(
+            kind = state.schema.column(column).type.arrow
+            return internals(wh).reader.matching(
                 state, column, pa.array(values, kind), nulls=False, columns=("k",), limit=limit
             )
 

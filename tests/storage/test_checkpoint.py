@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.internals import apply_in, internals
 from tests.storage.model import play
 
 import freshview
@@ -36,15 +37,15 @@ class Killed(BaseException):
 
 
 def run(wh: Warehouse, name: str = "t") -> CheckpointReport:
-    return wh._checkpointer.run(wh._catalog.relation(name))
+    return internals(wh).checkpoint(name)
 
 
 def folder(wh: Warehouse, name: str = "t") -> Path:
-    return wh._storage.layout.relation(wh._catalog.relation(name).id)
+    return internals(wh).folder(name)
 
 
 def strategy(wh: Warehouse, name: str = "t") -> str:
-    return choose(wh._catalog.state(wh._catalog.relation(name), wh._catalog.snapshot()))
+    return choose(internals(wh).state(name))
 
 
 def upsert(wh: Warehouse, *rows: dict[str, Any], name: str = "t") -> None:
@@ -76,19 +77,16 @@ def killed_at(wh: Warehouse, name: str) -> Iterator[None]:
         if event.name == name:
             raise Killed(name)
 
-    streams = {id(s): s for s in (wh.events, wh._storage.events)}.values()
-    for stream in streams:
-        stream.listen(listener)
+    wh.events.listen(listener)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(wh._catalog, "drop_leases", lambda _ids: set())
-            patch.setattr(wh._catalog, "release", lambda _pin: None)
+            patch.setattr(internals(wh).catalog, "drop_leases", lambda _ids: set())
+            patch.setattr(internals(wh).catalog, "release", lambda _pin: None)
             with pytest.raises(Killed):
                 yield
     finally:
-        for stream in streams:
-            stream._listeners.remove(listener)
-        wh._catalog.leave()
+        wh.events._listeners.remove(listener)
+        internals(wh).catalog.leave()
 
 
 @pytest.fixture
@@ -158,8 +156,7 @@ def test_a_bag_with_deletes_is_rewritten(wh: Warehouse, contents: Contents) -> N
     insert(wh, *({"v": "a"} for _ in range(100)))
     run(wh)
     with wh.transaction() as tx:
-        relation = tx._core.writable("t")
-        tx._core.apply(relation, pa.table({"v": ["a", "a"]}), None)
+        apply_in(tx, "t", pa.table({"v": ["a", "a"]}), None)
     assert strategy(wh) == "rewrite"
     assert run(wh).strategy == "rewrite"
     assert sum(contents(wh, "t").values()) == 98
@@ -275,13 +272,12 @@ def test_rows_are_found_by_key_after_columns_were_added_and_renamed(wh: Warehous
     wh.sql("ALTER TABLE t RENAME COLUMN k TO key")
     with as_files():
         upsert(wh, {"key": 7, "v": "c", "n": 2})
-    relation = wh._catalog.relation("t")
-    state = wh._catalog.state(relation, wh._catalog.snapshot())
-    keys = pa.table({"key": pa.array([3, 7, 100, 999], relation.schema.arrow.field(0).type)})
+    state = internals(wh).state("t")
+    keys = pa.table({"key": pa.array([3, 7, 100, 999], state.schema.arrow.field(0).type)})
     for columns in (None, (), ("n",), None):  # the first time from files, then from memory
-        found = wh._storage.reader.lookup(state, keys, columns=columns)
+        found = internals(wh).reader.lookup(state, keys, columns=columns)
         assert sorted(int(k) for k in found.column("key").to_pylist()) == [3, 7, 100]
-    found = wh._storage.reader.lookup(state, keys).sort_by("key")
+    found = internals(wh).reader.lookup(state, keys).sort_by("key")
     assert found.column("n").to_pylist() == [None, 2, 1]
 
 
@@ -300,10 +296,9 @@ def test_checkpoints_change_no_answer_at_any_csn(keyed: bool, data: st.DataObjec
         model = play(wh, keyed, data, patch)
         run(wh)
         for csn in model.at:
-            relation = wh._catalog.relation("t")
-            found = wh._storage.reader.contents(wh._catalog.state(relation, csn))
+            found = internals(wh).rows("t", csn)
             assert Counter(tuple(map(repr, r.values())) for r in found.to_pylist()) == model.expected(csn), csn
-        main = wh._catalog.latest_main(wh._catalog.relation("t").id)
+        main = internals(wh).main("t")
         if main is not None:
             delta = DeltaTable(str(folder(wh)), version=main.delta_version)
             told = pa.table(QueryBuilder().register("t", delta).execute("SELECT * FROM t"))
@@ -333,9 +328,9 @@ def test_a_version_carries_its_csn(big: Warehouse) -> None:
         n = 2 if way == "merge" else 60
         upsert(big, *({"k": k, "v": way} for k in range(n)))
         assert run(big).strategy == way
-        main = big._catalog.latest_main(big._catalog.relation("t").id)
+        main = internals(big).main("t")
         assert main is not None
-        assert main.csn == big._catalog.snapshot()
+        assert main.csn == internals(big).newest_csn()
         delta = DeltaTable(str(folder(big)))
         assert delta.version() == main.delta_version
         assert delta.transaction_version("freshview") == main.csn
@@ -402,14 +397,12 @@ def test_an_adopted_version_keeps_the_names_it_was_written_under(big: Warehouse,
     with killed_at(big, "checkpoint.written"):
         run(big)
     run(big)
-    relation = big._catalog.relation("t")
-    state = big._catalog.state(relation, big._catalog.snapshot())
+    state = internals(big).state("t")
     assert state.main_schema is not None
-    assert state.main is not None
-    files = big._storage.mains.files(relation.id, state.main.delta_version)
+    files = internals(big).main_files("t")
     assert tuple(pa.parquet.read_schema(folder(big) / files[0].path).names) == state.main_schema.names
     assert contents(big, "t") == before
-    found = big._storage.reader.lookup(state, pa.table({"k": pa.array([1], pa.int32())}))
+    found = internals(big).reader.lookup(state, pa.table({"k": pa.array([1], pa.int32())}))
     assert found.column("value").to_pylist() == ["b"]
 
 
@@ -511,7 +504,7 @@ def test_a_checkpointer_that_lost_its_lease_does_no_harm(
 
         def takes_over(e: Event) -> None:
             if e.name == event and not inner:
-                big._catalog.leave()  # as if the lease had expired
+                internals(big).catalog.leave()  # as if the lease had expired
                 inner.append(run(other).strategy)
 
         big.events.listen(takes_over)

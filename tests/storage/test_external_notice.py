@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.internals import internals, state_in
 
 import freshview
 from freshview import Warehouse
@@ -33,16 +34,16 @@ def write(location: Path, *keys: int, mode: Literal["append", "overwrite"] = "ap
 def look(wh: Warehouse) -> None:
     """What every query and transaction does first; what a reader of a lost table would be told is raised."""
     wh.transaction().rollback()
-    for error in wh._watch.lost.values():
+    for error in internals(wh).lost():
         raise error
 
 
 def relation(wh: Warehouse, name: str = "t") -> Relation:
-    return wh._catalog.relation(name)
+    return internals(wh).relation(name)
 
 
 def commits(wh: Warehouse, name: str = "t") -> list[Commit]:
-    return wh._catalog.commits(relation(wh, name).id)
+    return internals(wh).commits(name)
 
 
 def kinds(wh: Warehouse) -> list[str]:
@@ -51,7 +52,7 @@ def kinds(wh: Warehouse) -> list[str]:
 
 def keys_at(wh: Warehouse, csn: int) -> list[int]:
     """The keys at a CSN, through the files that a scan would read."""
-    at = wh._catalog.state(relation(wh), csn)
+    at = internals(wh).state("t", csn)
     assert at.main is not None
     table = open_seen(at.relation, at.main)
     files = [p for _, paths in partition_groups(table, at.schema) for p in paths]
@@ -60,7 +61,7 @@ def keys_at(wh: Warehouse, csn: int) -> list[int]:
 
 def newest(wh: Warehouse) -> list[int]:
     look(wh)
-    return keys_at(wh, wh._catalog.snapshot())
+    return keys_at(wh, internals(wh).newest_csn())
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_a_version_becomes_a_commit_when_noticed(ext: Warehouse, location: Path)
     look(ext)
     assert kinds(ext) == ["create", "data"]
     assert newest(ext) == [1, 2, 3, 4]
-    segment = ext._catalog.segments([relation(ext).id], commits(ext)[0].csn)[0]
+    segment = internals(ext).segments("t", after=commits(ext)[0].csn)[0]
     assert segment.versions == (0, 2)
     delta = changes(relation(ext), *segment.versions)
     assert sorted(delta.column("k").to_pylist()) == [3, 4]
@@ -97,14 +98,14 @@ def test_a_version_becomes_a_commit_when_noticed(ext: Warehouse, location: Path)
 
 def test_noticed_versions_can_be_read_at_their_csn(ext: Warehouse, location: Path) -> None:
     """Law: time travel reads the version that was current at that CSN."""
-    seen = {ext._catalog.snapshot(): [1, 2]}
+    seen = {internals(ext).newest_csn(): [1, 2]}
     for k in (3, 4):
         write(location, k)
         look(ext)
-        seen[ext._catalog.snapshot()] = list(range(1, k + 1))
+        seen[internals(ext).newest_csn()] = list(range(1, k + 1))
     DeltaTable(str(location)).delete("k = 1")
     look(ext)
-    seen[ext._catalog.snapshot()] = [2, 3, 4]
+    seen[internals(ext).newest_csn()] = [2, 3, 4]
     assert {csn: keys_at(ext, csn) for csn in seen} == seen
 
 
@@ -112,28 +113,28 @@ def test_rearrangements_make_no_commit(ext: Warehouse, location: Path) -> None:
     """Law: compaction, vacuum and table properties move the version and nothing else."""
     write(location, 3)
     look(ext)
-    before = ext._catalog.snapshot()
+    before = internals(ext).newest_csn()
     DeltaTable(str(location)).optimize.compact()
     look(ext)
     DeltaTable(str(location)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     DeltaTable(str(location)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert newest(ext) == [1, 2, 3]
-    assert ext._catalog.snapshot() == before
-    main = ext._catalog.latest_main(relation(ext).id)
+    assert internals(ext).newest_csn() == before
+    main = internals(ext).main("t")
     assert main is not None
     assert main.delta_version == DeltaTable(str(location)).version()
 
 
 def test_a_column_added_by_others_is_added_here(ext: Warehouse, location: Path) -> None:
     """Law: appended columns are a commit with a new schema version; earlier CSNs keep theirs."""
-    before = ext._catalog.snapshot()
+    before = internals(ext).newest_csn()
     extra = pa.table({"k": [3], "w": ["x"]})
     write_deltalake(str(location), extra, mode="append", schema_mode="merge")
     look(ext)
     assert kinds(ext) == ["create", "data"]
     assert relation(ext).schema.names == ("k", "w")
     assert relation(ext).epoch == 1
-    assert ext._catalog.state(relation(ext), before).schema.names == ("k",)
+    assert internals(ext).state("t", before).schema.names == ("k",)
     assert changes(relation(ext), 0, 1).column("w").to_pylist() == ["x"]
 
 
@@ -146,7 +147,7 @@ def test_a_version_is_noticed_by_the_background_loop(ext: Warehouse, location: P
     ext.events.listen(lambda e: failed.set() if e.name == "external.failed" else None)
     hidden = location.with_name("hidden")
     location.rename(hidden)
-    loop = Loop("test", 0.01, ext._upkeep._step, ext.events)
+    loop = Loop("test", 0.01, internals(ext).step_of_upkeep, ext.events)
     try:
         assert failed.wait(30)
         hidden.rename(location)
@@ -187,7 +188,7 @@ def test_a_transaction_keeps_its_snapshot(ext: Warehouse, location: Path) -> Non
     transaction = ext.transaction()
     write(location, 3)
     look(ext)
-    at = transaction._core.state(transaction._core.relation("t"))
+    at = state_in(transaction, "t")
     assert at.main is not None
     assert at.main.delta_version == 0
     transaction.rollback()
@@ -211,12 +212,12 @@ def test_a_recreated_table_is_a_reset(
     write(location, 3)
     write(location, 4)
     look(ext)
-    old = ext._catalog.snapshot()
+    old = internals(ext).newest_csn()
     recreate(location, versions, **columns)
     assert newest(ext) == [100 + i for i in range(versions)]
     assert kinds(ext) == ["create", "data", "reset"]
     assert relation(ext).epoch == 2
-    assert ext._catalog.segments([relation(ext).id], old) == []
+    assert internals(ext).segments("t", after=old) == []
     with pytest.raises(SnapshotExpired):
         keys_at(ext, old)
     look(ext)
@@ -258,11 +259,11 @@ def test_restore_by_delta_is_an_ordinary_change(ext: Warehouse, location: Path) 
     DeltaTable(str(location)).restore(0)
     assert newest(ext) == [1, 2]
     assert kinds(ext) == ["create", "data", "data"]
-    csn = ext._catalog.snapshot()
+    csn = internals(ext).newest_csn()
     write(location, 4)
     DeltaTable(str(location)).restore(2)
     assert newest(ext) == [1, 2]
-    assert ext._catalog.snapshot() == csn
+    assert internals(ext).newest_csn() == csn
 
 
 def test_a_log_cleaned_past_what_we_saw_is_a_reset(ext: Warehouse, location: Path) -> None:
@@ -300,7 +301,7 @@ def test_a_log_cleaned_up_to_the_newest_version_is_no_change(ext: Warehouse, loc
 
 def test_versions_vacuumed_by_their_writers_have_expired(ext: Warehouse, location: Path) -> None:
     """Law: an old version whose files are gone gives SnapshotExpired; the newest still reads."""
-    old = ext._catalog.snapshot()
+    old = internals(ext).newest_csn()
     write(location, 7, mode="overwrite")
     DeltaTable(str(location)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert newest(ext) == [7]
@@ -377,7 +378,7 @@ def test_locations_that_would_be_misread_are_refused(wh: Warehouse, tmp_path: Pa
     """Law: names that delta-rs or Spark would take for a pattern or an escape give one sentence, no panic."""
     with pytest.raises(InvalidStatement, match="cannot stand in its path"):
         wh.sql(f"CREATE TABLE t USING DELTA LOCATION '{tmp_path}/{name}'")
-    assert wh._catalog.relations() == []
+    assert internals(wh).relations() == []
 
 
 def test_a_missing_location_is_named(wh: Warehouse, tmp_path: Path) -> None:
@@ -392,7 +393,7 @@ def test_a_missing_location_is_named(wh: Warehouse, tmp_path: Path) -> None:
         wh.sql(f"CREATE TABLE t USING DELTA LOCATION '{tmp_path / 'file'}'")
     with pytest.raises(InvalidStatement, match="not on a local file system"):
         wh.sql("CREATE TABLE t USING DELTA LOCATION 's3://bucket/t'")
-    assert wh._catalog.relations() == []
+    assert internals(wh).relations() == []
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -466,7 +467,7 @@ def test_features_we_lack_are_refused(
     with pytest.raises(FreshviewError, match=told) as raised:
         wh.sql(f"CREATE TABLE t USING DELTA LOCATION '{location}'")
     assert "\n" not in str(raised.value)
-    assert wh._catalog.relations() == []
+    assert internals(wh).relations() == []
 
 
 def test_a_feature_that_comes_later_is_refused_then(ext: Warehouse, location: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
@@ -90,39 +91,37 @@ class Site:
     def check(self, flight: dict[str, Any] | None) -> None:
         """Law: what was acknowledged is there; the step in flight is there whole, or not at all."""
         with freshview.connect(self.path) as wh:
-            found = (table_a(wh), table_b(wh), {r.name for r in wh._catalog.relations()} - {"a", "b", "e"})
+            found = (table_a(wh), table_b(wh), {r.name for r in internals(wh).relations()} - {"a", "b", "e"})
             possible = [self.model] + ([self.model.after(flight)] if flight else [])
             matches = [m for m in possible if (m.a, m.b, m.tables) == found]
             assert matches, f"in flight: {flight}"
             self.model = matches[0]
-            horizon = wh._catalog.horizon()
+            horizon = internals(wh).horizon()
             for csn, (a, b) in self.model.history.items():
                 if csn >= horizon:
                     assert (table_a(wh, csn), table_b(wh, csn)) == (a, b), f"CSN {csn}"
             wh.transaction().rollback()
-            relation = wh._catalog.relation("e")
-            main = wh._catalog.latest_main(relation.id)
+            main = internals(wh).main("e")
             assert main is not None
             assert main.delta_version == DeltaTable(str(self.external)).version()
-            assert {c.kind for c in wh._catalog.commits(relation.id)} <= {"create", "data"}
+            assert {c.kind for c in internals(wh).commits("e")} <= {"create", "data"}
 
     def clean_up(self) -> None:
         """Law: once leases have expired, checkpoint and vacuum work and leave no file that nobody needs."""
         with freshview.connect(self.path) as wh:
-            with wh._catalog.database.write() as c:
+            with internals(wh).writing_database() as c:
                 for table in (t.leases, t.snapshots):
                     c.execute(table.update().values(expires_at=0))
             for name in ("a", "b"):
                 wh.sql(f"CHECKPOINT {name}")
             wh.vacuum(timedelta(0))
             for name in ("a", "b"):
-                relation = wh._catalog.relation(name)
-                main = wh._catalog.latest_main(relation.id)
-                folder = wh._storage.layout.relation(relation.id)
-                needed = wh._catalog.referenced_files(relation.id)
+                main = internals(wh).main(name)
+                folder = internals(wh).folder(name)
+                needed = internals(wh).segment_files(name)
                 if main is not None:
                     assert DeltaTable(str(folder)).version() == main.delta_version
-                    needed |= {f.path for f in wh._storage.mains.files(relation.id, main.delta_version)}
+                    needed |= {f.path for f in internals(wh).main_files(name)}
                 lying = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
                 log = {p for p in lying if p.startswith("_delta_log")}
                 assert lying - log == needed
@@ -143,8 +142,7 @@ def table_b(wh: Warehouse, csn: int | None = None) -> Counter[int]:
 
 
 def read(wh: Warehouse, name: str, csn: int | None) -> pa.Table:
-    relation = wh._catalog.relation(name)
-    return wh._storage.reader.contents(wh._catalog.state(relation, wh._catalog.snapshot() if csn is None else csn))
+    return internals(wh).rows(name, csn)
 
 
 def work_and_die(site: Site, seed: int, events: int, signals: int) -> None:

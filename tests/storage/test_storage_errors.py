@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
@@ -24,7 +25,7 @@ Contents = Callable[..., Bag]
 
 
 def fold(wh: Warehouse, name: str = "t") -> str:
-    return wh._checkpointer.run(wh._catalog.relation(name)).strategy
+    return internals(wh).checkpoint(name).strategy
 
 
 def upsert(wh: Warehouse, n: int, value: str) -> None:
@@ -45,7 +46,7 @@ def table(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
 
 
 def files_of(wh: Warehouse, kind: str) -> list[Path]:
-    return sorted(p for p in wh._storage.layout.relation(1).rglob("*.parquet") if p.parent.name.startswith(kind))
+    return sorted(p for p in internals(wh).folder("t").rglob("*.parquet") if p.parent.name.startswith(kind))
 
 
 def assert_a_sentence(error: FreshviewError) -> None:
@@ -84,15 +85,15 @@ class Watch:
 def test_segment_files_are_durable_before_the_commit(table: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: every file that a commit refers to, and its folder, were flushed before the catalog commit."""
     watch = Watch(monkeypatch)
-    home = table._storage.layout.relation(1)
-    real = table._catalog.commit
+    home = internals(table).folder("t")
+    real = internals(table).catalog.commit
 
     def commit(request: CommitRequest, conflicts: ConflictCheck) -> Committed:
         watch.require([home / f.path for s in request.segments for f in s.files])
         assert home.stat().st_ino in watch.flushed
         return real(request, conflicts)
 
-    monkeypatch.setattr(table._catalog, "commit", commit)
+    monkeypatch.setattr(internals(table).catalog, "commit", commit)
     upsert(table, 3, "c")
     assert watch.checked == 1
 
@@ -110,21 +111,21 @@ def test_main_is_durable_before_the_catalog_tells_of_it(
             fold(table)
             with table.transaction() as tx:
                 tx.insert("t", [{"k": 1000, "v": "n"}])
-    real = table._catalog.record_main
+    real = internals(table).catalog.record_main
     if way == "recovered":  # the process died between Delta commit and flush
-        monkeypatch.setattr(table._catalog, "record_main", lambda *_: False)
+        monkeypatch.setattr(internals(table).catalog, "record_main", lambda *_: False)
         fold(table)
-        monkeypatch.setattr(table._catalog, "record_main", real)
+        monkeypatch.setattr(internals(table).catalog, "record_main", real)
     watch = Watch(monkeypatch)
-    home = table._storage.layout.relation(1)
+    home = internals(table).folder("t")
 
     def record_main(relation: Any, seen: Any, new: Any, lease: Any = None) -> bool:
-        files = table._storage.mains.unknown_files(1, new.delta_version)
+        files = internals(table).storage.mains.unknown_files(1, new.delta_version)
         watch.require([home / f.path for f in files])
         watch.require([home / "_delta_log" / f"{new.delta_version:020d}.json"])
         return real(relation, seen, new, lease)
 
-    monkeypatch.setattr(table._catalog, "record_main", record_main)
+    monkeypatch.setattr(internals(table).catalog, "record_main", record_main)
     assert fold(table) == ("nothing" if way == "recovered" else way)
     assert watch.checked >= 2
 
@@ -136,13 +137,13 @@ def test_main_is_durable_before_the_catalog_tells_of_it(
 @pytest.mark.parametrize("damage", ["missing", "truncated", "garbage"])
 def test_damaged_files_are_named(table: Warehouse, kind: str, damage: str) -> None:
     """Law: a missing, truncated or overwritten data file is a CorruptWarehouse that says so, on every way to it."""
-    home = table._storage.layout.relation(1)
-    main = table._catalog.latest_main(1)
+    home = internals(table).folder("t")
+    main = internals(table).main("t")
     assert main is not None
     if kind == "main":
-        path = home / table._storage.mains.files(1, main.delta_version)[0].path
+        path = home / internals(table).main_files("t")[0].path
     else:
-        path = home / table._catalog.segments([1], main.csn)[0].files[0].path
+        path = home / internals(table).segments("t", after=main.csn)[0].files[0].path
     size = path.stat().st_size
     match damage:
         case "missing":
@@ -152,10 +153,10 @@ def test_damaged_files_are_named(table: Warehouse, kind: str, damage: str) -> No
         case "garbage":
             path.write_bytes(b"\0" * size)
     with freshview.connect(table.path) as wh:
-        state = wh._catalog.state(wh._catalog.relation("t"), wh._catalog.snapshot())
+        state = internals(wh).state("t")
         few = pa.table({"k": pa.array([50, 2], pa.int32())})
         many = pa.table({"k": pa.array(range(5000), pa.int32())})
-        reader = wh._storage.reader
+        reader = internals(wh).reader
         ways: list[Callable[[], object]] = [
             lambda: reader.contents(state),
             lambda: reader.lookup(state, few),
@@ -172,22 +173,20 @@ def test_damaged_files_are_named(table: Warehouse, kind: str, damage: str) -> No
 def test_a_damaged_file_does_not_get_folded(table: Warehouse) -> None:
     """Law: a checkpoint that meets damage fails with a sentence and changes nothing."""
     files_of(table, "delta")[0].unlink()
-    before = table._catalog.latest_main(1)
+    before = internals(table).main("t")
     with freshview.connect(table.path) as wh:
         with pytest.raises(CorruptWarehouse) as raised:
             fold(wh)
         assert_a_sentence(raised.value)
-        assert wh._catalog.latest_main(1) == before
-        assert wh._catalog.leased_paths(1) == []
+        assert internals(wh).main("t") == before
+        assert internals(wh).leased_paths("t") == []
 
 
 def test_a_missing_delta_log_is_told(table: Warehouse) -> None:
-    for entry in (table._storage.layout.relation(1) / "_delta_log").glob("*"):
+    for entry in (internals(table).folder("t") / "_delta_log").glob("*"):
         entry.unlink()
     with freshview.connect(table.path) as wh:
-        relation = wh._catalog.relation("t")
-        state = wh._catalog.state(relation, wh._catalog.snapshot())
-        for way in (lambda: wh._storage.reader.contents(state), lambda: fold(wh)):
+        for way in (lambda: internals(wh).rows("t"), lambda: fold(wh)):
             with pytest.raises(CorruptWarehouse) as raised:
                 way()
             assert_a_sentence(raised.value)
@@ -204,14 +203,14 @@ def test_a_full_disk_fails_the_statement_and_nothing_else(
     table: Warehouse, contents: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: no space left is a StorageUnavailable; the transaction leaves nothing, the next one works."""
-    before, csn = contents(table, "t"), table._catalog.snapshot()
+    before, csn = contents(table, "t"), internals(table).newest_csn()
     with monkeypatch.context() as patch:
         patch.setattr(pq, "write_table", full)
         with pytest.raises(StorageUnavailable, match="No space left on device") as raised:
             upsert(table, 3, "c")
         assert_a_sentence(raised.value)
-    assert (contents(table, "t"), table._catalog.snapshot()) == (before, csn)
-    assert table._catalog.leased_paths(1) == []
+    assert (contents(table, "t"), internals(table).newest_csn()) == (before, csn)
+    assert internals(table).leased_paths("t") == []
     upsert(table, 3, "c")
 
 
@@ -219,14 +218,14 @@ def test_a_full_disk_fails_the_checkpoint_and_nothing_else(
     table: Warehouse, contents: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upsert(table, 60, "c")
-    before, main = contents(table, "t"), table._catalog.latest_main(1)
+    before, main = contents(table, "t"), internals(table).main("t")
     for target, name in ((pq, "write_table"), (os, "fsync")):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, full)
             with pytest.raises(StorageUnavailable, match="No space left on device") as raised:
                 fold(table)
             assert_a_sentence(raised.value)
-        assert (contents(table, "t"), table._catalog.latest_main(1)) == (before, main)
+        assert (contents(table, "t"), internals(table).main("t")) == (before, main)
     assert fold(table) == "rewrite"
     assert contents(table, "t") == before
 
@@ -242,18 +241,18 @@ def test_upkeep_after_a_commit_does_not_make_it_look_failed(
         tried.append(1)
         raise StorageUnavailable("folder", "is full", "Make room.")
 
-    monkeypatch.setattr(table._storage.mains, "adopt", fails)
+    monkeypatch.setattr(internals(table).storage.mains, "adopt", fails)
     with table.transaction() as tx:
         tx.insert("u", [{"k": 1}])
     assert tried
-    assert tx.csn == table._catalog.snapshot()
+    assert tx.csn == internals(table).newest_csn()
     assert contents(table, "u") == Counter({("1",): 1})
 
 
 def test_a_blocked_folder_is_told(table: Warehouse, contents: Contents) -> None:
     """Law: a folder that cannot be made (here: a file is in its way) is told, and state is unchanged."""
     table.sql("CREATE TABLE u (k INT)")
-    table._storage.layout.relation(2).write_text("in the way")
+    internals(table).folder("u").write_text("in the way")
     with pytest.raises(StorageUnavailable) as raised, table.transaction() as tx:
         tx.insert("u", [{"k": 1}])
     assert_a_sentence(raised.value)
@@ -262,7 +261,7 @@ def test_a_blocked_folder_is_told(table: Warehouse, contents: Contents) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_told(table: Warehouse, contents: Contents) -> None:
-    folder = table._storage.layout.relation(1)
+    folder = internals(table).folder("t")
     before = contents(table, "t")
     folder.chmod(0o500)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.internals import internals
 
 import freshview
 from freshview.catalog.records import Relation
@@ -32,7 +33,7 @@ def test_a_checkpoint_that_fails_does_not_keep_others_from_theirs(
         for name in ("a", "b"):
             wh.sql(f"CREATE TABLE {name} (k INT, PRIMARY KEY (k))")
             wh.sql(f"INSERT INTO {name} VALUES (1)")
-        wh._upkeep._step()
+        internals(wh).step_of_upkeep()
         assert told == ["a"]
         assert {s.name: s.rows_in_main for s in wh.status().tables} == {"a": 0, "b": 1}
 
@@ -41,9 +42,9 @@ def test_a_checkpoint_that_fails_does_not_keep_others_from_theirs(
 def test_the_manager_sleeps_while_others_want_the_processors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, busy: bool
 ) -> None:
-    """As much as connect() was told to bear."""
+    """The background waits above the load that connect() was given, and while a statement runs."""
     monkeypatch.setattr(upkeep, "machine_load", lambda: load)
     with freshview.connect(tmp_path, busy_load=1.5) as wh:
-        assert wh._upkeep._is_busy() == busy
-        with wh._activity.working():
-            assert wh._upkeep._is_busy()
+        assert internals(wh).is_busy() == busy
+        with internals(wh).statement():
+            assert internals(wh).is_busy()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.internals import apply_in, internals
 
 import freshview
 from freshview import Warehouse
@@ -35,12 +36,12 @@ def upsert(wh: Warehouse, *rows: dict[str, Any]) -> int:
 
 
 def fold(wh: Warehouse, name: str = "t") -> str:
-    return wh._checkpointer.run(wh._catalog.relation(name)).strategy
+    return internals(wh).checkpoint(name).strategy
 
 
 def expire_leases(wh: Warehouse) -> None:
-    """As if two minutes had passed without a heartbeat."""
-    with wh._catalog.database.write() as c:
+    """Expire all leases and pins, as two minutes without a heartbeat would."""
+    with internals(wh).writing_database() as c:
         c.execute(t.leases.update().values(expires_at=0))
         c.execute(t.snapshots.update().values(expires_at=0))
 
@@ -71,7 +72,7 @@ def test_superseded_mains_and_folded_segments_go(table: Warehouse, contents: Con
     assert report.csn == last
     assert len(data_files(table)) == 1
     assert contents(table, "t") == before
-    assert table._catalog.segments([1], -1) == []
+    assert internals(table).segments("t") == []
     assert table.vacuum(NOW).rows == 0
 
 
@@ -103,14 +104,14 @@ def test_a_superseded_main_is_kept_for_the_retention_after_it_was_superseded(
     rewritten(table, "a")
     main = {p for p in data_files(table) if p.parent.name.startswith("main")}
     day = 86_400 * 1_000_000
-    with table._catalog.database.write() as c:  # all of that was two days ago
+    with internals(table).writing_database() as c:  # all of that was two days ago
         for column, source in ((t.commits.c.committed_at, t.commits), (t.mains.c.created_at, t.mains)):
             c.execute(source.update().values({column.name: column - 2 * day}))
         c.execute(t.clock.update().values(committed_at=t.clock.c.committed_at - 2 * day))
     rewritten(table, "b")
     table.vacuum()
     assert main <= data_files(table)
-    with table._catalog.database.write() as c:
+    with internals(table).writing_database() as c:
         c.execute(t.mains.update().values(created_at=t.mains.c.created_at - 2 * day))
         c.execute(t.commits.update().values(committed_at=t.commits.c.committed_at - 2 * day))
     table.vacuum()
@@ -125,8 +126,7 @@ def test_open_transactions_keep_their_snapshot(table: Warehouse, contents: Conte
     rewritten(table, "b")
     rewritten(table, "c")
     assert table.vacuum(NOW).csn == old
-    state = transaction._core.state(transaction._core.relation("t"))
-    found = table._storage.reader.contents(state)
+    found = internals(table).rows_in(transaction, "t")
     assert Counter(tuple(map(repr, r.values())) for r in found.to_pylist()) == before
     transaction.rollback()
     reached = table.vacuum(NOW).csn
@@ -149,15 +149,15 @@ def test_a_transaction_of_a_dead_process_keeps_nothing_for_ever(table: Warehouse
 def test_frontiers_of_views_keep_their_inputs(table: Warehouse, contents: Contents) -> None:
     """Law: every input at the frontier of a view is kept, and the segments after it."""
     csns = [rewritten(table, value) for value in "abcd"]
-    with table._catalog.database.write() as c:
+    with internals(table).writing_database() as c:
         c.execute(t.frontiers.insert().values(view_id=77, epoch=1, csn=csns[1], stmtsn=0))
         c.execute(t.inputs.insert().values(view_id=77, relation_id=1))
     before = {csn: contents(table, "t", csn) for csn in csns[1:]}
     assert table.vacuum(NOW).csn == csns[1]
     assert {csn: contents(table, "t", csn) for csn in csns[1:]} == before
-    assert [s.csn for s in table._catalog.segments([1], csns[1])] == csns[2:]
-    for segment in table._catalog.segments([1], csns[1]):
-        table._storage.reader.segment_rows(segment, table._catalog.relation("t").schema)
+    assert [s.csn for s in internals(table).segments("t", after=csns[1])] == csns[2:]
+    for segment in internals(table).segments("t", after=csns[1]):
+        internals(table).segment_rows(segment, "t")
     with pytest.raises(SnapshotExpired):
         contents(table, "t", csns[0])
 
@@ -185,7 +185,7 @@ def test_a_writer_whose_lease_was_removed_fails_at_commit(table: Warehouse, cont
     before = contents(table, "t")
     transaction = table.transaction()
     transaction.upsert("t", [{"k": 9, "v": "x"}])
-    with table._catalog.database.write() as c:
+    with internals(table).writing_database() as c:
         c.execute(t.leases.update().values(expires_at=0))
     table.vacuum(NOW)
     with pytest.raises(StorageUnavailable, match="lease on written files expired"):
@@ -197,7 +197,7 @@ def test_a_checkpointer_whose_lease_was_removed_fails(table: Warehouse, contents
     """Law: a checkpoint whose files vacuum took is never shown; the next one works."""
     rewritten(table, "a")
     upsert(table, *({"k": k, "v": "b"} for k in range(5)))
-    before, main = contents(table, "t"), table._catalog.latest_main(1)
+    before, main = contents(table, "t"), internals(table).main("t")
     with freshview.connect(table.path) as other:
 
         def loses(event: Event) -> None:
@@ -206,11 +206,11 @@ def test_a_checkpointer_whose_lease_was_removed_fails(table: Warehouse, contents
                 removed.append(other.vacuum(NOW).rows)
 
         removed: list[int] = []
-        table._storage.events.listen(loses)
+        table.events.listen(loses)
         with pytest.raises(FreshviewError):
             fold(table)
         assert removed[0] >= 1
-        assert table._catalog.latest_main(1) == main
+        assert internals(table).main("t") == main
         assert contents(other, "t") == before
         assert fold(other) == "rewrite"
         assert contents(other, "t") == before
@@ -227,15 +227,15 @@ def test_rolled_back_files_are_gone_at_once(table: Warehouse, data_files: Files)
 def test_dropped_tables_go_after_retention(table: Warehouse) -> None:
     """Law: a dropped table's folder stays within retention and goes after, with its catalog rows."""
     rewritten(table, "a")
-    folder = table._storage.layout.relation(1)
+    folder = internals(table).folder("t")
     table.sql("DROP TABLE t")
     table.vacuum()
     assert folder.is_dir()
     table.vacuum(NOW)
     assert not folder.exists()
-    assert table._catalog.dropped() == []
+    assert internals(table).catalog.dropped() == []
     for source in (t.schemas, t.segments, t.mains, t.relations):
-        with table._catalog.database.read() as c:
+        with internals(table).reading_database() as c:
             assert c.execute(source.select()).all() == []
 
 
@@ -246,8 +246,7 @@ def test_a_transaction_older_than_the_drop_still_reads(table: Warehouse, content
     transaction = table.transaction()
     table.sql("DROP TABLE t")
     table.vacuum(NOW)
-    state = transaction._core.state(transaction._core.relation("t"))
-    found = table._storage.reader.contents(state)
+    found = internals(table).rows_in(transaction, "t")
     assert Counter(tuple(map(repr, r.values())) for r in found.to_pylist()) == before
     transaction.rollback()
 
@@ -257,10 +256,9 @@ def test_a_version_that_waits_to_be_adopted_is_kept(table: Warehouse, contents: 
     rewritten(table, "a")
     upsert(table, *({"k": k, "v": "b"} for k in range(5)))
     before = contents(table, "t")
-    real = table._catalog.record_main
-    table._catalog.record_main = lambda *_: False  # type: ignore[method-assign]
-    fold(table)
-    table._catalog.record_main = real  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(internals(table).catalog, "record_main", lambda *_: False)
+        fold(table)
     table.vacuum(NOW)
     assert contents(table, "t") == before
     fold(table)
@@ -275,7 +273,7 @@ def test_a_damaged_table_does_not_keep_others_from_being_vacuumed(table: Warehou
     table.sql("CREATE TABLE u (k INT, v STRING, PRIMARY KEY (k))")
     with table.transaction() as tx:
         tx.insert("u", [{"k": 1, "v": "x"}])
-    for entry in (table._storage.layout.relation(2) / "_delta_log").glob("*.json"):
+    for entry in (internals(table).folder("u") / "_delta_log").glob("*.json"):
         entry.write_text("nonsense")
     with freshview.connect(table.path) as other, pytest.raises(CorruptWarehouse, match="00000002"):
         other.vacuum(NOW)
@@ -296,13 +294,12 @@ def test_vacuum_races_writers_and_checkpoints_without_harm(table: Warehouse, con
             failures.append(error)
 
     def read_all(other: Warehouse) -> None:
-        pin = other._catalog.begin()
+        pin = internals(other).catalog.begin()
         try:
-            relation = other._catalog.relation("t", pin.csn)
-            rows = other._storage.reader.contents(other._catalog.state(relation, pin.csn))
+            rows = internals(other).rows("t", pin.csn)
             assert len(set(rows.column("v").to_pylist())) <= 1, "a transaction was seen in part"
         finally:
-            other._catalog.release(pin)
+            internals(other).catalog.release(pin)
 
     steps: list[Callable[[Warehouse], object]] = [lambda w: w.vacuum(NOW), lambda w: w.vacuum(NOW), fold, read_all]
     threads = [threading.Thread(target=repeatedly, args=(s,)) for s in steps]
@@ -315,15 +312,15 @@ def test_vacuum_races_writers_and_checkpoints_without_harm(table: Warehouse, con
             csn = upsert(table, *({"k": k, "v": str(i)} for k in range(4)))
             models[csn] = Counter({(repr(k), repr(str(i))): 1 for k in range(4)})
             if i % 10 == 5:
-                pins.append(table._catalog.begin())
+                pins.append(internals(table).catalog.begin())
             if i % 7 == 3:  # a bulk load, adopted at once
                 with table.transaction() as tx:
-                    tx._core.apply(tx._core.writable("t"), None, pa.table({"k": pa.array([], pa.int32()), "v": []}))
+                    apply_in(tx, "t", None, pa.table({"k": pa.array([], pa.int32()), "v": []}))
         done.set()
         for thread in threads:
             thread.join()
         assert failures == []
-        horizon = table._catalog.horizon()
+        horizon = internals(table).horizon()
         readable = [csn for csn in models if csn >= horizon]
         assert len(readable) >= 25  # the first pin was taken at the sixth commit
         for csn in readable:
@@ -331,7 +328,7 @@ def test_vacuum_races_writers_and_checkpoints_without_harm(table: Warehouse, con
     finally:
         done.set()
         for pin in pins:
-            table._catalog.release(pin)
+            internals(table).catalog.release(pin)
 
 
 def test_vacuum_races_bulk_loads_without_harm(table: Warehouse, contents: Contents) -> None:
@@ -377,5 +374,4 @@ def test_a_table_that_appears_while_vacuum_runs_is_kept(wh: Warehouse) -> None:
     wh.events.listen(create)
     wh.vacuum(timedelta(0))
     assert done
-    state = wh._catalog.state(wh._catalog.relation("late"), wh._catalog.snapshot())
-    assert wh._storage.reader.contents(state).num_rows == 400_000
+    assert internals(wh).rows("late").num_rows == 400_000

@@ -36,11 +36,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import HealthCheck, assume, given, settings
-from tests.unit.oracle import Bag, TooManyRows, evaluate, plus, signed
-from tests.unit.view_grammar import SCHEMAS, Change, State, states, views
+from tests.internals import internals
+from tests.unit.algebra.oracle import Bag, TooManyRows, evaluate, plus, signed
+from tests.unit.sql.view_grammar import SCHEMAS, Change, State, states, views
 
 from freshview import Warehouse
-from freshview.algebra.nodes import Aggregate, Join, Node, SetOperation, Stored, Window
+from freshview.algebra.nodes import Aggregate, Join, Node, SetOperation, Stored, Unary, Window
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.definition.analysis import analyse
 from freshview.definition.determinism import refuse_indeterminate
@@ -69,14 +70,13 @@ def _delta(text: str, schemas: Mapping[str, tuple[str, ...]], old: Data, new: Da
 
 
 def _rows(wh: Warehouse, name: str) -> list[tuple[Any, ...]]:
-    state = wh._catalog.state(wh._catalog.relation(name), wh._catalog.snapshot())
-    return sorted((tuple(r.values()) for r in wh._storage.reader.contents(state).to_pylist()), key=repr)
+    return sorted((tuple(r.values()) for r in internals(wh).rows(name).to_pylist()), key=repr)
 
 
 def _signed(wh: Warehouse, name: str, since: int) -> list[tuple[Any, ...]]:
     """The net change of a table since a CSN, as maintenance reads it."""
-    span = Span.between(wh._catalog, wh._storage, since, wh._catalog.snapshot())
-    found = changes(span, wh._catalog.relation(name))
+    span = Span.between(internals(wh).catalog, internals(wh).storage, since, internals(wh).newest_csn())
+    found = changes(span, internals(wh).relation(name))
     table = getattr(found, "rows", found)
     return sorted((tuple(r.values()) for r in table.to_pylist()), key=repr)
 
@@ -113,7 +113,7 @@ def test_law_02_a_crashed_checkpoint_is_settled_and_not_repeated(wh: Warehouse) 
         crashing = False
         wh.sql("CHECKPOINT t")
     assert _rows(wh, "t") == [(1,), (2,), (2,), (3,)]
-    folder = wh._storage.layout.relation(wh._catalog.relation("t").id)
+    folder = internals(wh).folder("t")
     told = pa.table(QueryBuilder().register("t", DeltaTable(str(folder))).execute("SELECT k FROM t"))
     assert sorted(told.column("k").to_pylist()) == [1, 2, 2, 3]
 
@@ -212,7 +212,7 @@ def _stored_change(text: str, types: str, old: Data, new: Data) -> tuple[Bag, Ba
 
 
 def test_law_08_a_sum_of_only_nulls_is_null() -> None:
-    """Also per FILTER; and the group lives on as long as it has rows."""
+    """A sum over NULLs only is NULL, also per FILTER, and its group lives as long as it has rows."""
     text = "SELECT a, SUM(b) AS s, SUM(b) FILTER (WHERE b > 3) AS f FROM r GROUP BY a"
     old: Data = {"r": [(1, 5), (1, None), (1, 2)], "s": []}
     new: Data = {"r": [(1, None), (1, 2)], "s": []}
@@ -278,7 +278,7 @@ def test_law_13_the_catalog_holds_sparks_types(wh: Warehouse) -> None:
         with pytest.raises(FreshviewError):
             wh.sql(f"CREATE TABLE no (x {type_})")
     wh.sql("CREATE TABLE t (c CHAR(3), v VARCHAR(2), i TIMESTAMP, n TIMESTAMP_NTZ)")
-    types = [str(c.type) for c in wh._catalog.relation("t").schema.columns]
+    types = [str(c.type) for c in internals(wh).relation("t").schema.columns]
     assert [t.lower() for t in types] == ["char(3)", "varchar(2)", "timestamp", "timestamp_ntz"]
     with wh.transaction() as tx:
         tx.insert("t", [{"c": "a", "v": "b"}])
@@ -308,7 +308,7 @@ def test_law_14_writers_begin_as_writers(wh: Warehouse) -> None:
     assert errors == []
     assert len(_rows(wh, "t")) == 40
     other = sqlite3.connect(wh.path / "catalog.db", timeout=0)
-    with wh._catalog.database.write(), pytest.raises(sqlite3.OperationalError, match="locked"):
+    with internals(wh).writing_database(), pytest.raises(sqlite3.OperationalError, match="locked"):
         other.execute("BEGIN IMMEDIATE")  # the lock is ours before our first statement
     other.close()
 
@@ -316,7 +316,7 @@ def test_law_14_writers_begin_as_writers(wh: Warehouse) -> None:
 def test_law_15_a_pin_does_not_hang_on_garbage_collection(wh: Warehouse) -> None:
     """An open transaction that nobody holds any more keeps its snapshot until it is ended or its heartbeat stops."""
     wh.sql("CREATE TABLE t (k INT)")
-    transaction: Transaction | None = Transaction(wh._catalog, wh._storage, wh.events)
+    transaction: Transaction | None = Transaction(internals(wh).catalog, internals(wh).storage, wh.events)
     assert transaction is not None
     snapshot = transaction.snapshot
     for k in range(3):
@@ -325,7 +325,7 @@ def test_law_15_a_pin_does_not_hang_on_garbage_collection(wh: Warehouse) -> None
     transaction = None
     gc.collect()
     wh.vacuum(timedelta(0))
-    assert wh._catalog.horizon() <= snapshot < wh.status().csn
+    assert internals(wh).horizon() <= snapshot < wh.status().csn
 
 
 def test_law_16_partition_values_come_from_the_log(wh: Warehouse, tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_law_16_partition_values_come_from_the_log(wh: Warehouse, tmp_path: Path
     wh.sql(f"CREATE TABLE e USING DELTA LOCATION '{tmp_path / 'e'}'")
     since = wh.status().csn
     DeltaTable(str(tmp_path / "e")).delete("k < 4")
-    wh._watch.look()
+    internals(wh).notice()
     assert _signed(wh, "e", since) == [(1, "01", -1), (2, "1", -1), (3, None, -1)]
 
 
@@ -395,6 +395,7 @@ def test_the_grammar_reaches_every_operator() -> None:
     _count_kinds()
     joins = {f"{k} Join" for k in ("inner", "left", "semi", "anti")}
     sets = {f"{k} SetOperation" for k in ("except", "intersect")}
-    plain = {k.__name__ for k in Node.__subclasses__()} - {"Join", "SetOperation"}
+    kinds = {k.__name__ for k in (*Node.__subclasses__(), *Unary.__subclasses__())}
+    plain = kinds - {"Unary", "Join", "SetOperation"}
     assert set(_reached) >= joins | sets | plain
     assert min(_reached.values()) >= 3, _reached

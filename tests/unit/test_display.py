@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from html.parser import HTMLParser
 
 import pytest
 
 from freshview import CheckReport, Explanation, Invariant, Job, Status, TableStatus, ViewStatus
-from freshview.display import MOST_JOBS, Jobs, Table, Told
+from freshview.display import MOST_JOBS, Display, Jobs, Table
 
 EVIL = "<script>alert('x')</script>&amp;\n\x1b[31m\u202e"
 TAGS = {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td", "pre"}
@@ -46,7 +46,8 @@ class _Page(HTMLParser):
 
 
 def job(n: int = 1, view: str = "totals", error: str | None = None) -> Job:
-    return Job(7, n, n + 1, "incremental", 2, 5, 3, 0.128, error, view)
+    ended = Job(view_id=7, view=view, from_csn=n, to_csn=n + 1, strategy="incremental", seconds=0.128, error=error)
+    return replace(ended, tasks=2, delta_rows=5, view_rows=3)
 
 
 def status(name: str = "orders") -> Status:
@@ -159,7 +160,7 @@ def test_an_explanation_is_a_text_whose_ways_stand_out() -> None:
 
 
 def test_long_cells_are_cut_and_empty_tables_have_heads() -> None:
-    told = Told("x", [Table(("a",), [("y" * 1000,)]), Table(("b", "c"), [])])
+    told = Display("x", [Table(("a",), [("y" * 1000,)]), Table(("b", "c"), [])])
     assert all(len(line) <= 70 for line in told.text().splitlines())
     assert "…" in told.text()
     assert told.text().splitlines()[-1] == "  b  c"

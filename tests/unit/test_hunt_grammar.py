@@ -76,7 +76,7 @@ def test_every_type_makes_arrow_rows_of_its_own() -> None:
         ("char(3)", pa.string()),
         ("struct<A:int,b:decimal(3,1)>", pa.struct([("A", pa.int32()), ("b", pa.decimal128(3, 1))])),
     ],
-)  # fmt: skip
+)
 def test_types_of_arrow(text: str, wanted: pa.DataType) -> None:
     assert arrow_type(text) == wanted
 

@@ -102,11 +102,23 @@ def test_a_strict_checker_accepts_what_users_may_write_and_no_more(tmp_path: Pat
     (tmp_path / "wrong.py").write_text("import freshview\n" + "".join(f"{line}\n" for line in _WRONG))
     done = subprocess.run(
         [
-            sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary", "--hide-error-context",
-            f"--cache-dir={_ROOT / '.mypy_cache' / 'user'}", "right.py", "wrong.py",
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--config-file=",
+            "--no-error-summary",
+            "--hide-error-context",
+            f"--cache-dir={_ROOT / '.mypy_cache' / 'user'}",
+            "right.py",
+            "wrong.py",
         ],
-        capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, "MYPYPATH": ""},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": ""},
+    )
     assert done.stderr == ""
     told = [line for line in done.stdout.splitlines() if ": note: " not in line]
     expected = [(f"wrong.py:{i}", code) for i, code in enumerate(_WRONG.values(), 2)]

@@ -1,8 +1,8 @@
 """Relational algebra on bags: small frozen nodes over uniquely named columns.
 
-A node names its output columns; no two nodes of a tree give the same name to different things.
-Scalar expressions are sqlglot expressions whose columns are those names, unqualified. Trees are
-checked when they are built: an expression may only use what its input gives.
+A node names its output columns; no two nodes of a tree give the same name to different things. Nodes are compared and
+hashed by identity. Scalar expressions are sqlglot expressions whose columns are those names, unqualified. Trees are
+checked when they are built: an expression may only use columns of its input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from freshview.errors import NotMaintainable
 
 
 class IllegalTree(NotMaintainable):
-    """An expression uses a column that its input does not give."""
+    """An expression uses a column that its input does not have."""
 
 
 WEIGHT = "__w"  # the signed multiplicity of a row in a delta
@@ -38,7 +38,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Table:
-    """A table or view, by the name that the definition has for it."""
+    """A table or view, by its name in the definition."""
 
     name: str
 
@@ -50,7 +50,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Shared:
-    """A part of the plan that several others read, computed before them."""
+    """A part of the plan that several other parts read, computed before them."""
 
     number: int
 
@@ -60,11 +60,11 @@ Source = Table | Stored | Shared
 
 @dataclass(frozen=True, eq=False)
 class Scan(Node):
-    """Stored rows; `fields` pairs their columns with the names of these in this tree.
+    """Stored rows; `fields` pairs the stored columns with their names in this tree.
 
-    `version` says which state: "now" in a definition; in a delta plan "old", "new", or "delta", the
-    change from old to new with a signed weight beside each row. Rows that one of the `semijoins` does not
-    admit make no difference to the plan: they may be left out.
+    `version` names the state: "now" in a definition; in a delta plan "old", "new", or "delta", the change from old to
+    new with a signed weight beside each row. Rows that one of the `semijoins` does not admit make no difference to
+    the plan: they may be left out.
     """
 
     source: Source
@@ -89,7 +89,7 @@ class Scan(Node):
 
 @dataclass(frozen=True)
 class SemiJoin:
-    """Rows whose `column` holds a value that one of the sources (scans and their stored columns) has, or NULL."""
+    """Admits rows whose `column` has a value of one of the sources (scans, stored columns), or NULL if `nulls`."""
 
     column: str
     sources: tuple[tuple[Scan, str], ...]
@@ -113,14 +113,10 @@ class Values(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(Node):
-    """Rows for which the predicate is true."""
+class Unary(Node):
+    """A node over one input, by default with the columns of that input."""
 
     input: Node
-    predicate: exp.Expr
-
-    def __post_init__(self) -> None:
-        require(self.predicate, self.input.columns)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -132,19 +128,24 @@ class Filter(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Project(Node):
+class Filter(Unary):
+    """Rows for which the predicate is true."""
+
+    predicate: exp.Expr
+
+    def __post_init__(self) -> None:
+        require(self.predicate, self.input.columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Project(Unary):
     """Each row as (name, expression) items."""
 
-    input: Node
     items: tuple[tuple[str, exp.Expr], ...]
 
     def __post_init__(self) -> None:
         for _, expression in self.items:
             require(expression, self.input.columns)
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -153,14 +154,16 @@ class Project(Node):
 
 @dataclass(frozen=True, eq=False)
 class Join(Node):
-    """kind: inner, left, semi or anti. Right joins are swapped left ones; a full join is a left join
-    and the unmatched rows of the right. All four kinds are linear in the left input."""
+    """A join of kind inner, left, semi or anti; all four are linear in the left input.
+
+    Right joins are swapped left joins; a full join is a left join and the unmatched rows of the right side.
+    """
 
     left: Node
     right: Node
     kind: str
     condition: exp.Expr | None = None
-    small: str = ""  # "left" or "right": that side is known to be small, send it to the other
+    small: str = ""  # "left" or "right": that side is known to be small, to be broadcast to the other
 
     def __post_init__(self) -> None:
         assert self.kind in ("inner", "left", "semi", "anti")
@@ -180,10 +183,9 @@ class Join(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Aggregate(Node):
+class Aggregate(Unary):
     """Groups by columns of the input. Without keys there is always exactly one row."""
 
-    input: Node
     keys: tuple[str, ...]
     items: tuple[tuple[str, exp.Expr], ...]
 
@@ -192,10 +194,6 @@ class Aggregate(Node):
             require(column(key), self.input.columns)
         for _, expression in self.items:
             require(expression, self.input.columns)
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -229,7 +227,7 @@ class SetOperation(Node):
     right: Node
     kind: str  # "except" | "intersect"
     names: tuple[str, ...]
-    sets: bool = False  # both sides are made sets for it: EXCEPT or INTERSECT without ALL
+    sets: bool = False  # both sides were made sets before: EXCEPT or INTERSECT without ALL
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -241,10 +239,9 @@ class SetOperation(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Window(Node):
+class Window(Unary):
     """The input's rows with window functions beside them; all share one PARTITION BY (columns)."""
 
-    input: Node
     partition: tuple[str, ...]
     items: tuple[tuple[str, exp.Expr], ...]
 
@@ -252,20 +249,15 @@ class Window(Node):
         for _, expression in self.items:
             require(expression, self.input.columns)
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
-
     @cached_property
     def columns(self) -> tuple[str, ...]:
         return self.input.columns + tuple(name for name, _ in self.items)
 
 
 @dataclass(frozen=True, eq=False)
-class Generate(Node):
-    """Each row with each row that a generator (explode …) makes of it."""
+class Generate(Unary):
+    """Each row beside each row that a generator (explode …) makes of it."""
 
-    input: Node
     generator: exp.Expr
     outputs: tuple[str, ...]
     outer: bool = False
@@ -273,36 +265,23 @@ class Generate(Node):
     def __post_init__(self) -> None:
         require(self.generator, self.input.columns)
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
-
     @cached_property
     def columns(self) -> tuple[str, ...]:
         return self.input.columns + self.outputs
 
 
 @dataclass(frozen=True, eq=False)
-class TopK(Node):
+class TopK(Unary):
     """The first rows by an order over the whole input."""
 
-    input: Node
     order: tuple[exp.Expr, ...]
     limit: int | None  # None: all but the first `offset`
     offset: int = 0
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        return self.input.columns
-
 
 @dataclass(frozen=True)
 class Lowered:
-    """A query as algebra: the tree, and its columns with their names, in order."""
+    """A query as algebra: the tree, and the columns of the result with their names, in order."""
 
     node: Node
     outputs: tuple[tuple[str, str], ...]  # (column of the tree, name)
@@ -314,12 +293,12 @@ def column(name: str) -> exp.Column:
 
 
 def same(names: Iterable[str]) -> tuple[tuple[str, exp.Expr], ...]:
-    """Items that hand columns on as they are."""
+    """Items that pass columns on unchanged."""
     return tuple((n, column(n)) for n in names)
 
 
 def chosen(node: Node, names: tuple[str, ...]) -> Node:
-    """These columns of a node, in this order."""
+    """A node with exactly these columns, in this order."""
     return node if node.columns == names else Project(node, same(names))
 
 
@@ -329,17 +308,18 @@ def names_in(expression: exp.Expr) -> set[str]:
 
 
 def conjuncts(tree: exp.Expr) -> list[exp.Expr]:
-    """The conditions that AND joins, brackets opened."""
+    """The operands of nested ANDs, brackets removed."""
     tree = tree.unnest()
     return [c for side in tree.flatten() for c in conjuncts(side)] if isinstance(tree, exp.And) else [tree]
 
 
 def conjunction(conditions: Sequence[exp.Expr]) -> exp.Expr | None:
+    """All conditions joined by AND; None if there are none."""
     return exp.and_(*conditions, copy=True) if conditions else None
 
 
 def equalities(join: Join, further: Sequence[exp.Expr] = ()) -> list[tuple[exp.Expr, exp.Expr, bool]]:
-    """(left, right, null-safe) of every equality between the sides, in the join's condition or in further ones."""
+    """(left, right, null-safe) of each equality between the sides in the join's condition or in `further`."""
     left, right = set(join.left.columns), set(join.right.columns)
     found = []
     for c in [*(conjuncts(join.condition) if join.condition is not None else ()), *further]:
@@ -351,6 +331,7 @@ def equalities(join: Join, further: Sequence[exp.Expr] = ()) -> list[tuple[exp.E
 
 
 def require(expression: exp.Expr, available: tuple[str, ...]) -> None:
+    """Raise IllegalTree if an expression uses other columns than these, or holds a subquery."""
     missing = names_in(expression) - set(available)
     if missing:
         raise IllegalTree(
@@ -358,5 +339,5 @@ def require(expression: exp.Expr, available: tuple[str, ...]) -> None:
             f"uses {', '.join(sorted(missing))}, not given by its input",
             "",
         )
-    if expression.find(exp.Query):  # it would be answered by tables of Spark's own catalog, if at all
+    if expression.find(exp.Query):  # Spark would look its tables up in its own catalog
         raise IllegalTree("expression", "holds a subquery", "")

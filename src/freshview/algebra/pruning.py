@@ -1,8 +1,8 @@
-"""Columns that nothing above uses are left out, down to the scans.
+"""Pruning: columns that nothing above uses are left out, down to the scans.
 
-A change of a column that a view does not use is then no change of the scan, and what deltas carry is small.
-What decides which rows there are stays: the keys of groups, all columns that EXCEPT and INTERSECT compare, the
-columns of conditions and orders.
+A change of a column that a view does not use is then no change of the scan, and deltas have few columns. Columns that
+decide which rows there are stay: the keys of groups, all columns that EXCEPT and INTERSECT compare, the columns of
+conditions and orders.
 """
 
 from __future__ import annotations
@@ -29,28 +29,23 @@ from freshview.algebra.nodes import (
     chosen,
     names_in,
 )
-from freshview.algebra.traversal import bottom_up, with_inputs
+from freshview.algebra.traversal import bottom_up, fold, with_inputs
 
 Items = tuple[tuple[str, exp.Expr], ...]
 
 
 def pruned(root: Node, wanted: Iterable[str]) -> Node:
     """The tree without the columns that neither `wanted` nor anything in the tree uses. Shared nodes stay shared."""
-    nodes = list(bottom_up(root))
-    needed: dict[int, set[str]] = defaultdict(set)
-    needed[id(root)] = set(wanted)
-    for node in reversed(nodes):  # all that use a node come before it
-        for child, names in zip(node.inputs, _asked(node, needed[id(node)]), strict=True):
-            needed[id(child)] |= names
-    done: dict[int, Node] = {}
-    for node in nodes:
-        inputs = tuple(done[id(i)] for i in node.inputs)
-        done[id(node)] = _narrowed(node, inputs, needed[id(node)])
-    return done[id(root)]
+    needed: dict[Node, set[str]] = defaultdict(set)
+    needed[root] = set(wanted)
+    for node in reversed(list(bottom_up(root))):  # a node comes after all that use it
+        for child, names in zip(node.inputs, _asked(node, needed[node]), strict=True):
+            needed[child] |= names
+    return fold(root, lambda node, inputs: _narrowed(node, inputs, needed[node]))
 
 
 def _asked(node: Node, needed: set[str]) -> list[set[str]]:
-    """What a node asks of each input, if these of its own columns are needed."""
+    """The columns that a node needs of each input, if these of its own columns are needed."""
     match node:
         case Scan() | Values():
             return []
@@ -78,7 +73,7 @@ def _asked(node: Node, needed: set[str]) -> list[set[str]]:
 
 
 def _narrowed(node: Node, inputs: tuple[Node, ...], needed: set[str]) -> Node:
-    """The same node over narrower inputs, without the columns that it makes for nothing."""
+    """A node over narrower inputs, without the columns that nothing needs."""
     match node:
         case Scan():
             return replace(node, fields=tuple(f for f in node.fields if f[1] in needed) or node.fields[:1])
@@ -100,12 +95,12 @@ def _narrowed(node: Node, inputs: tuple[Node, ...], needed: set[str]) -> Node:
 
 
 def _kept(items: Items, needed: set[str]) -> Items:
-    """The needed items; at least one, for there are rows all the same."""
+    """The needed items, at least one: a relation with rows has a column."""
     return tuple(i for i in items if i[0] in needed) or items[:1]
 
 
 def _kept_beside(node: Aggregate, needed: set[str]) -> Items:
-    """The needed aggregates; beside keys there need not be any."""
+    """The needed aggregates; an aggregate with keys may have none."""
     return tuple(i for i in node.items if i[0] in needed) if node.keys else _kept(node.items, needed)
 
 

@@ -4,40 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
-from freshview.algebra.nodes import (
-    Aggregate,
-    Filter,
-    Generate,
-    Join,
-    Node,
-    Project,
-    Scan,
-    SetOperation,
-    TopK,
-    Union,
-    Values,
-    Window,
-)
+from freshview.algebra.nodes import Join, Node, Scan, SetOperation, Unary, Union, Values
+
+T = TypeVar("T")
 
 
 def bottom_up(root: Node) -> Iterator[Node]:
-    """Every node once, inputs before those who use them."""
-    seen: set[int] = set()
+    """Every node once, after its inputs."""
+    seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(root, False)]
     while stack:
         node, ready = stack.pop()
-        if id(node) in seen:
+        if node in seen:
             continue
         if ready:
-            seen.add(id(node))
+            seen.add(node)
             yield node
         else:
             stack.append((node, True))
             stack.extend((child, False) for child in reversed(node.inputs))
 
 
+def fold(root: Node, function: Callable[[Node, tuple[T, ...]], T]) -> T:
+    """The function's result for the root; it is called once per node, with the results of the node's inputs."""
+    done: dict[Node, T] = {}
+    for node in bottom_up(root):
+        done[node] = function(node, tuple(done[i] for i in node.inputs))
+    return done[root]
+
+
 def scans(root: Node) -> list[Scan]:
+    """Every scan of a tree once."""
     return [n for n in bottom_up(root) if isinstance(n, Scan)]
 
 
@@ -47,11 +46,11 @@ def relations(root: Node) -> set[str]:
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
-    """The same operator over other inputs."""
+    """A node's operator over other inputs."""
     if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
         return node
     match node:
-        case Filter() | Project() | Aggregate() | Window() | Generate() | TopK():
+        case Unary():
             return replace(node, input=inputs[0])
         case Join() | SetOperation():
             return replace(node, left=inputs[0], right=inputs[1])
@@ -63,19 +62,13 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
 
 
 def rewrite(root: Node, rule: Callable[[Node], Node]) -> Node:
-    """Apply a rule to every node, inputs first; shared nodes stay shared."""
-    done: dict[int, Node] = {}
-    for node in bottom_up(root):
-        done[id(node)] = rule(with_inputs(node, tuple(done[id(i)] for i in node.inputs)))
-    return done[id(root)]
+    """The tree with a rule applied to every node, inputs first; shared nodes stay shared."""
+    return fold(root, lambda node, inputs: rule(with_inputs(node, inputs)))
 
 
 def per_use(root: Node, own: Callable[[Node], int]) -> int:
-    """What the nodes of a tree come to, each counted once per use: Spark computes a shared part for each of them."""
-    known: dict[int, int] = {}
-    for node in bottom_up(root):
-        known[id(node)] = own(node) + sum(known[id(i)] for i in node.inputs)
-    return known[id(root)]
+    """The sum of `own` over the nodes, each counted once per use: Spark computes a shared part for every use."""
+    return fold(root, lambda node, inputs: own(node) + sum(inputs))
 
 
 def columns_read(tree: Node) -> dict[str, tuple[str, ...]]:

@@ -1,1 +1,4 @@
-"""Benchmarks: every figure that the documentation shows is printed by a command in here."""
+"""Benchmarks and conformance runs.
+
+Law: every figure in the documentation is measured and written by a command of this room, never typed.
+"""

@@ -1,4 +1,4 @@
-"""`make bench`: run suites, print ratios with the numbers behind them, keep them as JSON and as charts."""
+"""`make bench`: run suites, print ratios with the numbers behind them, write them as JSON and charts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from freshview.errors import FreshviewError
 
 Step = Callable[[Path, float, int], list[Figure]]
 SUITES: dict[str, tuple[Step, ...]] = {
-    "foundation": foundation.STEPS, "views": views.STEPS, "lazy": lazy.STEPS, "deferred": deferred.STEPS,
+    "foundation": foundation.STEPS,
+    "views": views.STEPS,
+    "lazy": lazy.STEPS,
+    "deferred": deferred.STEPS,
     "peers": peers.STEPS,
-}  # fmt: skip
+}
 _DOCUMENTS = Path("docs/benchmarks")
 _PACKAGES = ("freshview", "pyspark", "deltalake", "pyarrow", "sqlglot", "SQLAlchemy", "duckdb")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the suites that are named, all if none is; exit code 1 if a step failed or an answer was wrong."""
+    """Run the named suites, or all; return 1 if a step failed or an answer was wrong."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     for suite in arguments.suites:
@@ -74,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(suite: str, arguments: argparse.Namespace) -> int:
-    """All steps of a suite, each in a process of its own; quick ones share one."""
+    """Run all steps of a suite, each in a process of its own; steps of a quick run share one."""
     figures: list[dict[str, Any]] = []
     begun = time.monotonic()
     kind = "QUICK, a trial and no result: " if arguments.quick else ""
@@ -96,7 +99,7 @@ def _run(suite: str, arguments: argparse.Namespace) -> int:
 
 
 def _step(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
-    """The figures of a step, None if it failed."""
+    """Run a step and return its figures; None if it failed."""
     begun = time.monotonic()
     is_apart = not arguments.quick or quick.is_apart(suite, name)
     found = (_apart if is_apart else _here)(suite, name, arguments)
@@ -105,18 +108,17 @@ def _step(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str
 
 
 def _apart(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
-    """A step in a process of its own."""
+    """Run a step in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="freshview-bench-") as elsewhere:
-        command = [
-            sys.executable, "-m", "freshview.bench", suite, "--step", name, "--out", elsewhere,
-            "--folder", str(arguments.folder), "--scale", str(arguments.scale), "--repeat", str(arguments.repeat),
-        ]  # fmt: skip
+        options = {"step": name, "out": elsewhere, **{o: getattr(arguments, o) for o in ("folder", "scale", "repeat")}}
+        words = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+        command = [sys.executable, "-m", "freshview.bench", suite, *words]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else None
 
 
 def _here(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
-    """A step in this process; what it meets that nobody has thought of is told whole, and other suites go on."""
+    """Run a step in this process; an unexpected error is printed with its traceback, and other suites go on."""
     step = next(step for step in SUITES[suite] if step.__name__ == name)
     try:
         return [f.as_json() for f in step(arguments.folder, arguments.scale, arguments.repeat)]
@@ -128,16 +130,16 @@ def _here(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str
 
 
 def _keep(report: dict[str, Any], out: Path) -> None:
-    """The numbers as JSON, and as charts."""
+    """Write the numbers as JSON and as charts."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{report['suite']}.json"
     path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     print(f"written to {path}")
-    shown = [Chart(**f["chart"]) for f in report["figures"] if f.get("chart")]
-    if shown:
-        from freshview.bench.charts import draw  # matplotlib: not for those who only measure
+    charts = [Chart(**f["chart"]) for f in report["figures"] if f.get("chart")]
+    if charts:
+        from freshview.bench.charts import draw  # imports matplotlib, which measuring does not need
 
-        for chart in shown:
+        for chart in charts:
             drawn = draw(chart, path.with_name(f"{path.stem}-{chart.name}.svg"))
             print(f"drawn to {drawn}")
 
@@ -152,7 +154,7 @@ def _print(figure: dict[str, Any]) -> None:
 
 
 def _child(arguments: argparse.Namespace) -> int:
-    """A step in this process; its figures are the last line on standard output."""
+    """Run a step in this process; print its figures as the last line of standard output."""
     figures = _here(arguments.suites[0], arguments.step, arguments)
     if figures is None:
         return 1
@@ -161,8 +163,8 @@ def _child(arguments: argparse.Namespace) -> int:
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on."""
-    from freshview.spark.java import java_version  # not for steps: one of them tells whether Spark was loaded
+    """Return the machine and the versions that the figures were measured with."""
+    from freshview.spark.java import java_version  # not at the top: a step measures whether Spark was loaded
 
     return {
         "cores": os.cpu_count(),
@@ -171,7 +173,7 @@ def machine() -> dict[str, object]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "java": java_version(),
-        "load_average": round(os.getloadavg()[2], 1),  # of the last quarter of an hour: others at work show here
+        "load_average": round(os.getloadavg()[2], 1),  # of the last quarter of an hour: other programs raise it
         **{p: found for p in _PACKAGES if (found := _version(p))},
     }
 
@@ -184,7 +186,7 @@ def _version(package: str) -> str | None:
 
 
 def _processor() -> str:
-    """The model's name, where the system tells it."""
+    """Return the processor's model name, if the system has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

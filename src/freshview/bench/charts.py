@@ -1,4 +1,4 @@
-"""Charts of measured figures as SVG: the same numbers always make the same file."""
+"""Charts of measured figures as SVG: equal numbers give equal files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Sheet
 from matplotlib.patches import Patch
 
-from freshview.bench.measure import Bars, Chart, shown
+from freshview.bench.measure import Bars, Chart, duration
 
 _STYLE: Any = {
-    "svg.hashsalt": "freshview",  # else names of shapes are drawn at random
+    "svg.hashsalt": "freshview",  # without it the names of shapes are random
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 9,
@@ -22,13 +22,17 @@ _STYLE: Any = {
     "axes.spines.right": False,
 }
 _COLORS = {
-    "update": "#d1603d", "interval": "#d9d9d9", "maintenance": "#3d6fa5", "query": "#5b9a68", "fresh answer": "#5b9a68",
-}  # fmt: skip
-_ROOM = 1.3  # of the longest bar, so that its number fits beside it
+    "update": "#d1603d",
+    "interval": "#d9d9d9",
+    "maintenance": "#3d6fa5",
+    "query": "#5b9a68",
+    "fresh answer": "#5b9a68",
+}
+_ROOM = 1.3  # width of a panel over its longest bar, so that the bar's number fits beside it
 
 
 def draw(chart: Chart, path: Path) -> Path:
-    """One panel beside the other, bars from top to bottom in the order given."""
+    """Draw the panels side by side, with bars from top to bottom in the given order; return the path."""
     with matplotlib.rc_context(_STYLE):
         rows = max(len(bars) for bars in chart.panels.values())
         sheet = Sheet(figsize=(4.6 * len(chart.panels), 1.3 + 0.32 * rows), layout="constrained")
@@ -43,14 +47,14 @@ def draw(chart: Chart, path: Path) -> Path:
 
 
 def _panel(axes: Axes, title: str, bars: Bars, *, log: bool) -> None:
-    """Parts of a bar stand one after the other; the sum stands at its end."""
+    """Draw the parts of each bar one after the other, and their sum at its end."""
     axes.set_title(title, fontsize=9)
     for name, parts in bars.items():
         left = 0.0
         for part, seconds in parts.items():
             axes.barh(name, seconds, left=left, color=_COLORS[part])
             left += seconds
-        axes.annotate(f" {shown(left)}", (left, name), va="center")
+        axes.annotate(f" {duration(left)}", (left, name), va="center")
     axes.invert_yaxis()
     axes.set_xlabel("seconds")
     longest = max(sum(parts.values()) for parts in bars.values())

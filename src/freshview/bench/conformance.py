@@ -2,7 +2,7 @@
 
 Every query (without its final ORDER BY and LIMIT) becomes a view over small data; every table gets random
 inserts, updates and deletes in one transaction; every view is maintained and compared with what Spark answers to
-the query's own text. The counts in docs/conformance.md are written by this command.
+the query's own text. This command writes the counts in docs/conformance.md.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     import duckdb
 
 _SCALES = {"tpch": ("dbgen", 0.01), "tpcds": ("dsdgen", 0.01)}
-_SHARE = 0.04  # of each table's rows is deleted, as much updated, as much inserted
+_SHARE = 0.04  # of each table's rows is deleted, the same share updated, and the same inserted
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What became of one query. An empty view, or one that did not change, proves little: so both are counted."""
+class Judgement:
+    """The result of one query. An empty view, or one that did not change, proves little: so both are counted."""
 
     number: int
     accepted: bool
     incremental: bool = False
     exact: bool = False
     rows: int = 0  # of the view when it was created
-    changed: int = 0  # rows that maintenance took away or added
+    changed: int = 0  # rows that maintenance deleted or inserted
     create_seconds: float = 0.0
     maintain_seconds: float = 0.0
     note: str = ""
 
 
 def benchmark(name: str) -> tuple[dict[str, pa.Table], list[tuple[int, str]]]:
-    """Tables and query texts of a benchmark, from DuckDB's extension of that name."""
+    """Return the tables and query texts of a benchmark, from DuckDB's extension of that name."""
     generator, scale = _SCALES[name]
     connection = _duckdb_with(name)
     queries = _texts(connection, name)
@@ -68,7 +68,7 @@ def benchmark(name: str) -> tuple[dict[str, pa.Table], list[tuple[int, str]]]:
 
 
 def queries_of(name: str) -> list[tuple[int, str]]:
-    """The query texts of a benchmark, by number."""
+    """Return the query texts of a benchmark, with their numbers."""
     return _texts(_duckdb_with(name), name)
 
 
@@ -85,7 +85,7 @@ def _texts(connection: duckdb.DuckDBPyConnection, name: str) -> list[tuple[int, 
 
 
 def extension(name: str) -> Path:
-    """The file of DuckDB's extension that makes a benchmark's data."""
+    """Return the file of DuckDB's extension that generates a benchmark's data."""
     spec = find_spec(f"duckdb_extension_{name}")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit(f"duckdb-extension-{name} is not installed; pip install duckdb-extension-{name}")
@@ -93,7 +93,7 @@ def extension(name: str) -> Path:
 
 
 def without_order(text: str) -> str:
-    """A query without its outermost ORDER BY and LIMIT."""
+    """Return a query without its outermost ORDER BY and LIMIT."""
     tree = sqlglot.parse_one(text, read="duckdb")
     for part in ("order", "limit", "offset"):
         tree.set(part, None)
@@ -101,7 +101,7 @@ def without_order(text: str) -> str:
 
 
 def named_apart(text: str) -> str:
-    """Output columns with names of their own: a view cannot have two of one name."""
+    """Return a query with distinct column names: a view cannot have two columns of one name."""
     tree = sqlglot.parse_one(text, read="spark")
     select = tree
     while isinstance(select, exp.SetOperation | exp.Subquery):
@@ -128,7 +128,7 @@ def load(wh: Warehouse, tables: dict[str, pa.Table]) -> None:
 
 
 def change(wh: Warehouse, tables: Iterable[str], seed: int) -> int:
-    """Random deletes, updates and inserts (of copies) on every table, in one transaction."""
+    """Delete, update and insert (copies of) random rows of every table, in one transaction; return the row count."""
     draw = random.Random(seed)
     total = 0
     with wh.transaction() as tx:
@@ -145,7 +145,7 @@ def change(wh: Warehouse, tables: Iterable[str], seed: int) -> int:
 
 
 def _mixed(chosen: pa.Table, rows: pa.Table, draw: random.Random) -> pa.Table:
-    """Rows that each have one column's value from another row; four columns among them."""
+    """Return the chosen rows, each with one value from another row; four columns are changed in all."""
     parts = []
     size = -(-chosen.num_rows // 4) or 1
     for start in range(0, chosen.num_rows, size):
@@ -156,36 +156,36 @@ def _mixed(chosen: pa.Table, rows: pa.Table, draw: random.Random) -> pa.Table:
     return pa.concat_tables([rows.slice(0, 0), *parts])
 
 
-def run(name: str, seed: int, numbers: set[int] | None, say: Say, done: Iterable[Verdict] = ()) -> list[Verdict]:
-    """Verdicts on a benchmark's queries, or on those of these numbers; `done` ones are taken over."""
+def run(name: str, seed: int, numbers: set[int] | None, say: Say, done: Iterable[Judgement] = ()) -> list[Judgement]:
+    """Return judgements on a benchmark's queries, or on those with these numbers; judgements in `done` are kept."""
     tables, queries = benchmark(name)
-    verdicts = {v.number: v for v in done}
-    wanted = [(n, t) for n, t in queries if (numbers is None or n in numbers) and n not in verdicts]
+    judgements = {v.number: v for v in done}
+    wanted = [(n, t) for n, t in queries if (numbers is None or n in numbers) and n not in judgements]
     if not wanted:
-        return [verdicts[n] for n in sorted(verdicts)]
+        return [judgements[n] for n in sorted(judgements)]
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, freshview.connect(Path(folder) / "warehouse") as wh:
         load(wh, tables)
-        created: list[tuple[Verdict, str]] = []
+        created: list[tuple[Judgement, str]] = []
         for number, query in wanted:
             text = named_apart(without_order(query))
-            verdict = create(wh, number, text)
-            if verdict.accepted:
-                created.append((verdict, text))
-                note = f"{verdict.rows} rows"
+            judgement = create(wh, number, text)
+            if judgement.accepted:
+                created.append((judgement, text))
+                note = f"{judgement.rows} rows"
             else:
-                verdicts[number], note = verdict, f"refused: {verdict.note}"
-            say(f"{name} {number}: created in {verdict.create_seconds:.1f} s, {note}")
+                judgements[number], note = judgement, f"refused: {judgement.note}"
+            say(f"{name} {number}: created in {judgement.create_seconds:.1f} s, {note}")
         changed = change(wh, sorted(tables), seed)
         say(f"{name}: {len(created)} views created, {changed} rows changed, {time.perf_counter() - begun:.0f} s so far")
-        for verdict, text in created:
-            verdicts[verdict.number] = judged = judge(wh, verdict, text)
+        for judgement, text in created:
+            judgements[judgement.number] = judged = judge(wh, judgement, text)
             say(f"{name} {json.dumps(asdict(judged))}")
-    return [verdicts[n] for n in sorted(verdicts)]
+    return [judgements[n] for n in sorted(judgements)]
 
 
-def create(wh: Warehouse, number: int, text: str) -> Verdict:
-    """A query as a view q<number>; by delta rules wherever there are any, even where recomputing would be cheaper."""
+def create(wh: Warehouse, number: int, text: str) -> Judgement:
+    """Create a view q<number>, maintained by delta rules if it can be, even where recomputing would be cheaper."""
     begun = time.perf_counter()
     try:
         try:
@@ -193,14 +193,14 @@ def create(wh: Warehouse, number: int, text: str) -> Verdict:
         except NotMaintainable:
             outcome = wh.sql(f"CREATE MATERIALIZED VIEW q{number} AS {text}")
     except FreshviewError as error:
-        return Verdict(number, False, note=_first_line(error), create_seconds=_since(begun))
-    return Verdict(number, True, rows=outcome.rows, create_seconds=_since(begun))
+        return Judgement(number, False, note=_first_line(error), create_seconds=_since(begun))
+    return Judgement(number, True, rows=outcome.rows, create_seconds=_since(begun))
 
 
-def judge(wh: Warehouse, verdict: Verdict, text: str) -> Verdict:
+def judge(wh: Warehouse, judgement: Judgement, text: str) -> Judgement:
     """Maintain a view after its tables have changed, and compare it with the answer to its text."""
-    view = f"q{verdict.number}"
-    known = asdict(verdict)
+    view = f"q{judgement.number}"
+    known = asdict(judgement)
     begun = time.perf_counter()
     try:
         definition = wh._views.definitions.of(wh._catalog.relation(view))
@@ -212,14 +212,14 @@ def judge(wh: Warehouse, verdict: Verdict, text: str) -> Verdict:
         known["note"] = definition.reason
         stored = wh.sql(f"SELECT * FROM {view}")
         schema: Schema = wh._catalog.relation(view).schema
-        shown = Schema(tuple(schema.column(c) for c in definition.names))
-        found = compared(wh.engine(), wh.sql(text), stored, shown)
+        visible = Schema(tuple(schema.column(c) for c in definition.names))
+        found = compared(wh.engine(), wh.sql(text), stored, visible)
     except FreshviewError as error:
-        return Verdict(**{**known, "exact": False, "note": _first_line(error)})
+        return Judgement(**{**known, "exact": False, "note": _first_line(error)})
     if found.missing_rows or found.extra_rows:
         known["note"] = f"{found.missing_rows} rows missing, {found.extra_rows} extra"
-        return Verdict(**{**known, "exact": False})
-    return Verdict(**{**known, "exact": True})
+        return Judgement(**{**known, "exact": False})
+    return Judgement(**{**known, "exact": True})
 
 
 def _since(begun: float) -> float:
@@ -230,24 +230,24 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0][:200]
 
 
-def write(path: Path, results: dict[str, list[Verdict]], seed: int) -> None:
-    """The document: counts, and a line for each query."""
+def write(path: Path, results: dict[str, list[Judgement]], seed: int) -> None:
+    """Write the document: counts, and a line for each query."""
     lines = [
         "# Conformance",
         "",
         f"Written by `make conformance` (seed {seed}). Every query, without its final ORDER BY and LIMIT, is a view",
-        "over small data. Random inserts, updates and deletes on every table follow, in one transaction; then it is",
-        "maintained and compared, as a bag, with what Spark answers to the query's own text.",
-        "A view without GROUP BY has one row even of nothing: whether it changed says more than whether it has rows.",
+        "over small data. One transaction then inserts, updates and deletes random rows of every table; the view is",
+        "maintained and compared, as a bag, with Spark's answer to the query's own text.",
+        "An aggregate without GROUP BY has a row even of empty tables, so a change proves more than its having rows.",
         "",
         "| benchmark | queries | accepted as views | maintained incrementally | exact after the changes"
         " | with rows | changed |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, verdicts in results.items():
-        counts = [sum(bool(getattr(v, f)) for v in verdicts) for f in _COUNTED]
-        lines.append(f"| {name} | {' | '.join(map(str, [len(verdicts), *counts]))} |")
-    for name, verdicts in results.items():
+    for name, judgements in results.items():
+        counts = [sum(bool(getattr(v, f)) for v in judgements) for f in _COUNTED]
+        lines.append(f"| {name} | {' | '.join(map(str, [len(judgements), *counts]))} |")
+    for name, judgements in results.items():
         lines += [
             "",
             f"## {name}",
@@ -255,12 +255,12 @@ def write(path: Path, results: dict[str, list[Verdict]], seed: int) -> None:
             "| query | accepted | incremental | exact | rows | rows changed | create, s | maintain, s | note |",
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
-        for v in verdicts:
+        for v in judgements:
             marks = ["yes" if x else "no" for x in (v.accepted, v.incremental, v.exact)]
             sizes = [v.rows, v.changed, f"{v.create_seconds:.1f}", f"{v.maintain_seconds:.1f}"]
             lines.append(f"| {' | '.join(map(str, [v.number, *marks, *sizes]))} | {v.note.replace('|', '/')} |")
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = _HUNT.search(path.read_text()) if path.exists() else None  # what `make hunt` has written there
+    kept = _HUNT.search(path.read_text()) if path.exists() else None  # the section that `make hunt` writes
     path.write_text("\n".join([*lines, *(["", kept[0]] if kept else [])]) + "\n")
 
 
@@ -268,10 +268,10 @@ _HUNT = re.compile("<!-- hunt -->.*<!-- /hunt -->", re.DOTALL)
 _COUNTED = ("accepted", "incremental", "exact", "rows", "changed")
 
 
-def _remembered(log: Path | None, name: str) -> list[Verdict]:
-    """Verdicts of an earlier run, from its log."""
+def _remembered(log: Path | None, name: str) -> list[Judgement]:
+    """Return the judgements of an earlier run, from its log."""
     lines = log.read_text().splitlines() if log is not None and log.exists() else []
-    return [Verdict(**json.loads(line.split(" ", 1)[1])) for line in lines if line.startswith(f"{name} {{")]
+    return [Judgement(**json.loads(line.split(" ", 1)[1])) for line in lines if line.startswith(f"{name} {{")]
 
 
 def main() -> int:
@@ -280,7 +280,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=lambda s: {int(n) for n in s.split(",")}, default=None)
     parser.add_argument("--out", type=Path, default=Path("docs/conformance.md"))
-    parser.add_argument("--log", type=Path, default=None, help="keep verdicts here, and go on from those it has")
+    parser.add_argument("--log", type=Path, default=None, help="add judgements to this file, and skip those it has")
     arguments = parser.parse_args()
 
     def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""TPC-H for the demo and the benchmarks: data made once by tpchgen-cli, and the views of LAZY §5.1."""
+"""TPC-H for the demo and the benchmarks: data generated once by tpchgen-cli, and the views of LAZY §5.1."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ LINEITEM = """CREATE TABLE lineitem (
     l_linestatus STRING, l_shipdate DATE, l_commitdate DATE, l_receiptdate DATE, l_shipinstruct STRING,
     l_shipmode STRING, l_comment STRING, PRIMARY KEY (l_orderkey, l_linenumber))"""
 KEYS = {
-    "customer": "c_custkey", "orders": "o_orderkey", "lineitem": "l_orderkey, l_linenumber", "nation": "n_nationkey",
-    "region": "r_regionkey", "part": "p_partkey", "supplier": "s_suppkey", "partsupp": "ps_partkey, ps_suppkey",
-}  # fmt: skip
+    "customer": "c_custkey",
+    "orders": "o_orderkey",
+    "lineitem": "l_orderkey, l_linenumber",
+    "nation": "n_nationkey",
+    "region": "r_regionkey",
+    "part": "p_partkey",
+    "supplier": "s_suppkey",
+    "partsupp": "ps_partkey, ps_suppkey",
+}
 # V1 of LAZY §5.1.
 V1 = """SELECT n_name, c_mktsegment, count(*) AS totalcnt, sum(l_extendedprice) AS totalprice,
     sum(l_quantity) AS totalquantity
@@ -37,7 +43,7 @@ WHERE c_custkey = o_custkey AND o_orderkey = l_orderkey AND l_suppkey = ps_suppk
 
 
 def tpch(folder: Path, scale: float, tables: tuple[str, ...]) -> Path:
-    """A folder with one Parquet file per table, generated unless it is there already; a file is there whole or not."""
+    """Return a folder with a Parquet file per table; missing files are generated, and appear whole or not at all."""
     target = folder / f"tpch-{scale:g}"
     missing = [t for t in tables if not (target / f"{t}.parquet").exists()]
     if missing:
@@ -56,7 +62,5 @@ def _generate(target: Path, scale: float, tables: list[str]) -> None:
     command = [tool, "parquet", "-s", f"{scale:g}", f"--tables={','.join(tables)}", f"--output-dir={target}"]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        told = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise StorageUnavailable(
-            f"TPC-H data at scale {scale:g}", f"tpchgen-cli failed ({told[0]})", "Check disk space."
-        )
+        cause = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise StorageUnavailable(f"TPC-H data at scale {scale:g}", f"tpchgen-cli failed ({cause})", "Check disk space.")

@@ -1,6 +1,7 @@
-"""Figures of deferred maintenance (DEFER): what writers pay, how long readers wait, and what propagating early saves.
+"""Figures of deferred maintenance (DEFER): overhead of writers, waiting time of readers, savings of early propagation.
 
-The retail example of DEFER §1.1 with 10 million sales, and V1 of LAZY §5.1 on TPC-H. Sales keep coming in meanwhile.
+The data are the retail example of DEFER §1.1 with 10 million sales, and V1 of LAZY §5.1 on TPC-H. Sales keep coming in
+while a step measures.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from freshview import Warehouse
 from freshview.bench.lazy_world import ONE, Customers, opened, upsert, world
-from freshview.bench.measure import Figure, Timing, alternated, meanwhile, seconds_of, shown
+from freshview.bench.measure import Figure, Timing, alternated, duration, meanwhile, seconds_of
 from freshview.bench.tables import copied, prepared
 from freshview.bench.views import exact
 
@@ -24,13 +25,13 @@ VIEW = (
     "SELECT c.custId, c.name, c.score, s.itemNo, s.quantity FROM customer c, sales s "
     "WHERE c.custId = s.custId AND s.quantity != 0 AND c.score = 'High'"
 )
-_SALES, _CUSTOMERS = 10_000_000, 100_000  # at scale 1; one customer in ten is a highly valued one
+_SALES, _CUSTOMERS = 10_000_000, 100_000  # at scale 1; one customer in ten has the score High
 _HOURS = 24
 _DAY = 1_200_000  # sales of a day
 
 
 def prepare(folder: Path, scale: float, _repeat: int) -> list[Figure]:
-    """The retail warehouse that all further steps work on copies of, and the TPC-H one of the lazy suite."""
+    """Prepare the retail warehouse and the TPC-H one of the lazy suite; all further steps work on copies of them."""
     shop(folder, scale)
     world(folder, scale, ONE)
     customers, sales = _sizes(scale)
@@ -38,7 +39,7 @@ def prepare(folder: Path, scale: float, _repeat: int) -> list[Figure]:
 
 
 def shop(folder: Path, scale: float) -> Path:
-    """The tables of the retail example."""
+    """Prepare the tables of the retail example."""
     customers, sales = _sizes(scale)
 
     def fill(wh: Warehouse) -> None:
@@ -62,7 +63,7 @@ def _sizes(scale: float) -> tuple[int, int]:
 
 @contextmanager
 def retail(folder: Path, scale: float, name: str, scenario: str | None) -> Iterator[Warehouse]:
-    """A copy of the retail warehouse, with the view in a scenario, or without it."""
+    """Open a copy of the retail warehouse, with the view in a scenario, or without the view."""
     with copied(shop(folder, scale), folder / "deferred" / name) as wh:
         if scenario is not None:
             wh.sql(
@@ -97,7 +98,7 @@ def sell(wh: Warehouse, rows: pa.Table) -> None:
 
 
 def selling(wh: Warehouse, sales: Sales) -> AbstractContextManager[None]:
-    """A few sales, again and again, while the block runs."""
+    """Insert a few sales repeatedly while the block runs."""
     return meanwhile(lambda: sell(wh, sales.some(5)), 0.05)
 
 
@@ -105,7 +106,7 @@ def selling(wh: Warehouse, sales: Sales) -> AbstractContextManager[None]:
 
 
 def overhead(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """A transaction of 100 sales without a view, and with one in each scenario."""
+    """Time a transaction of 100 sales without a view, and with a view in each scenario."""
     sales = Sales(scale, seed=1)
     with (
         retail(folder, scale, "none", None) as none,
@@ -125,7 +126,7 @@ def overhead(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def overhead_tpch(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """An upsert of 100 customers without V1, and with it in the scenarios that leave it to later."""
+    """Time an upsert of 100 customers without V1, and with V1 in the scenarios that maintain it after the commit."""
     customers = Customers(folder, scale, seed=11)
     with (
         opened(folder, scale, ONE, name="no-view") as none,
@@ -146,23 +147,21 @@ def overhead_tpch(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def _overheads(what: str, times: dict[str, Timing]) -> list[Figure]:
-    """Ratios of the fastest tenths: a commit is short, and who else is given the processor is not part of it."""
-    details = {name: f"{t}, fastest tenth {shown(t.p10)}" for name, t in times.items()}
+    """Return ratios of the fastest tenths: other processes would distort the times of short commits."""
+    details = {name: f"{t}, fastest tenth {duration(t.p10)}" for name, t in times.items()}
     none = times["no view"]
     return [
-        Figure(
-            f"{what}: {name} / no view", t.p10 / none.p10, 1.1 if name != "differential" else None, "×", details,
-        )
+        Figure(f"{what}: {name} / no view", t.p10 / none.p10, 1.1 if name != "differential" else None, "×", details)
         for name, t in times.items()
         if name != "no view"
-    ]  # fmt: skip
+    ]
 
 
 # -- how long readers wait -----------------------------------------------------------------------------
 
 
 def downtime(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Partial refreshes after small and large propagations, while sales come in and somebody reads."""
+    """Time partial refreshes after small and large propagations, while sales come in and a reader queries."""
     sales = Sales(scale, seed=2)
     sizes = [n for n in (100, 10_000, 100_000) if n <= _DAY * scale] or [100]
     taken: dict[int, list[float]] = {}
@@ -186,7 +185,7 @@ def downtime(folder: Path, scale: float, repeat: int) -> list[Figure]:
         "reader's statement meanwhile": str(Timing(tuple(waits))),
         "and when nothing goes on": str(Timing(tuple(quiet))),
         "recomputing the view": str(recompute),
-    }  # fmt: skip
+    }
     return [
         Figure("partial refresh, the longest", all_taken.worst * 1000, 50.0, "ms", details),
         Figure("partial refresh / recomputing the view", all_taken.p50 / recompute.p50, 0.01, "×", details),
@@ -195,12 +194,12 @@ def downtime(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def _recomputed(wh: Warehouse) -> None:
-    """Computed and stored anew, as a system without deltas would have to."""
+    """Recompute and store the view, as a system without deltas does."""
     wh.sql(f"CREATE OR REPLACE MATERIALIZED VIEW again TBLPROPERTIES ('maintenance'='deferred') AS {VIEW}")
 
 
 def _reading(wh: Warehouse, waits: list[float]) -> AbstractContextManager[None]:
-    """Somebody who asks for the view again and again: how long until it is known what to read."""
+    """Query the view repeatedly; collect the seconds until the query is bound to files."""
     return meanwhile(lambda: waits.append(seconds_of(lambda: wh.sql("SELECT * FROM v"))))
 
 
@@ -208,7 +207,7 @@ def _reading(wh: Warehouse, waits: list[float]) -> AbstractContextManager[None]:
 
 
 def policies(folder: Path, scale: float, _repeat: int) -> list[Figure]:
-    """A day's sales: refreshed at once from the log, or after they were propagated hour by hour (Policies 1 and 2)."""
+    """Time the refresh of a day's sales: all from the log, or after hourly propagation (Policies 1 and 2)."""
     hour = max(int(_DAY * scale) // _HOURS, 10)
     seconds: dict[str, float] = {}
     propagated = 0.0
@@ -228,10 +227,10 @@ def policies(folder: Path, scale: float, _repeat: int) -> list[Figure]:
                     seconds["partial"] = seconds_of(lambda: wh.partial_refresh("v"))
             right.append(_holds(wh))
     details = {
-        "base-log, the whole day": shown(seconds["base-log"]),
-        "Policy 1, the last hour": shown(seconds["combined"]),
-        "Policy 2, nothing but showing": shown(seconds["partial"]),
-        "propagating 23 hours, with readers undisturbed": shown(propagated),
+        "base-log, the whole day": duration(seconds["base-log"]),
+        "Policy 1, the last hour": duration(seconds["combined"]),
+        "Policy 2, nothing but showing": duration(seconds["partial"]),
+        "propagating 23 hours, with readers undisturbed": duration(propagated),
         "sales an hour": f"{hour:,}",
     }
     return [

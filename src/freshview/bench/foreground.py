@@ -1,4 +1,4 @@
-"""Small queries of users against the work of the maintenance manager (LAZY §2.2.2: it stays out of the way)."""
+"""Small queries of users while the maintenance manager works (LAZY §2.2.2: maintenance gives way to queries)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unittest.mock import patch
 import freshview
 from freshview import Warehouse
 from freshview.bench.lazy_world import TWO, VIEWS, Customers, opened, upsert
-from freshview.bench.measure import Figure, Timing, is_trial, meanwhile, seconds_of, shown
+from freshview.bench.measure import Figure, Timing, duration, is_trial, meanwhile, seconds_of
 from freshview.bench.views import exact
 from freshview.schedule import upkeep
 
@@ -20,13 +20,13 @@ _LONGEST = 120.0  # seconds of small queries
 
 
 def foreground(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Small queries while the manager maintains V1 and V2 under a stream of changes, and while all is quiet."""
+    """Time small queries while the manager maintains V1 and V2 under a stream of changes, and without changes."""
     small = {
         "point lookup": "SELECT n_name FROM nation WHERE n_nationkey = 7",
         "small aggregate": "SELECT n_regionkey, count(*) FROM nation GROUP BY n_regionkey",
     }
     customers = Customers(folder, scale, seed=10)
-    # The manager looks for work more often, so that more queries meet a job; no other program keeps it from working.
+    # The manager polls more often, so that more queries meet a job; the load of other programs does not pause it.
     with (
         patch.object(upkeep, "SECONDS", 0.2),
         opened(folder, scale, TWO, background=True, busy_load=math.inf) as wh,
@@ -48,7 +48,7 @@ def foreground(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 @dataclass
 class _Small:
-    """Seconds of a small query, and how often it met a job at work."""
+    """Seconds of a small query, and how often a job was running."""
 
     seconds: list[float] = field(default_factory=list)
     met: int = 0
@@ -59,7 +59,7 @@ class _Small:
 
 
 def _small_queries(wh: Warehouse, texts: dict[str, str], count: int, wait: Callable[[], object]) -> dict[str, _Small]:
-    """Small queries, in turn, each when the waiting is over; fewer if that takes minutes."""
+    """Time small queries in turn, each after `wait`; stop early after two minutes."""
     until = time.monotonic() + _LONGEST
     found = {name: _Small() for name in texts}
     manager = wh._upkeep.manager
@@ -78,7 +78,7 @@ def _small_queries(wh: Warehouse, texts: dict[str, str], count: int, wait: Calla
 
 
 def _await_job(wh: Warehouse, later: float, patience: float = 5.0) -> None:
-    """Wait until the manager runs a job, and a moment longer."""
+    """Wait until the manager runs a job, and `later` seconds longer."""
     until = time.monotonic() + patience
     manager = wh._upkeep.manager
     assert manager is not None
@@ -89,10 +89,10 @@ def _await_job(wh: Warehouse, later: float, patience: float = 5.0) -> None:
 
 def _slowed(name: str, quiet: _Small, busy: _Small, jobs: int, cancelled: int) -> Figure:
     details = {
-        "quiet": f"{quiet.timing}, p95 {shown(quiet.timing.p95)}",
-        "with a job": f"{busy.timing}, p95 {shown(busy.timing.p95)}",
+        "quiet": f"{quiet.timing}, p95 {duration(quiet.timing.p95)}",
+        "with a job": f"{busy.timing}, p95 {duration(busy.timing.p95)}",
         "met a job at work": f"{busy.met} of {len(busy.seconds)} queries; {jobs} jobs, {cancelled} of them cancelled",
     }
     ratio = busy.timing.p95 / quiet.timing.p95
-    limit = 3.0 if 2 * busy.met > len(busy.seconds) else None  # where most met no job, nothing was measured
+    limit = 3.0 if 2 * busy.met > len(busy.seconds) else None  # if most met no job, the ratio measures nothing
     return Figure(f"{name}, p95 with a background job / quiet", ratio, limit, "×", details)

@@ -1,6 +1,6 @@
-"""Figures of the foundation: what writing, looking up, loading and reading cost against the bare thing.
+"""Figures of the foundation: writing, key lookup, loading and reading against the bare libraries.
 
-Each step runs in a process of its own, so that memory and "no Spark was started" can be told.
+Each step runs in a process of its own, so that its memory, and that it starts no Spark, can be measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TABLES = ("customer", "lineitem")
 
 
 def load(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Bulk load of lineitem through Spark against Spark's own write.parquet of the same data."""
+    """Time a bulk load of lineitem through Spark against Spark's write.parquet of the same data."""
     data = tpch(folder, scale, _TABLES)
     home = folder / "warehouse"
     shutil.rmtree(home, ignore_errors=True)
@@ -54,17 +54,16 @@ def load(folder: Path, scale: float, repeat: int) -> list[Figure]:
         wh.vacuum(retention=timedelta(0))
         shutil.rmtree(folder / "plain")
         ratio = times["ours"].p50 / times["plain"].p50
+        between = spread(times["ours"], times["plain"])
         details = {"Freshview": str(times["ours"]), "write.parquet": str(times["plain"])}
         return [
-            Figure(
-                "load lineitem / write.parquet", ratio, 2.5, "×", details, spread=spread(times["ours"], times["plain"])
-            ),
+            Figure("load lineitem / write.parquet", ratio, 2.5, "×", details, spread=between),
             Figure("peak memory of Python while loading lineitem", peak, 1.0, "GB", {}),
         ]
 
 
 def write(folder: Path, _scale: float, repeat: int) -> list[Figure]:
-    """100-row upserts against a bare SQLite transaction with a blob of the same size; no Spark."""
+    """Time 100-row upserts, without Spark, against a bare SQLite transaction with a blob of the same size."""
     with freshview.connect(folder / "warehouse") as wh:
         (customers,) = _samples(wh, "customer", 100, seed=1)
         (lines,) = _samples(wh, "lineitem", 100, seed=2)
@@ -97,23 +96,18 @@ def write(folder: Path, _scale: float, repeat: int) -> list[Figure]:
         allowed = max(10 * times["bare"].p50, 0.005)
         details = {"upsert": str(times["customer"]), "bare SQLite": str(times["bare"]), "blob": f"{blob} bytes"}
         both = {"lineitem": str(times["lineitem"]), "customer": str(times["customer"])}
+        customer, lineitem = times["customer"].p50, times["lineitem"].p50
         return [
             Figure(
-                "upsert of 100 customers / allowed (10 × bare SQLite or 5 ms)",
-                times["customer"].p50 / allowed,
-                1.0,
-                "×",
-                details,
+                "upsert of 100 customers / allowed (10 × bare SQLite or 5 ms)", customer / allowed, 1.0, "×", details
             ),
-            Figure(
-                "upsert of 100 lines / of 100 customers", times["lineitem"].p50 / times["customer"].p50, 1.5, "×", both
-            ),
+            Figure("upsert of 100 lines / of 100 customers", lineitem / customer, 1.5, "×", both),
             Figure("Spark started for upserts (0 = no)", float(started), 0.0, "", {}),
         ]
 
 
 def lookup(folder: Path, _scale: float, repeat: int) -> list[Figure]:
-    """UPDATE and INSERT by key against bare delta-rs lookups of the same keys."""
+    """Time UPDATE and INSERT by key against bare delta-rs lookups of the same keys."""
     with freshview.connect(folder / "warehouse") as wh:
         wh.engine()  # Spark is warm, as it would be in a serving process
         relation = {t: wh._catalog.relation(t) for t in _TABLES}
@@ -173,7 +167,7 @@ def lookup(folder: Path, _scale: float, repeat: int) -> list[Figure]:
 
 
 def scan(folder: Path, _scale: float, repeat: int) -> list[Figure]:
-    """A full-scan aggregate over 1,000 small transactions against the same table checkpointed."""
+    """Time a full-scan aggregate over 1,000 small transactions against the same table after a checkpoint."""
     queries = {
         "customer": "SELECT c_mktsegment, count(*), sum(c_acctbal) FROM {t} GROUP BY 1",
         "lineitem": "SELECT l_returnflag, l_linestatus, sum(l_extendedprice), count(*) FROM {t} GROUP BY 1, 2",
@@ -195,20 +189,14 @@ def scan(folder: Path, _scale: float, repeat: int) -> list[Figure]:
                 return lambda _: wh.sql(text).collect()
 
             times = alternated({"segments": run(segmented), "checkpointed": run(folded)}, repeat=3 * repeat, warmup=2)
-            figures.append(
-                _ratio(
-                    f"aggregate over {table} with 1,000 transactions / checkpointed",
-                    times["segments"],
-                    times["checkpointed"],
-                    2.0,
-                )
-            )
+            name = f"aggregate over {table} with 1,000 transactions / checkpointed"
+            figures.append(_ratio(name, times["segments"], times["checkpointed"], 2.0))
             wh.sql(f"CHECKPOINT {table}")
     return figures
 
 
 def update_all(folder: Path, _scale: float, repeat: int) -> list[Figure]:
-    """A 150 k-row UPDATE in one statement: it works, and its segment is a file."""
+    """Time an UPDATE of 150 k rows in one statement, whose segment is a file."""
     with freshview.connect(folder / "warehouse") as wh:
         relation = wh._catalog.relation("customer")
         wh.sql("SELECT count(*) FROM customer").collect()  # Spark is warm
@@ -228,7 +216,7 @@ def update_all(folder: Path, _scale: float, repeat: int) -> list[Figure]:
         ]
 
 
-STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (load, write, lookup, scan, update_all)
+STEPS = (load, write, lookup, scan, update_all)
 
 
 def _ratio(name: str, ours: Timing, bare: Timing, limit: float) -> Figure:
@@ -237,7 +225,7 @@ def _ratio(name: str, ours: Timing, bare: Timing, limit: float) -> Figure:
 
 
 def _samples(wh: Warehouse, table: str, rows: int, seed: int, count: int = 1) -> list[pa.Table]:
-    """So many existing rows, picked at random from the first file of main, once or several times."""
+    """Return `count` random samples of existing rows, from the first file of main."""
     relation = wh._catalog.relation(table)
     main = wh._catalog.latest_main(relation.id)
     assert main is not None
@@ -249,7 +237,7 @@ def _samples(wh: Warehouse, table: str, rows: int, seed: int, count: int = 1) ->
 
 
 def _inline_size(wh: Warehouse, table: str, rows: pa.Table) -> int:
-    """The bytes that an upsert of these rows puts into the catalog."""
+    """Return the bytes that an upsert of these rows stores in the catalog."""
     with wh.transaction() as tx:
         tx.upsert(table, rows)
     relation = wh._catalog.relation(table)

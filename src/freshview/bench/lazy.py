@@ -14,24 +14,24 @@ from pathlib import Path
 from freshview import Warehouse
 from freshview.bench.foreground import foreground
 from freshview.bench.lazy_world import ONE, TEN, TWO, VIEWS, Customers, opened, set_mode, upsert, world
-from freshview.bench.measure import Bars, Chart, Figure, Timing, alternated, is_trial, seconds_of, shown, spread
+from freshview.bench.measure import Bars, Chart, Figure, Timing, alternated, duration, is_trial, seconds_of, spread
 from freshview.bench.views import exact
 
 _QUERY = "SELECT n_name, sum(totalprice) AS price, sum(totalcnt) AS lines FROM v1 GROUP BY n_name"
-_SMALL_QUERY = "SELECT * FROM v1 WHERE n_name = 'FRANCE'"  # no Spark job, so that little hides the difference
+_SMALL_QUERY = "SELECT * FROM v1 WHERE n_name = 'FRANCE'"  # without a Spark job, whose time would hide the difference
 _SIZES = (1, 10, 100)
 _MODES = ("eager", "lazy")
 _LABELS = {ONE: "V1", TWO: "V1 and V2"}
 
 
 def prepare(folder: Path, scale: float, _repeat: int) -> list[Figure]:
-    """The warehouses that all further steps work on copies of."""
+    """Prepare the warehouses; all further steps work on copies of them."""
     taken = seconds_of(lambda: world(folder, scale, TEN))
     return [Figure("views created, and tables loaded unless another suite has", taken, None, "s", {})]
 
 
 def updates(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Figures 5 and 6: updates of 1, 10 and 100 customers with V1, and with V1 and V2."""
+    """Figures 5 and 6: time updates of 1, 10 and 100 customers with V1, and with V1 and V2."""
     figures: list[Figure] = []
     races: dict[str, dict[int, _Race]] = {}
     for which, ways, rounds in ((ONE, (_by_upsert, _by_statement), 2 * repeat), (TWO, (_by_upsert,), repeat)):
@@ -51,7 +51,7 @@ def updates(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def commits(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """What a lazy update of 100 customers costs with one view, two and ten: the commits take turns."""
+    """Time a lazy update of 100 customers with one view, two and ten; the three take turns."""
     customers = Customers(folder, scale, seed=50)
     keys = customers.some(100)
     with opened(folder, scale, ONE) as one, opened(folder, scale, TWO) as two, opened(folder, scale, TEN) as ten:
@@ -63,7 +63,7 @@ def commits(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Figure 7: a query of V1 at once, soon and long after an update of 100 customers."""
+    """Figure 7: time a query of V1 at once, soon and long after an update of 100 customers."""
     customers = Customers(folder, scale, seed=7)
     with opened(folder, scale, ONE) as wh, opened(folder, scale, ONE, name="untouched") as untouched:
         cases: dict[str, Callable[[], _Answer]] = {
@@ -79,7 +79,7 @@ def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
                 answer = case()
                 if i >= 2:
                     answers[name].append(answer)
-        # What is compared takes a tenth of a second, and a busy moment of the machine as long: many rounds more.
+        # The compared queries take a tenth of a second, no longer than a busy moment of the machine: many more rounds.
         for _ in range(0 if is_trial(scale) else 10 * repeat):
             for name in ("lazy, maintained", "never touched"):
                 answers[name].append(cases[name]())
@@ -97,7 +97,7 @@ def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Figure 8: 100 transactions of 1 to 10 customers, maintained eagerly, one by one, and combined."""
+    """Figure 8: time 100 transactions of 1 to 10 customers, maintained eagerly, one by one, and combined."""
     customers = Customers(folder, scale, seed=8)
     count = 10 if is_trial(scale) else 100
     figures: list[Figure] = []
@@ -109,11 +109,11 @@ def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
         for scenario, among in (("random", customers.count), ("skewed", 100)):
             runs = customers.runs(count, among)
-            for mode in _MODES:  # every way is tried before it is measured
+            for mode in _MODES:  # warm-up of each mode
                 _many(wh, customers, runs[:3], mode, each=True)
             together(runs, 1)
-            # Combined maintenance takes a second: it stands before, between and after the long ones, whatever else
-            # the machine does meanwhile.
+            # Combined maintenance takes a second: it runs before, between and after the long ones, so that a busy
+            # moment of the machine does not decide.
             combined = together(runs, repeat)
             eager = _many(wh, customers, runs, "eager")
             combined += together(runs, repeat)
@@ -128,7 +128,7 @@ def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def sizes(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Figure 9: one statement over 0.1 %, 1 %, 10 % and all of the customers."""
+    """Figure 9: time one statement over 0.1 %, 1 %, 10 % and all of the customers."""
     customers = Customers(folder, scale, seed=9)
     counts = [max(1, customers.count // share) for share in (1000, 100, 10, 1)]
     with opened(folder, scale, ONE) as wh:
@@ -140,7 +140,7 @@ def sizes(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def fresh_check(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """What it costs a query to see that a view is fresh."""
+    """Time the check that a view is fresh, as part of a query."""
     with opened(folder, scale, ONE) as wh:
         actions: dict[str, Callable[[int], object]] = {
             "fresh": lambda _: wh.sql(_SMALL_QUERY).collect(),
@@ -152,14 +152,12 @@ def fresh_check(folder: Path, scale: float, repeat: int) -> list[Figure]:
         return [Figure("what checking freshness adds to a query", added, 5.0, "ms", details)]
 
 
-STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (
-    prepare, updates, commits, queries, transactions, sizes, fresh_check, foreground,
-)  # fmt: skip
+STEPS = (prepare, updates, commits, queries, transactions, sizes, fresh_check, foreground)
 
 
 # -- ways to update --------------------------------------------------------------------------------
 
-Change = Callable[[int], Callable[[], object]]  # prepares an update of so many customers
+Change = Callable[[int], Callable[[], object]]  # prepares an update of that many customers
 
 
 def _by_upsert(wh: Warehouse, customers: Customers) -> Change:
@@ -171,7 +169,7 @@ def _by_upsert(wh: Warehouse, customers: Customers) -> Change:
 
 
 def _by_statement(wh: Warehouse, customers: Customers) -> Change:
-    """It has to read the rows that it changes."""
+    """Update by a statement, which has to read the rows that it changes."""
 
     def prepared(count: int) -> Callable[[], object]:
         keys = ", ".join(map(str, customers.some(count)))
@@ -199,7 +197,7 @@ _RESPONSE_LIMITS = {("V1, upsert", 100): 100.0, ("V1, UPDATE", 100): 15.0}
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of an update, and of the maintenance that it left to do."""
+    """Seconds of an update, and of the maintenance after it."""
 
     update: float
     maintenance: float = 0.0
@@ -219,7 +217,7 @@ class Spent:
 
 @dataclass
 class _Race:
-    """The same update with eager and with lazy views, in turn."""
+    """Seconds of equal updates with eager and with lazy views, in turn."""
 
     spent: dict[str, list[Spent]] = field(default_factory=lambda: {mode: [] for mode in _MODES})
 
@@ -230,7 +228,7 @@ class _Race:
         return Timing(tuple(s.total for s in self.spent[mode]))
 
     def response(self, title: str, rows: int) -> Figure:
-        """How much sooner a lazy update returns."""
+        """Return the ratio of the response times of an update: eager / lazy."""
         eager, lazy = (self.updated(mode) for mode in _MODES)
         details = {"eager": str(eager), "lazy": str(lazy)}
         limit = _RESPONSE_LIMITS.get((title, rows))
@@ -238,7 +236,7 @@ class _Race:
         return Figure(name, eager.p50 / lazy.p50, limit, "×", details, at_least=True, spread=spread(eager, lazy))
 
     def total(self, title: str, rows: int, limit: float | None) -> Figure:
-        """What lazy maintenance costs in all. Ratios are taken round by round: both meet the same machine there."""
+        """Return the ratio of the total work, lazy / eager: a median of rounds, so that both meet the same load."""
         eager, lazy = (self.worked(mode) for mode in _MODES)
         ratio = statistics.median(b / a for a, b in zip(eager.seconds, lazy.seconds, strict=True))
         details = {"eager": str(eager), "lazy": str(lazy), "of it the update": str(self.updated("lazy"))}
@@ -249,15 +247,15 @@ class _Race:
 def _raced(
     wh: Warehouse, views: Sequence[str], change: Change, counts: Sequence[int], repeat: int, *, warmup: int = 1
 ) -> dict[int, _Race]:
-    """Updates of each size, under both modes in turn; who goes first changes with each round."""
+    """Time updates of each size under both modes in turn; the mode that goes first alternates."""
     races = {count: _Race() for count in counts}
     for i in range(warmup + repeat):
         for count, race in races.items():
             for mode in _MODES if i % 2 else reversed(_MODES):
                 set_mode(wh, views, mode)
                 spent = _spent(wh, views, change(count), mode)
-                told = f"{_rows(count)}, {mode}: {shown(spent.update)}, maintenance {shown(spent.maintenance)}"
-                print(told, file=sys.stderr, flush=True)
+                line = f"{_rows(count)}, {mode}: {duration(spent.update)}, maintenance {duration(spent.maintenance)}"
+                print(line, file=sys.stderr, flush=True)
                 if i >= warmup:
                     race.spent[mode].append(spent)
     return races
@@ -284,7 +282,7 @@ def _response_bars(race: _Race, mode: str) -> dict[str, float]:
 
 
 def _total_bars(race: _Race, mode: str) -> dict[str, float]:
-    """An eager update is all maintenance but what a lazy one takes."""
+    """Return the parts of an update: what an eager update takes longer than a lazy one is maintenance."""
     update = race.updated("lazy").p50
     return Spent(update, max(race.worked(mode).p50 - update, 0.0)).bar
 
@@ -297,14 +295,14 @@ def _with(figure: Figure, chart: Chart) -> Figure:
 
 
 def _dearer(times: dict[str, Timing], more: str, limit: float) -> Figure:
-    """How much dearer a commit is with more views: by medians or by the fastest tenths, whichever is worse.
+    """Return the ratio of commits with more views and with one: by medians or by the fastest tenths, the larger.
 
-    On a busy machine commits wait for whole slices of the scheduler, longer than they take themselves: medians fall on
-    the same number of slices and hide what differs.
+    On a busy machine a commit waits for whole slices of the scheduler, longer than the commit itself: medians fall on
+    the same number of slices and hide the difference.
     """
     one, others = times["1 view"], times[more]
     ratio = max(others.p50 / one.p50, others.p10 / one.p10)
-    details = {name: f"{timing}, fastest tenth {shown(timing.p10)}" for name, timing in times.items()}
+    details = {name: f"{timing}, fastest tenth {duration(timing.p10)}" for name, timing in times.items()}
     return Figure(f"lazy upsert of 100 customers, {more} / 1 view", ratio, limit, "×", details)
 
 
@@ -333,7 +331,7 @@ def _asked_eager(wh: Warehouse, customers: Customers) -> _Answer:
 
 
 def _asked(wh: Warehouse, customers: Customers, delay: float | None) -> _Answer:
-    """Maintenance begins with the update; the query comes after a delay, None: when maintenance is done."""
+    """Time a query after an update that starts maintenance: after a delay, or (None) when maintenance is done."""
     updated = seconds_of(_by_upsert(wh, customers)(100))
     job = threading.Thread(target=wh.maintain, args=(["v1"],))
     begun = time.perf_counter()
@@ -359,8 +357,8 @@ def _median_answer(answers: list[_Answer]) -> _Answer:
 
 
 def _many(wh: Warehouse, customers: Customers, runs: Sequence[range], mode: str, *, each: bool = False) -> Spent:
-    """A transaction for each run of keys; lazy: maintained after each, or once in the end."""
-    for relation in ("customer", "v1"):  # all begin alike
+    """Time a transaction for each run of keys; lazy views are maintained after each, or once at the end."""
+    for relation in ("customer", "v1"):  # so that all runs begin alike
         wh.sql(f"CHECKPOINT {relation}")
     set_mode(wh, ["v1"], mode)
     moved = [customers.moved(keys) for keys in runs]
@@ -373,13 +371,13 @@ def _many(wh: Warehouse, customers: Customers, runs: Sequence[range], mode: str,
 
 
 def _combining(what: str, eager: Spent, single: Spent, combined: list[Spent], wh: Warehouse) -> list[Figure]:
-    """Maintenance time; that of eager views is what their updates take longer than those of lazy ones."""
+    """Compare maintenance times; that of eager views is the difference of their updates to those of lazy ones."""
     together = Timing(tuple(c.maintenance for c in combined))
     job = wh.history("v1")[-1]
     details = {
-        "eager": f"{shown(eager.update - single.update)} (updates of {shown(eager.update)})",
-        "one by one": f"{shown(single.maintenance)} (and updates of {shown(single.update)})",
-        "combined": f"{together} (and updates of {shown(statistics.median(c.update for c in combined))})",
+        "eager": f"{duration(eager.update - single.update)} (updates of {duration(eager.update)})",
+        "one by one": f"{duration(single.maintenance)} (and updates of {duration(single.update)})",
+        "combined": f"{together} (and updates of {duration(statistics.median(c.update for c in combined))})",
         "combined job": f"{job.tasks} tasks, {job.rows_in} rows in, {job.condensed} condensed away, "
         f"{job.delta_rows} delta rows joined, {job.strategy}",
     }

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from freshview import Warehouse
 from freshview.bench.data import V1, V2, tpch
-from freshview.bench.tables import copied, prepared, tables
+from freshview.bench.tables import copied, prepared, replaced, tables
 from freshview.storage.main import plain
 
 _SEGMENTS = ("AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY")
@@ -28,14 +28,16 @@ EIGHT_MORE = {
 }
 
 ONE, TWO, TEN = "one", "two", "ten"  # warehouses by the number of their views
-_WORLDS: dict[str, tuple[str | None, dict[str, str]]] = {  # what each adds to which
-    ONE: (None, {"v1": V1}), TWO: (ONE, {"v2": V2}), TEN: (TWO, EIGHT_MORE),
-}  # fmt: skip
+_WORLDS: dict[str, tuple[str | None, dict[str, str]]] = {  # the warehouse below, and the views added to it
+    ONE: (None, {"v1": V1}),
+    TWO: (ONE, {"v2": V2}),
+    TEN: (TWO, EIGHT_MORE),
+}
 VIEWS = {ONE: ("v1",), TWO: ("v1", "v2"), TEN: ("v1", "v2", *EIGHT_MORE)}
 
 
 def world(folder: Path, scale: float, which: str) -> Path:
-    """One of the three warehouses: all tables with V1, with V2 too, with eight more views."""
+    """Prepare one of the three warehouses: all tables with V1; with V2 too; with eight more views."""
     below, views = _WORLDS[which]
 
     def create(wh: Warehouse) -> None:
@@ -46,7 +48,7 @@ def world(folder: Path, scale: float, which: str) -> Path:
 
 
 def opened(folder: Path, scale: float, which: str, *, name: str = "", **options: Any) -> Warehouse:
-    """A copy of one of the warehouses, to be changed at will."""
+    """Open a copy of one of the warehouses, which may be changed."""
     return copied(world(folder, scale, which), folder / "lazy" / (name or which), **options)
 
 
@@ -59,7 +61,6 @@ class Customers:
     def __init__(self, folder: Path, scale: float, seed: int) -> None:
         rows = plain(pq.read_table(tpch(folder, scale, ("customer",)) / "customer.parquet"))
         self.rows = rows.sort_by("c_custkey")
-        self._place = rows.schema.get_field_index("c_nationkey")
         self.draw = random.Random(seed)
 
     @property
@@ -67,18 +68,16 @@ class Customers:
         return int(self.rows.num_rows)
 
     def some(self, count: int) -> list[int]:
-        """Keys scattered over the table."""
+        """Return keys scattered over the table."""
         return self.draw.sample(range(1, self.count + 1), count)
 
     def moved(self, keys: Sequence[int]) -> pa.Table:
-        """These customers, each in some nation."""
+        """Return these customers, each in a random nation."""
         rows = self.rows.take([k - 1 for k in keys])
-        field = rows.schema.field(self._place)
-        nations = pa.array([self.draw.randrange(25) for _ in keys], field.type)
-        return rows.set_column(self._place, field, nations)
+        return replaced(rows, "c_nationkey", [self.draw.randrange(25) for _ in keys])
 
     def runs(self, count: int, among: int) -> list[range]:
-        """Runs of 1 to 10 consecutive keys, scattered over the first `among` customers (LAZY §5.4)."""
+        """Return runs of 1 to 10 consecutive keys, scattered over the first `among` customers (LAZY §5.4)."""
         lengths = [self.draw.randint(1, 10) for _ in range(count)]
         firsts = [self.draw.randint(1, min(among, self.count) + 1 - n) for n in lengths]
         return [range(first, first + n) for first, n in zip(firsts, lengths, strict=True)]
@@ -90,6 +89,6 @@ def upsert(wh: Warehouse, rows: pa.Table) -> None:
 
 
 def set_mode(wh: Warehouse, views: Sequence[str], mode: str) -> None:
-    """Have these views maintained 'eager' or 'lazy'."""
+    """Set the maintenance of these views to 'eager' or 'lazy'."""
     for view in views:
         wh.sql(f"ALTER MATERIALIZED VIEW {view} SET TBLPROPERTIES ('maintenance'='{mode}')")

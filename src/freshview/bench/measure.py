@@ -1,4 +1,4 @@
-"""Measuring: repeated timings, their spread, and memory. Ratios are taken within one run."""
+"""Measuring: repeated timings, their spread, and memory. Ratios compare timings of one run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Timing:
 
     @property
     def p10(self) -> float:
-        """The fastest tenth: what a short action takes when nobody else is given the processor meanwhile."""
+        """The limit of the fastest tenth: the time of a short action while no other process runs."""
         return sorted(self.seconds)[len(self.seconds) // 10]
 
     @property
     def p95(self) -> float:
-        """All but one in twenty are as fast."""
+        """The time that 19 of 20 runs keep within."""
         return sorted(self.seconds)[-1 - len(self.seconds) // 20]
 
     @property
@@ -44,10 +44,11 @@ class Timing:
         return max(self.seconds)
 
     def __str__(self) -> str:
-        return f"{shown(self.p50)} ({shown(self.best)} to {shown(self.worst)}, n={len(self.seconds)})"
+        return f"{duration(self.p50)} ({duration(self.best)} to {duration(self.worst)}, n={len(self.seconds)})"
 
 
-def shown(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a duration as text, in milliseconds or seconds."""
     return f"{seconds * 1000:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
@@ -62,7 +63,8 @@ def alternated(
 ) -> dict[str, Timing]:
     """Time several actions in turn, so that a busy moment of the machine hits all of them alike.
 
-    Every turn begins with another one. Each gets what is `given` for the turn (its number), made before it is timed.
+    Every turn begins with another action. Each action gets the value of `given` for the turn's number, computed before
+    the action is timed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     names = list(actions)
@@ -77,7 +79,7 @@ def alternated(
 
 
 def spread(over: Timing, under: Timing) -> tuple[float, float]:
-    """Between which values the ratio of two timings lay, round by round; of many rounds the middle eight tenths."""
+    """Return the range of the ratios of two timings, round by round; of many rounds, of the middle eight tenths."""
     ratios = sorted(a / b for a, b in zip(over.seconds, under.seconds, strict=True))
     left_out = len(ratios) // 10
     return ratios[left_out], ratios[-1 - left_out]
@@ -85,7 +87,7 @@ def spread(over: Timing, under: Timing) -> tuple[float, float]:
 
 @contextmanager
 def meanwhile(action: Callable[[], object], pause: float = 0.0) -> Iterator[None]:
-    """Somebody else who does something again and again while the block runs. Where that fails, so does the block."""
+    """Repeat an action in another thread while the block runs. If the action fails, so does the block."""
     stop = threading.Event()
 
     def run() -> None:
@@ -102,12 +104,12 @@ def meanwhile(action: Callable[[], object], pause: float = 0.0) -> Iterator[None
 
 
 def is_trial(scale: float) -> bool:
-    """A scale at which less of a suite is enough."""
+    """Return whether a scale is so small that a shortened suite is enough."""
     return scale < _TRIAL
 
 
 def peak_memory() -> int:
-    """The most memory this process has had resident, in bytes."""
+    """Return the peak resident memory of this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -119,17 +121,17 @@ Bars = dict[str, dict[str, float]]  # bar → part of it → seconds
 
 @dataclass(frozen=True)
 class Chart:
-    """What a chart shows: bars made of parts, in panels side by side."""
+    """A chart: bars made of parts, in panels side by side."""
 
     name: str
     title: str
     panels: dict[str, Bars]
-    log: bool = False  # for bars of one part
+    log: bool = False  # a logarithmic axis, for bars of one part
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure: what it is, its value, the limit it should keep, the numbers behind it."""
+    """One measured figure: its name, its value, the limit that it should keep, the numbers behind it."""
 
     name: str
     value: float
@@ -139,7 +141,7 @@ class Figure:
     at_least: bool = False
     chart: Chart | None = None
     spread: tuple[float, float] | None = None  # of the value over repetitions
-    always: bool = False  # the limit is one of correctness: it holds at every scale
+    always: bool = False  # the limit is about correctness, and holds at every scale
 
     @property
     def met(self) -> bool | None:
@@ -148,12 +150,10 @@ class Figure:
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def as_json(self) -> dict[str, object]:
-        told: dict[str, object] = {
-            "name": self.name, "value": round(self.value, 4), "limit": self.limit, "unit": self.unit,
-            "met": self.met, "at_least": self.at_least, "details": self.details,
-        }  # fmt: skip
+        names = ("name", "value", "limit", "unit", "met", "at_least", "details")
+        fields: dict[str, object] = {name: getattr(self, name) for name in names} | {"value": round(self.value, 4)}
         if self.spread is not None:
-            told["spread"] = [round(value, 4) for value in self.spread]
+            fields["spread"] = [round(value, 4) for value in self.spread]
         if self.always:
-            told["always"] = True
-        return told | ({"chart": asdict(self.chart)} if self.chart is not None else {})
+            fields["always"] = True
+        return fields | ({"chart": asdict(self.chart)} if self.chart is not None else {})

@@ -1,7 +1,7 @@
-"""Freshview beside others: how long after a change of TPC-H a fresh answer of V1 takes, in one run on one machine.
+"""Freshview beside other systems: the time of a fresh answer of V1 after a change of TPC-H, in one run.
 
-Every system holds the same tables and gets the same changes. Answers are compared, exactly, after every change: a
-system that answers something else has not been measured.
+Every system holds equal tables and gets equal changes. Answers are compared exactly after every change: a wrong answer
+is an error, not a measurement.
 """
 
 from __future__ import annotations
@@ -24,55 +24,56 @@ import pyarrow.parquet as pq
 
 from freshview.bench.data import tpch
 from freshview.bench.lazy_world import Customers
-from freshview.bench.measure import Chart, Figure, Timing, seconds_of, shown, spread
+from freshview.bench.measure import Chart, Figure, Timing, duration, seconds_of, spread
+from freshview.bench.tables import replaced
 from freshview.errors import FreshviewError, QueryFailed
 from freshview.storage.main import plain
 
 TABLES = ("customer", "orders", "lineitem", "nation")
 OURS = "Freshview"
-ORDER_KEY = {"orders": "o_orderkey", "lineitem": "l_orderkey"}  # of the tables whose rows come and go by order
+ORDER_KEY = {"orders": "o_orderkey", "lineitem": "l_orderkey"}  # of tables whose rows are changed by order
 
 Row = tuple[str, str, int, Decimal, Decimal]  # of V1
 
 
 @dataclass(frozen=True)
 class Change:
-    """Rows of one transaction: customers that move to another nation; orders that leave, and new ones, with lines."""
+    """The rows of one transaction: customers that move to another nation; deleted and inserted orders with lines."""
 
     name: str
-    customers: pa.Table | None = None  # whole rows, each with a key that is there
-    gone: tuple[int, ...] = ()  # keys of orders
-    come: dict[str, pa.Table] = field(default_factory=dict)  # rows of orders and lineitem
-    left: dict[str, pa.Table] = field(default_factory=dict)  # rows as they were, for a system that has to be told
+    customers: pa.Table | None = None  # whole rows, each with an existing key
+    gone: tuple[int, ...] = ()  # keys of deleted orders
+    come: dict[str, pa.Table] = field(default_factory=dict)  # inserted rows of orders and lineitem
+    left: dict[str, pa.Table] = field(default_factory=dict)  # old rows, for a system that needs them
 
 
 class System(Protocol):
     """A system that holds the tables and can answer V1."""
 
     name: str
-    told: str  # how it is set up, in a few words
+    setup: str  # how the system is set up, in a few words
 
     def apply(self, change: Change) -> None:
-        """Make the change, durable as it usually is there."""
+        """Make the change, as durably as the system usually does."""
 
     def answer(self) -> Sequence[Sequence[object]]:
-        """The rows of V1 as of now."""
+        """Return the rows of V1 as of now."""
 
     def close(self) -> None: ...
 
 
 class Missing(FreshviewError):
-    """A system that cannot take part, and why."""
+    """A system cannot take part, for the stated reason."""
 
 
-Maker = Callable[[Path, Path], System]  # from a folder to work in, and the data
+Maker = Callable[[Path, Path], System]  # takes a folder to work in, and the folder of the data
 
 
 # -- changes ---------------------------------------------------------------------------------------
 
 
 class Changes:
-    """Random changes of TPC-H, the same from the same seed."""
+    """Random changes of TPC-H, determined by the seed."""
 
     def __init__(self, folder: Path, scale: float, seed: int) -> None:
         self._data = tpch(folder, scale, TABLES)
@@ -84,22 +85,20 @@ class Changes:
         self._nations: dict[int, int] = {}  # of customers that have moved
 
     def customers(self) -> Change:
-        """100 customers, scattered, each in some nation."""
+        """Return a change of 100 customers, scattered, each in a random nation."""
         keys = self._customers.some(min(100, self._customers.count))
         moved = self._customers.moved(keys)
-        place = moved.schema.get_field_index("c_nationkey")
-        was, nation = self._customers.rows.take([k - 1 for k in keys]), moved.schema.field(place)
-        nations = [self._nations.get(k, n) for k, n in zip(keys, was.column(place).to_pylist(), strict=True)]
-        self._nations.update(zip(keys, moved.column(place).to_pylist(), strict=True))
-        left = {"customer": was.set_column(place, nation, pa.array(nations, nation.type))}
-        return Change(f"{len(keys)} customers", moved, left=left)
+        was = self._customers.rows.take([k - 1 for k in keys])
+        nations = [self._nations.get(k, n) for k, n in zip(keys, was.column("c_nationkey").to_pylist(), strict=True)]
+        self._nations.update(zip(keys, moved.column("c_nationkey").to_pylist(), strict=True))
+        return Change(f"{len(keys)} customers", moved, left={"customer": replaced(was, "c_nationkey", nations)})
 
     def orders(self) -> Change:
-        """0.05 % of the orders leave with their lines, copies of as many others come under new keys."""
+        """Return a change that deletes 0.05 % of the orders with their lines, and inserts copies of as many others."""
         count = max(1, len(self._keys) // 2000)
         gone, self._keys = self._keys[:count], self._keys[count:]
         copied = self._draw.sample(self._keys, count)
-        self._shift += self._widest  # keys that nobody has had
+        self._shift += self._widest  # keys that were never used
         come = {table: self._under_new_keys(table, self._rows(table, copied)) for table in ORDER_KEY}
         left = {table: self._rows(table, gone) for table in ORDER_KEY}
         return Change("0.1 % of orders and lineitem", gone=tuple(gone), come=come, left=left)
@@ -142,7 +141,7 @@ Race = dict[str, dict[str, Spent]]  # kind of change → system → its seconds
 
 
 def canonical(rows: Sequence[Sequence[object]]) -> list[Row]:
-    """Rows of V1 in one order and of one type, whoever gave them; a sum that is not exact is refused."""
+    """Return rows of V1 in one order and of one type; raise QueryFailed if a sum is not an exact decimal."""
     found = []
     for nation, segment, count, price, quantity in rows:
         for value in (price, quantity):
@@ -154,7 +153,7 @@ def canonical(rows: Sequence[Sequence[object]]) -> list[Row]:
 
 @dataclass
 class Starters:
-    """Who takes part, how long loading took, and why others do not."""
+    """The systems that take part, their loading times, and why others do not take part."""
 
     systems: list[System] = field(default_factory=list)
     loading: dict[str, float] = field(default_factory=dict)
@@ -162,7 +161,7 @@ class Starters:
 
 
 def raced(systems: Sequence[System], changes: Changes, repeat: int, *, warmup: int = 1) -> tuple[Race, int]:
-    """The same changes for all systems in turn, who begins changes with each; and how many answers were compared."""
+    """Time equal changes of all systems in turn, each round in another order; count the answers that were compared."""
     race: Race = {}
     compared = 0
     for i in range(warmup + repeat):
@@ -173,8 +172,8 @@ def raced(systems: Sequence[System], changes: Changes, repeat: int, *, warmup: i
                 rows: list[Sequence[object]] = []
                 answered = seconds_of(lambda system=system, rows=rows: rows.extend(system.answer()))  # type: ignore[misc]
                 answers[system.name] = canonical(rows)
-                told = f"{change.name}, {system.name}: update {shown(updated)}, fresh answer {shown(answered)}"
-                print(told, file=sys.stderr, flush=True)
+                line = f"{change.name}, {system.name}: update {duration(updated)}, fresh answer {duration(answered)}"
+                print(line, file=sys.stderr, flush=True)
                 if i >= warmup:
                     spent = race.setdefault(change.name, {}).setdefault(system.name, Spent())
                     spent.update.append(updated)
@@ -184,7 +183,7 @@ def raced(systems: Sequence[System], changes: Changes, repeat: int, *, warmup: i
 
 
 def _agreed(answers: dict[str, list[Row]], change: Change) -> int:
-    """How many answers are equal: all, or it is an error that says which differ where."""
+    """Return the number of equal answers; raise QueryFailed with the first difference if not all are equal."""
     (first, expected), *others = answers.items()
     for name, rows in others:
         if rows != expected:
@@ -194,7 +193,7 @@ def _agreed(answers: dict[str, list[Row]], change: Change) -> int:
 
 
 def figures(race: Race, compared: int, starters: Starters) -> list[Figure]:
-    """Each system against ours, the number of answers that agreed, and who was not there."""
+    """Return the figures of each system against ours, of the equal answers, and of the missing systems."""
     systems = starters.systems
     panels = {kind: {s.name: found[s.name].bar for s in systems} for kind, found in race.items()}
     chart = Chart("fresh", "From a change to a fresh answer of V1", panels)
@@ -204,7 +203,7 @@ def figures(race: Race, compared: int, starters: Starters) -> list[Figure]:
         for system in systems
         if system.name != OURS
     ]
-    setup = {s.name: f"{s.told}; loaded in {shown(starters.loading[s.name])}" for s in systems}
+    setup = {s.name: f"{s.setup}; loaded in {duration(starters.loading[s.name])}" for s in systems}
     return [
         Figure("systems measured", len(systems), None, "", setup, chart=chart),
         *found,
@@ -214,15 +213,12 @@ def figures(race: Race, compared: int, starters: Starters) -> list[Figure]:
 
 
 def _against(kind: str, name: str, theirs: Spent, ours: Spent) -> Figure:
-    details = {
-        f"{name}, fresh answer": str(theirs.answering), f"{OURS}, fresh answer": str(ours.answering),
-        f"{name}, update": str(theirs.updating), f"{OURS}, update": str(ours.updating),
-    }  # fmt: skip
+    both = ((name, theirs), (OURS, ours))
+    details = {f"{system}, fresh answer": str(spent.answering) for system, spent in both}
+    details |= {f"{system}, update": str(spent.updating) for system, spent in both}
     ratio = statistics.median(a / b for a, b in zip(theirs.answer, ours.answer, strict=True))
-    return Figure(
-        f"V1, {kind}, fresh answer: {name} / {OURS}", ratio, None, "×", details,
-        at_least=True, spread=spread(theirs.answering, ours.answering),
-    )  # fmt: skip
+    title, between = f"V1, {kind}, fresh answer: {name} / {OURS}", spread(theirs.answering, ours.answering)
+    return Figure(title, ratio, None, "×", details, at_least=True, spread=between)
 
 
 # -- the suite -------------------------------------------------------------------------------------
@@ -230,7 +226,7 @@ def _against(kind: str, name: str, theirs: Spent, ours: Spent) -> Figure:
 
 @contextmanager
 def gathered(folder: Path, scale: float, makers: dict[str, Maker]) -> Iterator[Starters]:
-    """The systems that can be had here, loaded; and why others cannot."""
+    """Load the systems that are installed here; close them at the end."""
     data = tpch(folder, scale, TABLES)
     home = folder / "peers"
     shutil.rmtree(home, ignore_errors=True)
@@ -248,18 +244,18 @@ def gathered(folder: Path, scale: float, makers: dict[str, Maker]) -> Iterator[S
             stack.callback(system.close)
             found.systems.append(system)
             found.loading[system.name] = time.perf_counter() - begun
-            print(f"{name}: loaded in {shown(found.loading[system.name])}", file=sys.stderr, flush=True)
+            print(f"{name}: loaded in {duration(found.loading[system.name])}", file=sys.stderr, flush=True)
         yield found
     shutil.rmtree(home, ignore_errors=True)
 
 
 def fresh_answers(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """V1 after 100 customers have moved, and after 0.1 % of orders and lineitem have changed."""
-    from freshview.bench.peers_systems import MAKERS  # what they need is not needed to name the suite
+    """Time V1 after 100 customers have moved, and after 0.1 % of orders and lineitem have changed."""
+    from freshview.bench.peers_systems import MAKERS  # imports packages that listing the suites does not need
 
     with gathered(folder, scale, MAKERS) as found:
         race, compared = raced(found.systems, Changes(folder, scale, seed=11), repeat)
         return figures(race, compared, found)
 
 
-STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (fresh_answers,)
+STEPS = (fresh_answers,)

@@ -1,4 +1,4 @@
-"""Pathway for the peers suite: a process of its own, with an interpreter that has it."""
+"""Pathway for the peers suite: a separate process, with an interpreter that has pathway installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORKER = Path(__file__).with_name("peers_pathway_worker.py")
 
 
 def pathway(home: Path, data: Path) -> Pathway:
-    """A process that has loaded the tables, or why there is none."""
+    """Return a process that has loaded the tables; raise Missing if there can be none."""
     python = os.environ.get(INTERPRETER) or (sys.executable if importlib.util.find_spec("pathway") else None)
     if python is None:
         raise Missing(f"pathway is not installed here; {INTERPRETER} may name a Python that has it")
@@ -29,20 +29,18 @@ def pathway(home: Path, data: Path) -> Pathway:
 
 
 class Pathway:
-    """V1 as a streaming computation in memory: each change is worked off as it comes."""
+    """V1 as a streaming computation in memory: each change is processed as it comes."""
 
     name = "Pathway"
 
     def __init__(self, python: str, home: Path, data: Path) -> None:
         home.mkdir()
         self._home = home
-        threads = os.cpu_count() or 1
+        threads, pipe = os.cpu_count() or 1, subprocess.PIPE
+        command, variables = [python, str(_WORKER), str(data)], {**os.environ, "PATHWAY_THREADS": str(threads)}
         with (home / "log").open("wb") as log:
             try:
-                self._process = subprocess.Popen(
-                    [python, str(_WORKER), str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                    text=True, env={**os.environ, "PATHWAY_THREADS": str(threads)},
-                )  # fmt: skip
+                self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=variables)
             except OSError as error:
                 raise Missing(f"{INTERPRETER} cannot be run ({error.strerror})") from error
         try:
@@ -50,7 +48,7 @@ class Pathway:
         except BaseException:
             self.close()
             raise
-        self.told = f"{version}, {threads} threads, in memory, amounts as whole cents; maintained as changes come"
+        self.setup = f"{version}, {threads} threads, in memory, amounts as whole cents; maintained as changes come"
 
     def apply(self, change: Change) -> None:
         come = {**change.come, **({"customer": change.customers} if change.customers is not None else {})}
@@ -75,13 +73,13 @@ class Pathway:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            told = (self._home / "log").read_text(errors="replace").strip().splitlines()[-1:] or ["no message"]
-            raise Missing(f"its process ended ({told[0][:200]})")
+            lines = (self._home / "log").read_text(errors="replace").strip().splitlines() or ["no message"]
+            raise Missing(f"its process ended ({lines[-1][:200]})")
         reply: dict[str, Any] = json.loads(line)
         return reply
 
     def close(self) -> None:
-        self._process.kill()  # all it holds is in memory
+        self._process.kill()  # its state is in memory only
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None

@@ -1,7 +1,7 @@
-"""Pathway's side of the peers suite: V1 as a streaming computation, told of changes on standard input.
+"""The worker process of Pathway in the peers suite: V1 as a streaming computation, with changes on standard input.
 
-Run as a script by an interpreter that has pathway (it needs other versions of things than we do), so it imports
-nothing of ours. Pathway has no decimals: amounts travel as whole cents, and are exact.
+An interpreter that has pathway runs this script. Pathway needs other versions of packages than Freshview, so the script
+imports nothing of Freshview. Pathway has no decimals: amounts are whole cents, and exact.
 
 A line in is a JSON object: {"left": {table: file}, "come": {table: file}} with Parquet files, or {"answer": true}.
 A line out answers it: {"taken": true}, or {"rows": [...]}.
@@ -32,7 +32,7 @@ _COLUMNS: dict[str, tuple[int, dict[str, str]]] = {
     "nation": (_NATION, {"k1": "n_nationkey", "s": "n_name"}),
 }
 _NOTHING = {"k1": 0, "k2": 0, "ref": 0, "price": 0, "quantity": 0, "s": ""}
-_AT_ONCE = 500_000  # rows of a commit while loading
+_AT_ONCE = 500_000  # rows per commit while loading
 
 
 class Line(pw.Schema):  # type: ignore[misc]
@@ -61,12 +61,12 @@ def rows_of(table: str, path: str) -> Iterator[dict[str, Any]]:
 
 
 class Source(pw.io.python.ConnectorSubject):  # type: ignore[misc]
-    """The tables, and then whatever is told; a mark ends each commit."""
+    """The rows of the tables, then the changes that are queued; a mark ends each commit."""
 
     def __init__(self, data: Path) -> None:
         super().__init__()
         self._data = data
-        self.told: queue.Queue[dict[str, dict[str, str]] | None] = queue.Queue()
+        self.changes: queue.Queue[dict[str, dict[str, str]] | None] = queue.Queue()
         self.taken = threading.Event()
         self.marks = 0
 
@@ -79,7 +79,7 @@ class Source(pw.io.python.ConnectorSubject):  # type: ignore[misc]
                 if sent % _AT_ONCE == 0:
                     self.commit()
         self._end_commit()
-        while (change := self.told.get()) is not None:
+        while (change := self.changes.get()) is not None:
             for table, path in change["left"].items():
                 for row in rows_of(table, path):
                     self.delete(**row)
@@ -96,20 +96,20 @@ class Source(pw.io.python.ConnectorSubject):  # type: ignore[misc]
 
 
 class Answer:
-    """The rows of V1 as they are after the last mark that was worked off."""
+    """The rows of V1 after the last mark that was processed."""
 
     def __init__(self) -> None:
         self._rows: dict[Any, tuple[Any, ...]] = {}
         self._marked: dict[int, int] = {}  # mark → the time it belongs to
-        self._ended = -1  # the last time of which all of V1 has come
+        self._ended = -1  # the last time whose rows of V1 are complete
         self._changed = threading.Condition()
 
     def on_row(self, key: Any, row: dict[str, Any], is_addition: bool, **_: Any) -> None:
-        told = tuple(row[c] for c in ("n_name", "c_mktsegment", "totalcnt", "price", "quantity"))
+        values = tuple(row[c] for c in ("n_name", "c_mktsegment", "totalcnt", "price", "quantity"))
         with self._changed:
             if is_addition:
-                self._rows[key] = told
-            elif self._rows.get(key) == told:  # else its successor has come already
+                self._rows[key] = values
+            elif self._rows.get(key) == values:  # else the new row of the key has come already
                 del self._rows[key]
 
     def on_mark(self, row: dict[str, Any], time: int, **_: Any) -> None:
@@ -129,7 +129,7 @@ class Answer:
 
 
 def v1(lines: pw.Table) -> pw.Table:
-    """V1, its joins in the order that keeps what is stored between them smallest."""
+    """Return V1, joined in the order that keeps the intermediate results smallest."""
     customer, orders, lineitem, nation = (
         lines.filter(pw.this.kind == kind) for kind in (_CUSTOMER, _ORDERS, _LINEITEM, _NATION)
     )
@@ -142,25 +142,24 @@ def v1(lines: pw.Table) -> pw.Table:
     joined = lineitem.join(placed, lineitem.k1 == placed.k).select(
         n_name=placed.n_name, c_mktsegment=placed.c_mktsegment, price=lineitem.price, quantity=lineitem.quantity
     )
-    return joined.groupby(pw.this.n_name, pw.this.c_mktsegment).reduce(
-        pw.this.n_name, pw.this.c_mktsegment, totalcnt=pw.reducers.count(),
-        price=pw.reducers.sum(pw.this.price), quantity=pw.reducers.sum(pw.this.quantity),
-    )  # fmt: skip
+    group, price, quantity = (pw.this.n_name, pw.this.c_mktsegment), pw.this.price, pw.this.quantity
+    sums = {"price": pw.reducers.sum(price), "quantity": pw.reducers.sum(quantity)}
+    return joined.groupby(*group).reduce(*group, totalcnt=pw.reducers.count(), **sums)
 
 
 def serve(source: Source, answer: Answer) -> None:
-    """Answer each line that comes in; the end of the input ends it all."""
+    """Answer each line of standard input, until it ends."""
     for text in sys.stdin:
         asked = json.loads(text)
         if "answer" in asked:
-            told: dict[str, Any] = {"rows": answer.after(source.marks)}
+            reply: dict[str, Any] = {"rows": answer.after(source.marks)}
         else:
             source.taken.clear()
-            source.told.put(asked)
+            source.changes.put(asked)
             source.taken.wait()
-            told = {"taken": True}
-        print(json.dumps(told), flush=True)
-    source.told.put(None)
+            reply = {"taken": True}
+        print(json.dumps(reply), flush=True)
+    source.changes.put(None)
 
 
 def main() -> None:
@@ -172,7 +171,7 @@ def main() -> None:
     pw.io.subscribe(result, on_change=answer.on_row, on_time_end=answer.on_time_end)
 
     def begin() -> None:
-        source.taken.wait()  # all is loaded
+        source.taken.wait()  # until the tables are loaded
         answer.after(1)
         print(json.dumps({"version": pw.__version__}), flush=True)
         serve(source, answer)

@@ -1,4 +1,4 @@
-"""PostgreSQL for the peers suite: a server of our own on loopback, loaded with COPY, V1 refreshed as it does that."""
+"""PostgreSQL for the peers suite: a private server on loopback, loaded by COPY, with V1 as a materialized view."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from freshview.bench.peers import TABLES, Change, Missing
 from freshview.bench.postgres_server import NoServer, Server, server_tools
 from freshview.storage.main import plain
 
-_SETTINGS = {
-    "shared_buffers": "1GB", "work_mem": "256MB", "maintenance_work_mem": "512MB", "max_wal_size": "8GB",
-}  # fmt: skip
+_SETTINGS = {"shared_buffers": "1GB", "work_mem": "256MB", "maintenance_work_mem": "512MB", "max_wal_size": "8GB"}
 
 
 def postgres(_home: Path, data: Path) -> Postgres:
-    """A loaded server, or why there is none."""
+    """Return a loaded server; raise Missing if there can be none."""
     tools = server_tools()
     if tools is None:
         raise Missing("no PostgreSQL server is installed (initdb and postgres were not found)")
@@ -42,7 +40,7 @@ def postgres(_home: Path, data: Path) -> Postgres:
 
 
 class Postgres:
-    """Tables with primary keys; the change is applied in a transaction, then REFRESH recomputes the stored view."""
+    """Tables with primary keys; a transaction applies the change, then REFRESH recomputes the stored view."""
 
     name = "PostgreSQL, REFRESH"
 
@@ -55,7 +53,7 @@ class Postgres:
             self._load(table, data / f"{table}.parquet")
         self._connection.execute(f"CREATE MATERIALIZED VIEW v1 AS {V1}".encode())
         self._connection.execute("VACUUM ANALYZE")
-        self.told = (
+        self.setup = (
             f"{self._connection.info.server_version // 10000}, "
             f"{', '.join(f'{k} {v}' for k, v in _SETTINGS.items())}; REFRESH MATERIALIZED VIEW, then SELECT"
         )
@@ -94,7 +92,7 @@ class Postgres:
 
 
 def column_type(kind: pa.DataType) -> str:
-    """PostgreSQL's type for a column of TPC-H."""
+    """Return PostgreSQL's type for a column of TPC-H."""
     if pa.types.is_decimal(kind):
         return f"NUMERIC({kind.precision},{kind.scale})"
     if pa.types.is_date(kind):
@@ -105,7 +103,7 @@ def column_type(kind: pa.DataType) -> str:
 
 
 def as_csv(rows: pa.Table) -> bytes:
-    """Rows as COPY reads them."""
+    """Return rows as CSV for COPY."""
     text = io.BytesIO()
     pcsv.write_csv(rows, text, pcsv.WriteOptions(include_header=False))
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""The systems of the peers suite: ours, plain Spark, PostgreSQL, DuckDB, Pathway; each as its users would use it."""
+"""The systems of the peers suite: Freshview, plain Spark, PostgreSQL, DuckDB, Pathway, each in its usual setup."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from deltalake import DeltaTable, convert_to_deltalake, write_deltalake
 
 from freshview.bench.data import V1
 from freshview.bench.peers import ORDER_KEY, OURS, TABLES, Change, Maker, Missing
-from freshview.bench.peers_pathway import pathway
-from freshview.bench.peers_postgres import postgres
+from freshview.bench.peers_pathway import Pathway, pathway
+from freshview.bench.peers_postgres import Postgres, postgres
 from freshview.bench.tables import load, new
 from freshview.spark.session import obtain_session
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Freshview:
-    """A lazy view: the change is stored, the query refreshes it."""
+    """A lazy view: the update stores the change, the query refreshes the view."""
 
     name = OURS
-    told = "lazy view, refreshed by the query"
+    setup = "lazy view, refreshed by the query"
 
     def __init__(self, home: Path, data: Path) -> None:
         self._wh = new(home / "freshview")
@@ -51,7 +51,7 @@ class PlainSpark:
     """Spark over Delta tables: the change rewrites files (delta-rs), the query recomputes V1."""
 
     name = "Spark, recomputed"
-    told = "Delta tables changed by delta-rs, V1 recomputed in a session set as Freshview's"
+    setup = "Delta tables changed by delta-rs, V1 recomputed in a session set as Freshview's"
 
     def __init__(self, home: Path, data: Path) -> None:
         self._session = obtain_session().newSession()
@@ -82,7 +82,7 @@ class PlainSpark:
 
 
 class Duck:
-    """DuckDB on a database file: the change is applied in place, the query recomputes V1."""
+    """DuckDB on a database file: the update changes the tables in place, the query recomputes V1."""
 
     name = "DuckDB, recomputed"
 
@@ -91,13 +91,13 @@ class Duck:
         for table in TABLES:
             self._connection.execute(f"CREATE TABLE {table} AS SELECT * FROM '{data / f'{table}.parquet'}'")
         version = self._connection.execute("SELECT version()").fetchall()[0][0]
-        self.told = f"{version}, tables in a database file, V1 recomputed by its text"
+        self.setup = f"{version}, tables in a database file, V1 recomputed by its text"
 
     def apply(self, change: Change) -> None:
         self._connection.begin()
         if change.customers is not None:
-            self._run("UPDATE customer SET c_nationkey = s.c_nationkey FROM s WHERE customer.c_custkey = s.c_custkey",
-                      change.customers)  # fmt: skip
+            moved = "UPDATE customer SET c_nationkey = s.c_nationkey FROM s WHERE customer.c_custkey = s.c_custkey"
+            self._run(moved, change.customers)
         gone = pa.table({"k": pa.array(change.gone, pa.int64())})
         for table, rows in change.come.items():
             self._run(f"DELETE FROM {table} WHERE {ORDER_KEY[table]} IN (SELECT k FROM s)", gone)
@@ -129,5 +129,9 @@ def _listed(keys: Sequence[int]) -> str:
 
 
 MAKERS: dict[str, Maker] = {
-    OURS: Freshview, PlainSpark.name: PlainSpark, "PostgreSQL, REFRESH": postgres, Duck.name: Duck, "Pathway": pathway,
-}  # fmt: skip
+    OURS: Freshview,
+    PlainSpark.name: PlainSpark,
+    Postgres.name: postgres,
+    Duck.name: Duck,
+    Pathway.name: pathway,
+}

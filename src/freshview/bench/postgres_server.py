@@ -1,4 +1,4 @@
-"""A PostgreSQL server on loopback and a free port, in a folder that goes with it; benchmarks and tests start one."""
+"""A PostgreSQL server on loopback and a free port, in a temporary folder, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FOLDERS = ("usr/lib/postgresql/*/bin", "usr/local/pgsql/bin", "opt/homebrew/opt
 
 
 class NoServer(Exception):
-    """Why there is none."""
+    """No server can be started, for the stated reason."""
 
 
 def server_tools() -> Path | None:
-    """The folder of initdb and postgres, the newest if there are several."""
+    """Return the folder of initdb and postgres, the newest if there are several; None if there is none."""
     folders = [p for pattern in _FOLDERS for p in sorted(Path("/").glob(pattern), key=_number, reverse=True)]
     on_path = shutil.which("initdb")
     if on_path:
@@ -34,11 +34,11 @@ def _number(folder: Path) -> int:
 
 
 class Server:
-    """A server that trusts everybody on this machine, gone when stopped."""
+    """A server that trusts every user of this machine; stop() removes its data."""
 
     def __init__(self, tools: Path, settings: Mapping[str, str]) -> None:
         self._tools = tools
-        self._user = _somebody_else() if os.geteuid() == 0 else None
+        self._user = _postgres_user() if os.geteuid() == 0 else None
         self._folder = Path(tempfile.mkdtemp(prefix="freshview-postgres-"))
         try:
             self._start(settings)
@@ -58,10 +58,8 @@ class Server:
         self._run("pg_ctl", "-D", f"{self._folder}/data", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
 
     def _run(self, tool: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [str(self._tools / tool), *arguments], user=self._user, cwd=self._folder, check=False, text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        command, null = [str(self._tools / tool), *arguments], subprocess.DEVNULL
+        done = subprocess.run(command, user=self._user, cwd=self._folder, check=False, stdout=null, stderr=null)
         if done.returncode:
             raise NoServer(f"{tool} of PostgreSQL failed with exit code {done.returncode}")
 
@@ -74,8 +72,8 @@ class Server:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _somebody_else() -> str:
-    """The server refuses to run as root; its package brings a user."""
+def _postgres_user() -> str:
+    """Return the user of PostgreSQL's package: the server refuses to run as root."""
     try:
         return pwd.getpwnam("postgres").pw_name
     except KeyError as error:

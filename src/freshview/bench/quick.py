@@ -1,4 +1,4 @@
-"""`--quick`: every suite at a small scale, once: a trial of the machine and the code, never a result."""
+"""`--quick`: every suite once at a small scale, a trial of the machine and the code, never a result."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 
 SCALE = 0.02
 REPEAT = 1
-_APART = {("foundation", "load"), ("foundation", "write")}  # they tell memory, and whether Spark was started
+_APART = {("foundation", "load"), ("foundation", "write")}  # they measure memory, and whether Spark was started
 
 
 def out_folder(folder: Path) -> Path:
-    """Where quick results go unless told: beside the data, away from the documentation."""
+    """Return the default folder of quick results: beside the data, away from the documentation."""
     return folder / "quick"
 
 
 def is_apart(suite: str, step: str) -> bool:
-    """A step that needs a process of its own. The others share one: to start and warm up Spark is most of a trial."""
+    """Return whether a step needs its own process. The others share one: starting Spark is most of a trial's time."""
     return (suite, step) in _APART
 
 
 def is_of_documents(out: Path) -> bool:
-    """A folder whose numbers the documentation shows; quick ones have no place there."""
+    """Return whether the documentation is written from the numbers in a folder; quick results must not go there."""
     return (out.parent / "benchmarks.md").exists() or out.resolve() == Path("docs/benchmarks").resolve()
 
 
 def marked(report: dict[str, Any]) -> dict[str, Any]:
-    """A report that says it is quick, and judges no figure by a limit that is meant for larger data."""
+    """Return a report marked as quick, without the limits, which are meant for larger data."""
     return {**report, "quick": True, "figures": [_unjudged(figure) for figure in report["figures"]]}
 
 

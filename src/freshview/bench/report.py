@@ -1,4 +1,4 @@
-"""The measured figures as documents: docs/benchmarks.md whole, README's table in part; written, never typed."""
+"""The measured figures as documents: docs/benchmarks.md, and the table in the README."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from freshview.bench.measure import Bars, shown
+from freshview.bench.measure import Bars, duration
 from freshview.bench.quick import is_quick
 
 BEGIN, END = "<!-- measured: written by make bench -->", "<!-- measured: end -->"
-CHOSEN = (  # what the README shows of what was measured
+CHOSEN = (  # the figures in the README
     "V1, upsert of 100 rows, response: eager / lazy",
     "V1, UPDATE of 100 rows, response: eager / lazy",
     "lazy upsert of 100 customers, 10 views / 1 view",
@@ -31,13 +31,13 @@ _HEAD, _RULE = "| figure | measured | limit | met |", "| --- | --- | --- | --- |
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:
-    """The suites that have been run in full, from their JSON."""
+    """Return the suites that have been run in full, from their JSON."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return [report for report in found if not is_quick(report)]
 
 
 def document(folder: Path) -> str:
-    """All suites with all their figures."""
+    """Return a page of all suites with all their figures."""
     lines = ["# Benchmarks", "", "Written by `make bench` from the numbers in [benchmarks](benchmarks)."]
     for report in reports(folder):
         machine = ", ".join(f"{k} {v}" for k, v in report["machine"].items())
@@ -49,7 +49,7 @@ def document(folder: Path) -> str:
 
 
 def headline(folder: Path) -> str:
-    """For the README: a choice of figures, all that miss their limit, and how many there are."""
+    """Return the README's section: chosen figures, all that miss their limit, and the number that meet theirs."""
     found = reports(folder)
     figures = [f for report in found for f in report["figures"] if f["limit"] is not None]
     by_name = {f["name"]: f for f in figures}
@@ -64,13 +64,13 @@ def headline(folder: Path) -> str:
 
 
 def table(report: dict[str, Any]) -> list[str]:
-    """One suite, with the numbers behind its figures."""
+    """Return the lines of a table: the figures of a suite, with the numbers behind them."""
     lines = [f"{_HEAD} numbers behind it |", f"{_RULE} --- |"]
     return lines + [_row(list(_cells(f, behind=True))) for f in report["figures"]]
 
 
 def comparison(report: dict[str, Any]) -> list[str]:
-    """Systems side by side, where a suite compares some; with those named that were faster than we were."""
+    """Return the lines of a table of systems, if a suite compares some, and those faster than Freshview."""
     panels: dict[str, Bars] = next((f["chart"]["panels"] for f in report["figures"] if _compares(f)), {})
     if not panels:
         return []
@@ -78,24 +78,24 @@ def comparison(report: dict[str, Any]) -> list[str]:
     lines = [_row(head), _row(["---"] * len(head))]
     for system in next(iter(panels.values())):
         parts = [panels[kind][system][part] for kind in panels for part in ("update", "fresh answer")]
-        lines.append(_row([system, *map(shown, parts)]))
+        lines.append(_row([system, *map(duration, parts)]))
     return [*lines, "", *_faster(panels)]
 
 
 def _compares(figure: dict[str, Any]) -> bool:
-    """A chart of systems, each with the time of an update and of the answer after it."""
+    """Return whether a figure has a chart of systems, each with the time of an update and of the fresh answer."""
     bars = [b for panel in (figure.get("chart") or {"panels": {}})["panels"].values() for b in panel.values()]
     return bool(bars) and all(set(b) == {"update", "fresh answer"} for b in bars)
 
 
 def _faster(panels: dict[str, Bars]) -> list[str]:
-    """Who answers sooner than we do is told in so many words; the first system is ours."""
+    """Return sentences that name the systems faster than Freshview, which comes first in the bars."""
     lines = []
     for kind, bars in panels.items():
         (ours, mine), *others = [(name, bar["fresh answer"]) for name, bar in bars.items()]
-        told = [f"{name} {shown(theirs)}" for name, theirs in others if theirs < mine]
-        if told:
-            lines.append(f"Faster than {ours} ({shown(mine)}) after a change of {kind}: {'; '.join(told)}.")
+        faster = [f"{name} {duration(theirs)}" for name, theirs in others if theirs < mine]
+        if faster:
+            lines.append(f"Faster than {ours} ({duration(mine)}) after a change of {kind}: {'; '.join(faster)}.")
     if lines:
         lines.append("On one machine, with data that fits it, those are the better choice for such a view.")
     return [*lines, ""] if lines else []
@@ -117,7 +117,7 @@ def _cells(figure: dict[str, Any], behind: bool) -> Iterator[str]:
 
 
 def write(folder: Path) -> None:
-    """Bring the documents beside the numbers up to date."""
+    """Write docs/benchmarks.md and the README's section from the numbers in a folder."""
     (folder.parent / "benchmarks.md").write_text(document(folder))
     readme = folder.parent.parent / "README.md"
     if readme.exists() and BEGIN in (text := readme.read_text()):

@@ -1,4 +1,4 @@
-"""TPC-H as tables of warehouses: loaded once for all suites, and copied for each that changes them."""
+"""TPC-H as tables of warehouses: loaded once for all suites, and copied for each suite that changes them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 import freshview
 from freshview import Warehouse
 from freshview.bench.data import KEYS, tpch
 
-OF_VIEWS = ("customer", "orders", "lineitem", "nation", "supplier", "partsupp")  # that V1 and V2 read
+OF_VIEWS = ("customer", "orders", "lineitem", "nation", "supplier", "partsupp")  # the tables that V1 and V2 read
 _PREPARED = "prepared"
 
 
 def load(
     wh: Warehouse, data: Path, tables: tuple[str, ...], *, most: int | None = None, done: Callable[[], object] = int
 ) -> int:
-    """Tables from Parquet files, all their rows or so many at most; how many rows that are. `done`: told of each."""
+    """Create tables from Parquet files, with `most` rows each at most; call `done` after each; return the row count."""
     session, rows = wh.engine().session, 0
     some = "" if most is None else f" LIMIT {most}"
     for table in tables:
@@ -30,30 +32,37 @@ def load(
     return rows
 
 
+def replaced(rows: pa.Table, column: str, values: list[Any]) -> pa.Table:
+    """Return the rows with other values in a column, whose type stays."""
+    place = rows.schema.get_field_index(column)
+    field = rows.schema.field(place)
+    return rows.set_column(place, field, pa.array(values, field.type))
+
+
 def new(home: Path) -> Warehouse:
-    """An empty warehouse in the place of what is there."""
+    """Open an empty warehouse in a folder; what the folder had is removed."""
     shutil.rmtree(home, ignore_errors=True)
     return freshview.connect(home)
 
 
 def prepared(folder: Path, name: str, fill: Callable[[Warehouse], object], *, on: Path | None = None) -> Path:
-    """A closed warehouse to make copies of: filled once in a run, by who needs it first, on top of another or alone."""
+    """Return a closed warehouse to copy, filled at its first use in a run, on a copy of another or from nothing."""
     home, making = folder / _PREPARED / name, folder / _PREPARED / "making"
     if not home.exists():
         with new(making) if on is None else copied(on, making) as wh:
             fill(wh)
-        making.rename(home)  # it is there whole or not
+        making.rename(home)  # it appears whole or not at all
     return home
 
 
 def tables(folder: Path, scale: float) -> Path:
-    """All tables of TPC-H."""
+    """Prepare a warehouse with all tables of TPC-H."""
     data = tpch(folder, scale, tuple(KEYS))
     return prepared(folder, "tables", lambda wh: load(wh, data, tuple(KEYS)))
 
 
 def copied(source: Path, home: Path, **options: Any) -> Warehouse:
-    """A copy of a closed warehouse. Data files are never written to again, so that it can share them."""
+    """Open a copy of a closed warehouse. Data files never change, so the copy shares them by hard links."""
     shutil.rmtree(home, ignore_errors=True)
     shutil.copytree(source, home, copy_function=_shared)
     return freshview.connect(home, **options)
@@ -67,5 +76,5 @@ def _shared(source: str, target: str) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Remove what an earlier run has prepared, with other code or at another scale; generated data stays."""
+    """Remove the warehouses that an earlier run prepared, maybe with other code or scale; generated data stays."""
     shutil.rmtree(folder / _PREPARED, ignore_errors=True)

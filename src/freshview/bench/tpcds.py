@@ -1,8 +1,8 @@
-"""TPC-DS small enough for a test and dense enough to mean something: nearly every query finds rows in it.
+"""TPC-DS data small enough for a test, in which nearly every query finds rows.
 
 The generator's smallest data has one store and thousands of demographics: a third of the queries would be empty,
-and an empty view proves nothing. Here every dimension keeps some rows for each query, with the values that
-the query's conditions ask for; every sale belongs to one query, and its keys lead to that query's rows.
+and an empty view proves nothing. `shrink` keeps some rows of every dimension for each query, with the values that
+the query's conditions ask for; every sale belongs to one query, and its keys refer to that query's rows.
 """
 
 from __future__ import annotations
@@ -14,30 +14,37 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
-_DIMENSIONS = (
-    "call_center", "catalog_page", "customer", "customer_address", "customer_demographics", "household_demographics",
-    "income_band", "item", "promotion", "reason", "ship_mode", "store", "time_dim", "warehouse", "web_page", "web_site",
-)  # fmt: skip
-_FACTS = {  # what tells which query a row belongs to (a return and its sale agree), and one row in how many is kept
-    "store_sales": ("ss_ticket_number", 3), "store_returns": ("sr_ticket_number", 1),
-    "catalog_sales": ("cs_order_number", 2), "catalog_returns": ("cr_order_number", 1),
-    "web_sales": ("ws_order_number", 1), "web_returns": ("wr_order_number", 1),
+_DIMENSIONS = """
+    call_center catalog_page customer customer_address customer_demographics household_demographics income_band item
+    promotion reason ship_mode store time_dim warehouse web_page web_site
+""".split()
+_FACTS = {  # the value that assigns a row to a query (equal for a return and its sale); one row in how many is kept
+    "store_sales": ("ss_ticket_number", 3),
+    "store_returns": ("sr_ticket_number", 1),
+    "catalog_sales": ("cs_order_number", 2),
+    "catalog_returns": ("cr_order_number", 1),
+    "web_sales": ("ws_order_number", 1),
+    "web_returns": ("wr_order_number", 1),
     "inventory": ("inv_item_sk + inv_date_sk // 7", 4),
-}  # fmt: skip
-_RETURNS = {  # a return belongs to a sale: (its columns, the sale's table and columns)
+}
+_RETURNS = {  # a return belongs to a sale: (columns of the return, table and columns of the sale)
     "store_returns": (("sr_ticket_number", "sr_item_sk"), "store_sales", ("ss_ticket_number", "ss_item_sk")),
     "catalog_returns": (("cr_order_number", "cr_item_sk"), "catalog_sales", ("cs_order_number", "cs_item_sk")),
     "web_returns": (("wr_order_number", "wr_item_sk"), "web_sales", ("ws_order_number", "ws_item_sk")),
 }
-_ROLES = {  # names of foreign keys that do not end like the key they lead to
-    "addr_sk": "customer_address", "cdemo_sk": "customer_demographics", "hdemo_sk": "household_demographics",
-    "promo_sk": "promotion", "time_sk": "time_dim", "date_sk": "date_dim",
-}  # fmt: skip
+_ROLES = {  # endings of foreign keys that differ from the key they refer to
+    "addr_sk": "customer_address",
+    "cdemo_sk": "customer_demographics",
+    "hdemo_sk": "household_demographics",
+    "promo_sk": "promotion",
+    "time_sk": "time_dim",
+    "date_sk": "date_dim",
+}
 _PER_ORDER = ("store", "call_center", "web_site")
 _PER_ROW = ("warehouse", "promotion", "ship_mode", "web_page", "reason")
 _YEARS = (1998, 2002)
 _OWN = 3  # rows of a dimension for each query that reads it
-_NONE = -1  # the mark of a row that belongs to no query
+_NONE = -1  # in place of a query's number: the row belongs to no query
 
 Wish = dict[str, Any]  # column → value
 Connection = Any  # of DuckDB
@@ -78,7 +85,7 @@ class _Shrinking:
     # -- facts: which rows, and for which query ----------------------------------------------------
 
     def _sample(self, table: str, mark: str, share: int) -> None:
-        """Some of a fact's rows, each given to a query that reads the fact; one in six to none."""
+        """Keep some of a fact's rows and assign each to a query that reads the fact; one in six to no query."""
         readers = [i for i, names in enumerate(self._names) if table in names or _sold(table) in names]
         places = ", ".join(map(str, readers))
         if table in _RETURNS:
@@ -95,7 +102,7 @@ class _Shrinking:
     def _facts(self) -> None:
         for table in _FACTS:
             for name in self._columns[table]:
-                self._lead(table, name)
+                self._refer(table, name)
             columns = {c: t for c, t in self._columns[table].items() if not c.endswith(("_sk", "_number"))}
             for query in range(len(self._queries)):
                 for variant in range(3):
@@ -105,7 +112,7 @@ class _Shrinking:
     # -- dimensions --------------------------------------------------------------------------------
 
     def _dimension(self, table: str) -> None:
-        """Rows for every query that reads the dimension, with what it asks for."""
+        """Keep rows for every query that reads the dimension, with the values that it asks for."""
         key, columns = self._key(table), self._columns[table]
         wanted = {c: t for c, t in columns.items() if not c.endswith("_sk") and c != key.replace("_sk", "_id")}
         readers = [q for q, names in enumerate(self._names) if table in names]
@@ -117,7 +124,7 @@ class _Shrinking:
             self._db.execute("INSERT INTO owners VALUES (?, ?, ?)", [table, query, row])
 
     def _cut(self, table: str, rows: int) -> None:
-        """So many rows, spread evenly; copies under new keys where there are too few."""
+        """Keep a number of rows, spread evenly; add copies under new keys if there are too few."""
         key = self._key(table)
         (count,) = self._db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()
         if count > rows:
@@ -133,16 +140,16 @@ class _Shrinking:
             self._db.execute(f"INSERT INTO {table} SELECT * REPLACE ({others}) FROM {table} {chosen}")
 
     def _customers(self) -> None:
-        """A query's customers live and are as the query asks."""
+        """Have the customers of a query refer to addresses and demographics of that query."""
         key = self._key("customer")
         self._db.execute("ALTER TABLE customer ADD COLUMN query INTEGER")
         self._db.execute(f"UPDATE customer SET query = o.query FROM owners o WHERE tab = 'customer' AND key = {key}")
         for name in self._columns["customer"]:
             if name != key:
-                self._lead("customer", name)
+                self._refer("customer", name)
 
     def _days(self) -> None:
-        """A query's days are among those that it asks for."""
+        """Choose for each query some of the days that it asks for."""
         columns = self._columns["date_dim"]
         for query in range(len(self._queries)):
             for _ in range(2 * _OWN):
@@ -153,8 +160,8 @@ class _Shrinking:
                 if days:
                     self._db.execute("INSERT INTO owners VALUES ('date_dim', ?, ?)", [query, self._draw.choice(days)])
 
-    def _lead(self, table: str, name: str) -> None:
-        """A foreign key leads to a row of the same query, if it has any. Equal keys stay equal."""
+    def _refer(self, table: str, name: str) -> None:
+        """Have a foreign key refer to rows of the same query, if it has any. Equal keys stay equal."""
         ends = {self._key(t).split("_", 1)[1]: t for t in _DIMENSIONS} | _ROLES
         target = next((t for end, t in ends.items() if name.endswith(f"_{end}")), None)
         if target is None:
@@ -174,7 +181,7 @@ class _Shrinking:
         )
 
     def _spread(self, table: str, name: str, target: str) -> str:
-        """What decides between several rows that a key may lead to; the generator knows one row of some dimensions."""
+        """Return what chooses among the rows that a key may refer to; the generator uses one row of some dimensions."""
         if target in _PER_ORDER:
             return f"hash({_FACTS[table][0]}) // 7"
         return f"hash({table}.rowid) // 7" if target in _PER_ROW else name
@@ -182,7 +189,7 @@ class _Shrinking:
     # -- wishes ------------------------------------------------------------------------------------
 
     def _wish(self, query: int, columns: dict[str, str]) -> Wish:
-        """Values of these columns that a query asks for, one way among those that it allows."""
+        """Return values of these columns that meet a query's conditions, chosen among those that it allows."""
         wish: Wish = {}
         for condition in self._draw.sample(self._conditions[query], len(self._conditions[query])):
             wish |= _wish(condition, self._draw)
@@ -199,7 +206,7 @@ def _sold(table: str) -> str:
 
 
 def _conditions(tree: exp.Expr) -> list[exp.Expr]:
-    """WHERE and ON of each SELECT of a query."""
+    """Return the WHERE and ON conditions of each SELECT of a query."""
     found = []
     for select in tree.find_all(exp.Select):
         parts = [select.args.get("where"), *(j.args.get("on") for j in select.args.get("joins") or ())]
@@ -208,7 +215,7 @@ def _conditions(tree: exp.Expr) -> list[exp.Expr]:
 
 
 def _wish(condition: exp.Expr, draw: random.Random) -> Wish:
-    """Values that make a condition true, as far as it compares columns with constants."""
+    """Return values that make a condition true, as far as it compares columns with constants."""
     condition = condition.unnest()
     match condition:
         case exp.And():

@@ -1,4 +1,4 @@
-"""Figures of views: what an incremental refresh costs against recomputing, in one warm session."""
+"""Figures of views: an incremental refresh against recomputing, in one warm session."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from freshview import Warehouse
 from freshview.algebra.stages import staged
 from freshview.bench.conformance import named_apart, queries_of, without_order
 from freshview.bench.data import KEYS, V1, tpch
-from freshview.bench.measure import Figure, Timing, is_trial, shown, spread
-from freshview.bench.tables import copied, load, new, tables
+from freshview.bench.measure import Figure, Timing, duration, is_trial, spread
+from freshview.bench.tables import copied, load, new, replaced, tables
 from freshview.delta.forms import delta_plan
 from freshview.delta.semijoin import reduced
 from freshview.errors import FreshviewError, QueryFailed
@@ -30,7 +30,7 @@ _SOME = ("q1", "q3", "q4", "q13", "q15")  # for a trial: sums, a join, EXISTS, a
 
 
 def refresh(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """V1: 100 customers changed, and 0.1 % of orders and lineitem deleted and inserted."""
+    """Time refreshes of V1 after changes of 100 customers, and of 0.1 % of orders and lineitem."""
     with copied(tables(folder, scale), folder / "views") as wh:
         wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
         draw = random.Random(1)
@@ -44,7 +44,7 @@ def refresh(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """A refresh after 1,000 small transactions (100 in a trial), and after one that changes the same rows."""
+    """Time a refresh after 1,000 small transactions (100 in a trial), and after one that changes the same rows."""
     count = 100 if is_trial(scale) else 1000
     with copied(tables(folder, scale), folder / "views") as wh:
         wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
@@ -67,7 +67,7 @@ def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Every TPC-H query as a view: 0.1 % of orders and lineitem changed, and 0.1 % of all tables."""
+    """Time a refresh of every TPC-H query as a view, after changes of 0.1 % of orders and lineitem or of all tables."""
     texts = {f"q{n}": named_apart(without_order(text)) for n, text in queries_of("tpch")}
     texts = {name: texts[name] for name in (_SOME if is_trial(scale) else texts)}
     with copied(tables(folder, scale), folder / "views") as wh:
@@ -87,7 +87,7 @@ def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def planning(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """What Freshview itself needs to plan the refresh of a join of five tables that have all changed."""
+    """Time the planning of a refresh of a join of five tables that have all changed."""
     of_join = ("customer", "orders", "lineitem", "nation", "supplier")
     with new(folder / "views") as wh:
         load(wh, tpch(folder, scale, of_join), of_join, most=10)
@@ -109,20 +109,18 @@ def planning(folder: Path, scale: float, repeat: int) -> list[Figure]:
         return [Figure("planning a refresh of a join of five tables", timing.p50 * 1000, 50.0, "ms", details)]
 
 
-STEPS: tuple[Callable[[Path, float, int], list[Figure]], ...] = (refresh, transactions, planning, queries)
+STEPS = (refresh, transactions, planning, queries)
 
 
 # -- changes ---------------------------------------------------------------------------------------
 
 
 def _changed_customers(wh: Warehouse, draw: random.Random, count: int) -> pa.Table:
-    """Customers that have moved to another nation."""
+    """Return random customers, each moved to another nation."""
     most = wh.sql("SELECT max(c_custkey) FROM customer").collect()[0][0]
     keys = ", ".join(map(str, draw.sample(range(1, most + 1), count)))
     rows = wh.sql(f"SELECT * FROM customer WHERE c_custkey IN ({keys})").toArrow()
-    place = rows.schema.get_field_index("c_nationkey")
-    moved = pa.array([(n + 1) % 25 for n in rows.column(place).to_pylist()], rows.schema.field(place).type)
-    return rows.set_column(place, rows.schema.field(place), moved)
+    return replaced(rows, "c_nationkey", [(n + 1) % 25 for n in rows.column("c_nationkey").to_pylist()])
 
 
 def _change_customers(wh: Warehouse, draw: random.Random, count: int) -> None:
@@ -131,7 +129,7 @@ def _change_customers(wh: Warehouse, draw: random.Random, count: int) -> None:
 
 
 def _change_orders(wh: Warehouse, draw: random.Random) -> None:
-    """0.05 % of orders leave with their lines, as many come: scattered over the table."""
+    """Delete 0.05 % of the orders with their lines, scattered over the table, and insert as many."""
     seed = draw.randrange(1_000_000)
     some = wh.sql(f"SELECT o_orderkey FROM orders WHERE pmod(hash(o_orderkey, {seed}), 1000) = 0")
     keys = [row[0] for row in some.collect()]
@@ -148,7 +146,7 @@ def _change_orders(wh: Warehouse, draw: random.Random) -> None:
 
 
 def _change_all(wh: Warehouse, draw: random.Random) -> None:
-    """The same, and in every other table 0.1 % of the rows, at least two, exchange the values of a column."""
+    """Change orders and lineitem; in other tables exchange a column's values among 0.1 % of the rows (at least two)."""
     _change_orders(wh, draw)
     for table in (t for t in KEYS if t not in ("orders", "lineitem")):
         keys = KEYS[table].split(", ")
@@ -167,11 +165,11 @@ def _change_all(wh: Warehouse, draw: random.Random) -> None:
 
 @dataclass
 class _Race:
-    """Refreshing against recomputing, in turn."""
+    """Seconds of refreshing and of recomputing, in turn."""
 
     refreshed: list[float] = field(default_factory=list)
     recomputed: list[float] = field(default_factory=list)
-    rounds: list[str] = field(default_factory=list)  # the strategy of each
+    rounds: list[str] = field(default_factory=list)  # the strategy of each round
 
     @property
     def ratio(self) -> float:
@@ -183,7 +181,7 @@ class _Race:
 
     @property
     def incremental(self) -> _Race:
-        """The rounds that were maintained by delta rules: a view may be recomputed in one, and not in the next."""
+        """The rounds that were maintained by delta rules: a view may be recomputed in one round and not in the next."""
         chosen = [i for i, strategy in enumerate(self.rounds) if strategy == "incremental"]
         return _Race([self.refreshed[i] for i in chosen], [self.recomputed[i] for i in chosen])
 
@@ -194,7 +192,7 @@ class _Race:
 
 
 def _raced(wh: Warehouse, texts: dict[str, str], change: Callable[[], None], repeat: int) -> dict[str, _Race]:
-    """Change the tables, then refresh each view and recompute its query; the first round warms up."""
+    """Change the tables, then time a refresh of each view and a run of its query; the first round is a warm-up."""
     races = {name: _Race() for name in texts}
     for i in range(repeat + 1):
         change()
@@ -206,21 +204,21 @@ def _raced(wh: Warehouse, texts: dict[str, str], change: Callable[[], None], rep
                 raise QueryFailed(f"refresh of {name}", f"{error} ({error.__cause__!s:.500})", "") from error
             middle = time.perf_counter()
             wh.sql(text).write.format("noop").mode("overwrite").save()
-            end = time.perf_counter()
-            print(f"{name}: {shown(middle - begun)}, recomputed {shown(end - middle)}", file=sys.stderr, flush=True)
+            refreshed, recomputed = middle - begun, time.perf_counter() - middle
+            print(f"{name}: {duration(refreshed)}, recomputed {duration(recomputed)}", file=sys.stderr, flush=True)
             if i:
                 race = races[name]
-                race.refreshed.append(middle - begun)
-                race.recomputed.append(end - middle)
+                race.refreshed.append(refreshed)
+                race.recomputed.append(recomputed)
                 race.rounds.append(", ".join(sorted({j.strategy for j in jobs})))
     return races
 
 
 def _table(what: str, races: dict[str, _Race], limit: float | None) -> Figure:
-    """The median over all queries, with each query beside it."""
+    """Return the median over all queries, with each query in the details."""
     details = {
-        name: f"{race.ratio:.2f}× ({shown(statistics.median(race.recomputed))} / "
-        f"{shown(statistics.median(race.refreshed))}, {race.strategy})"
+        name: f"{race.ratio:.2f}× ({duration(statistics.median(race.recomputed))} / "
+        f"{duration(statistics.median(race.refreshed))}, {race.strategy})"
         for name, race in races.items()
     }
     median = statistics.median(r.ratio for r in races.values())
@@ -228,9 +226,9 @@ def _table(what: str, races: dict[str, _Race], limit: float | None) -> Figure:
 
 
 def _slowest(races: list[tuple[str, _Race]]) -> list[Figure]:
-    """The worst of the views that were maintained incrementally by Freshview's own choice, when they were.
+    """Return the worst ratio of the rounds that Freshview chose to maintain incrementally.
 
-    Tables of a trial are so small that none may be.
+    A trial may have no such round, since its tables are small.
     """
     chosen = [(race.incremental.ratio, name) for name, race in races if "incremental" in race.rounds]
     if not chosen:
@@ -240,7 +238,7 @@ def _slowest(races: list[tuple[str, _Race]]) -> list[Figure]:
 
 
 def _recomputing(races: list[_Race]) -> list[Figure]:
-    """What recomputing takes where Freshview chose it: it compares with what is stored, and writes what differs."""
+    """Return the cost of recomputing where Freshview chose it: a comparison with the stored rows comes on top."""
     rounds = [r for race in races for r in zip(race.refreshed, race.recomputed, race.rounds, strict=True)]
     ratios = [refreshed / recomputed for refreshed, recomputed, strategy in rounds if strategy == "full"]
     if not ratios:
@@ -250,6 +248,7 @@ def _recomputing(races: list[_Race]) -> list[Figure]:
 
 
 def exact(wh: Warehouse, views: list[str]) -> Figure:
+    """Compare views with their definitions."""
     wrong = [v for v in views if not wh.check(v).ok]
     details = {"wrong": ", ".join(wrong) or "none"}
     right = len(views) - len(wrong)

@@ -1,4 +1,4 @@
-"""Connections to the catalog database: SQLite or PostgreSQL, and their errors in our words."""
+"""Connections to the catalog database (SQLite or PostgreSQL), and their errors as FreshviewErrors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SQLITE_STORAGE = (
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_PERM,
 )
-# SQLITE_ERROR: a statement does not fit the tables, so they are not the ones we made.
+# SQLITE_ERROR: a statement does not fit the tables, so these are not the tables that Freshview created.
 _SQLITE_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _NO_PRIVILEGE = "42501"
 
@@ -41,7 +41,7 @@ def micros() -> int:
 
 
 class Database:
-    """Read and write transactions on the catalog, the same on both databases."""
+    """Read and write transactions on the catalog, alike on SQLite and PostgreSQL."""
 
     def __init__(self, url: str | URL, clock: Callable[[], int] = micros) -> None:
         self._url = _normalised(url)
@@ -63,18 +63,18 @@ class Database:
         return self._url.render_as_string(hide_password=True)
 
     def close(self) -> None:
-        """Let go of all connections; nothing can be asked any more."""
+        """Close all connections; later transactions raise WarehouseClosed."""
         self.is_closed = True
         self.release()
 
     def release(self) -> None:
-        """Let go of all connections; who asks again gets new ones."""
+        """Close all connections; later transactions open new ones."""
         self._engine.dispose()
         self._relaxed.dispose()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the catalog throughout."""
+        """A transaction that reads one state of the catalog throughout."""
         with self._guard(), self._engine.connect() as connection:
             if not self.is_sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -83,7 +83,7 @@ class Database:
 
     @contextmanager
     def write(self, *, durable: bool = True) -> Iterator[Connection]:
-        """A write transaction; begins as a writer, since an upgrade from reading can fail (law 11.14)."""
+        """A write transaction; it begins as a writer, since an upgrade from reading can fail (law 11.14)."""
         with self._guard(), (self._engine if durable else self._relaxed).connect() as connection:
             connection = connection.execution_options(fv_begin="BEGIN IMMEDIATE")
             with connection.begin():
@@ -92,23 +92,25 @@ class Database:
                 yield connection
 
     def now(self, connection: Connection) -> int:
-        """The catalog's clock: PostgreSQL's own where several machines share it."""
+        """The time in microseconds on the catalog's clock: PostgreSQL's own, since several machines may share it."""
         if self.is_sqlite:
             return self._clock()
         seconds = connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one()
         return int(seconds * 1_000_000)
 
-    def lock_clock(self, connection: Connection) -> sa.Row[tuple[int, int, int, int, int]]:
-        """The counter row, held to the end of the transaction."""
+    def clock(self, connection: Connection, *, locked: bool = False) -> sa.Row[tuple[int, int, int, int, int]]:
+        """The counter row: CSN, transaction number, time of the last commit, horizon."""
         query = sa.select(t.clock).where(t.clock.c.id == 1)
-        if not self.is_sqlite:
-            query = query.with_for_update()
-        row = connection.execute(query).one_or_none()
+        row = connection.execute(query.with_for_update() if locked and not self.is_sqlite else query).one_or_none()
         if row is None:
             raise CorruptWarehouse(
                 f"catalog {self}", "the counter row is missing", "Restore the catalog from a backup."
             )
         return row
+
+    def lock_clock(self, connection: Connection) -> sa.Row[tuple[int, int, int, int, int]]:
+        """The counter row, locked to the end of the transaction."""
+        return self.clock(connection, locked=True)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -167,7 +169,7 @@ def _sqlite_engine(url: URL, synchronous: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves
+        connection.isolation_level = None  # `_begin` sends BEGIN
         _use_wal(connection)
         connection.execute(f"PRAGMA synchronous={synchronous}")
 
@@ -179,7 +181,7 @@ def _sqlite_engine(url: URL, synchronous: str) -> Engine:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Write-ahead logging, set once per file. SQLite does not wait for others there, so we do."""
+    """Set write-ahead logging, once per file; SQLite does not wait for a lock there, so this function does."""
     give_up = time.monotonic() + BUSY_SECONDS
     while True:
         try:

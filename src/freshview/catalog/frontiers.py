@@ -1,4 +1,4 @@
-"""Frontiers inside a database transaction that the caller holds: what views have seen, and how that moves.
+"""Frontiers of views, read and moved inside a database transaction that the caller holds.
 
 A view's frontier is the truth about what it has seen. A maintenance commit is a compare-and-set on
 (view, epoch, frontier): it writes the view's segment and the new frontier, or nothing.
@@ -17,67 +17,67 @@ from freshview.catalog import tables as t
 from freshview.catalog.records import Frontier, Relation, Segment, segment_values
 from freshview.errors import NotFound
 
-REFRESH = "refresh"  # commits that tell views above that a view was computed anew, and had been wrong
+REFRESH = "refresh"  # commits by which views above learn that a view was computed anew, and had been wrong
 RESETS = ("reset", REFRESH)  # changes to which no delta leads
 CHANGES = ("data", *RESETS)  # commits that a view has to follow; others change no rows
 MAINTAIN = "maintain"  # jobs that took a view from one version to the next
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """A finished maintenance job, as the history shows it: a view went from one CSN to another, many tasks at once.
+    """A finished maintenance job as the history lists it: a view went from one CSN to another, many tasks at once.
 
-    >>> job = freshview.Job(1, 2, 7, "incremental", tasks=5, delta_rows=9, view_rows=3, seconds=0.5, view="totals")
+    >>> job = freshview.Job(view_id=1, view="totals", from_csn=2, to_csn=7, strategy="incremental", tasks=5, seconds=2)
     >>> job.view, job.to_csn, job.tasks, job.error
     ('totals', 7, 5, None)
     """
 
     view_id: int
-    from_csn: int  # what the view showed before
-    to_csn: int  # and after
+    from_csn: int  # of the rows before the job
+    to_csn: int  # of the rows after it
     strategy: str
-    tasks: int  # transactions that the view had not seen
-    delta_rows: int  # of the sources, after condensing
-    view_rows: int  # applied to the view
+    tasks: int = 0  # transactions that the view had not seen
+    delta_rows: int = 0  # of the sources, after condensing
+    view_rows: int = 0  # applied to the view
     seconds: float
     error: str | None = None
     view: str = ""
     rows_in: int = 0  # in the segments of all tasks
-    condensed: int = 0  # of those, what never reached a join
+    condensed: int = 0  # rows of `rows_in` that never reached a join
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
     condense: Mapping[str, Sequence[int]] = field(default_factory=dict)  # per delta: rows read, rows left
 
 
 @dataclass(frozen=True)
 class ViewStep:
-    """The way of a view from one version to the next, computed by a job."""
+    """A view's step from one version to the next, computed by a job."""
 
     view: Relation
     start: Frontier
     end: int
     segments: tuple[Segment, ...]
     leases: tuple[str, ...]
-    job: Job  # as the history shows it
+    job: Job  # as the history lists it
     anew: bool = False  # all rows were computed, whatever the view had seen
 
 
 @dataclass(frozen=True)
 class ViewChange:
-    """The change of a view's stored rows that a transaction makes with its commit."""
+    """The change of a view's stored rows that a transaction publishes with its commit."""
 
     view: Relation
     base: int  # the CSN on top of which the transaction's statements were taken
-    start: Frontier  # where the view was
-    stored: int  # the CSN whose stored rows it changes
+    start: Frontier  # of the view when the change was computed
+    stored: int  # the CSN whose stored rows the change applies to
     segments: tuple[Segment, ...]
     leases: tuple[str, ...]
-    stmtsn: int  # 0: all statements are in it; else those up to this one, and a partial task remains
-    needs: tuple[int, ...]  # ids of views below whose changes have to be kept for this one to hold
-    job: Job  # as the history shows it
+    stmtsn: int  # 0: all statements are included; else those up to this one, and a partial task remains
+    needs: tuple[int, ...]  # ids of lower views whose changes must be published for this one to be right
+    job: Job  # as the history lists it
 
 
 class Outdated(Exception):
-    """Eager views have no change for this commit, or others have changed what theirs was computed from."""
+    """Eager views have no change for this commit, or other commits have changed what it was computed from."""
 
     def __init__(self, view_ids: Collection[int]) -> None:
         super().__init__(f"views {sorted(view_ids)}")
@@ -85,7 +85,7 @@ class Outdated(Exception):
 
 
 def frontier_of(c: sa.Connection, view: Relation) -> Frontier:
-    """What a view has seen, to the statement."""
+    """The last commit that a view has seen, and its last statement if it has seen only a part; NotFound if dropped."""
     f = t.frontiers.c
     row = c.execute(sa.select(f.csn, f.stmtsn).where(f.view_id == view.id)).one_or_none()
     if row is None:
@@ -94,13 +94,13 @@ def frontier_of(c: sa.Connection, view: Relation) -> Frontier:
 
 
 def changed(c: sa.Connection, view: Relation, after: int, upto: int) -> bool:
-    """Did a commit with after < csn ≤ upto change what the view reads?"""
+    """Whether a commit with after < csn ≤ upto changed what the view reads."""
     csn = t.commits.c.csn
     return c.execute(changes_after(view, after, csn).where(csn <= upto).limit(1)).first() is not None
 
 
 def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
-    """Commits after a CSN that changed what the view reads."""
+    """The query for commits after a CSN that changed what the view reads."""
     r, i = t.commits.c, t.inputs.c
     return (
         sa.select(*columns)
@@ -109,12 +109,9 @@ def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
     )
 
 
-def move(
-    c: sa.Connection, view: Relation, start: Frontier, end: Frontier, segments: Sequence[Segment],
-    leases: Sequence[str],
-) -> bool:  # fmt: skip
-    """Compare-and-set of a frontier, with the rows that belong to it."""
-    f, s = t.frontiers.c, t.segments.c
+def move(c: sa.Connection, step: ViewStep | ViewChange, start: Frontier, end: Frontier) -> bool:
+    """Move a view's frontier from `start` to `end` and add the step's rows; False if it is no longer at `start`."""
+    f, s, view, segments = t.frontiers.c, t.segments.c, step.view, step.segments
     expected = sa.and_(f.view_id == view.id, f.epoch == view.epoch, f.csn == start.csn, f.stmtsn == start.stmtsn)
     moved = c.execute(t.frontiers.update().where(expected).values(csn=end.csn, stmtsn=end.stmtsn))
     if moved.rowcount != 1:
@@ -123,32 +120,28 @@ def move(
     first = c.execute(there).scalar_one() if segments else 0  # a commit that was seen in part has rows already
     for seq, segment in enumerate(segments, first):
         c.execute(t.segments.insert().values(**segment_values(segment, end.csn, seq)))
-    if leases:
-        c.execute(t.leases.delete().where(t.leases.c.id.in_(list(leases))))
+    end_leases(c, step.leases)
     return True
 
 
+def end_leases(c: sa.Connection, leases: Sequence[str]) -> None:
+    """Delete leases whose files become visible with this transaction."""
+    if leases:
+        c.execute(t.leases.delete().where(t.leases.c.id.in_(list(leases))))
+
+
 def record(c: sa.Connection, now: int, job: Job, kind: str = MAINTAIN) -> None:
-    """Keep a job in the history."""
+    """Add a job to the history."""
     elsewhere = ("view_id", "from_csn", "to_csn", "error", "view")
-    report = {k: v for k, v in asdict(job).items() if k not in elsewhere}
-    c.execute(
-        t.jobs.insert().values(
-            relation_id=job.view_id,
-            kind=kind,
-            from_csn=job.from_csn,
-            to_csn=job.to_csn,
-            started_at=now - int(job.seconds * 1e6),
-            finished_at=now,
-            report=json.dumps(report),
-            error=job.error,
-        )
-    )
+    report = json.dumps({k: v for k, v in asdict(job).items() if k not in elsewhere})
+    ends = {"relation_id": job.view_id, "kind": kind, "from_csn": job.from_csn, "to_csn": job.to_csn}
+    times = {"started_at": now - int(job.seconds * 1e6), "finished_at": now}
+    c.execute(t.jobs.insert().values(**ends, **times, report=report, error=job.error))
 
 
 # -- with a commit ---------------------------------------------------------------------------------
 
-# Built once: every commit asks.
+# Built once: every commit runs this query.
 _EAGER_OVER = (
     sa.select(t.frontiers.c.view_id)
     .distinct()
@@ -157,13 +150,13 @@ _EAGER_OVER = (
 )
 
 
-def show_with_commit(
+def publish_with_commit(
     c: sa.Connection, csn: int, now: int, written: Sequence[int], changes: Sequence[ViewChange]
 ) -> tuple[ViewChange, ...]:
-    """Show the changes of views that a commit to these tables brings; those that were shown.
+    """Publish the changes of views that come with a commit to these tables; return those that were published.
 
-    Law: an eager view is as of the commit, or the commit does not happen (`Outdated`). Others' changes are kept if
-    nobody else has touched what the view reads since they were computed.
+    Law: an eager view is as of the commit, or the commit does not happen (`Outdated`). The change of another view is
+    published if no other commit has touched what the view reads since the change was computed.
     """
     kept: list[ViewChange] = []
     eager = set(c.execute(_EAGER_OVER, {"touched": list(written)}).scalars())
@@ -171,15 +164,18 @@ def show_with_commit(
         raise Outdated(missing)
     for change in changes:
         below = all(any(k.view.id == i and not k.stmtsn for k in kept) for i in change.needs)
-        if below and _show(c, change, csn, now):
+        if below and _publish(c, change, csn, now):
             kept.append(change)
         elif change.view.id in eager:
             raise Outdated({change.view.id})
     return tuple(kept)
 
 
-def _show(c: sa.Connection, change: ViewChange, csn: int, now: int) -> bool:
-    """Law: neither what the view reads nor its rows have changed since. Its frontier may have moved on, idle."""
+def _publish(c: sa.Connection, change: ViewChange, csn: int, now: int) -> bool:
+    """Publish a change if neither what the view reads nor its rows have changed since; return whether it was.
+
+    The frontier may have moved on meanwhile, if no task lay in between.
+    """
     seen = frontier_of(c, change.view)
     since = min(change.base, change.start.csn)
     if change.start.stmtsn or seen.stmtsn or changed(c, change.view, since, csn - 1):
@@ -188,7 +184,7 @@ def _show(c: sa.Connection, change: ViewChange, csn: int, now: int) -> bool:
     newer = sa.select(s.csn).where(s.relation_id == change.view.id, s.csn > change.stored, s.csn <= seen.csn)
     if c.execute(newer.limit(1)).first() is not None:
         return False
-    if not move(c, change.view, seen, Frontier(csn, change.stmtsn), change.segments, change.leases):
+    if not move(c, change, seen, Frontier(csn, change.stmtsn)):
         return False
     if not change.stmtsn:
         record(c, now, replace(change.job, to_csn=csn))

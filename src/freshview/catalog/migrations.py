@@ -24,25 +24,25 @@ def _create(connection: Connection) -> None:
 
 
 def _add_uses_and_versions(connection: Connection) -> None:
-    """Uses of views, and the way to a view's versions; a new catalog has both from its first step."""
+    """Add uses of views, and an index for a view's versions; a new catalog has both from its first step."""
     t.uses.create(connection, checkfirst=True)
     for index in t.jobs.indexes:
         index.create(connection, checkfirst=True)
 
 
 def _add_eager(connection: Connection) -> None:
-    """Which views are maintained inside the commits that they depend on."""
+    """Add the flag of views that are maintained inside the commits that they depend on."""
     _add_to_frontiers(connection, "eager INTEGER NOT NULL DEFAULT 0")
 
 
 def _add_deferred(connection: Connection) -> None:
-    """What deferred views show, and when they last ran."""
+    """Add the CSN that deferred views show, and the times of their last runs."""
     for name in ("shown", "propagated_at", "refreshed_at"):
         _add_to_frontiers(connection, f"{name} BIGINT")
 
 
 def _add_lower_views(connection: Connection) -> None:
-    """Views read tables, and the views below them, which may be computed anew."""
+    """Add lower views to the inputs of views: a lower view may be computed anew."""
     r, i = t.relations.c, t.inputs.c
     views = sa.select(r.id, r.properties).where(r.kind == "view", r.dropped_csn.is_(None)).order_by(r.id)
     named = {row.id: json.loads(json.loads(row.properties)["sources"]) for row in connection.execute(views)}
@@ -57,7 +57,7 @@ def _add_lower_views(connection: Connection) -> None:
 
 
 def _add_facts(connection: Connection) -> None:
-    """What we know of a view leaves the properties that its user gave it."""
+    """Move what Freshview stores of a view out of the properties that its user gave it."""
     _add_column(connection, t.relations.name, "facts TEXT NOT NULL DEFAULT '{}'")
     r = t.relations.c
     views = connection.execute(sa.select(r.id, r.properties).where(r.kind == "view")).all()
@@ -76,7 +76,7 @@ def _add_to_frontiers(connection: Connection, column: str) -> None:
 
 
 def _add_column(connection: Connection, table: str, column: str) -> None:
-    """A column that a new catalog has from its first step."""
+    """Add a column, unless the catalog is new and has it from its first step."""
     known = {c["name"] for c in sa.inspect(connection).get_columns(table)}
     if column.split()[0] not in known:
         connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {column}"))
@@ -87,11 +87,11 @@ STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions, _add_eager, _add_def
 
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
-    """Bring the catalog to today's version, all steps or none; gives the warehouse's id."""
+    """Bring the catalog to today's version, all steps or none; return the warehouse's id."""
     try:
         return _migrate(database, steps)
     except BaseException:
-        database.release()  # who could not open it will not close it either
+        database.release()  # a caller that could not open the catalog does not close it either
         raise
 
 
@@ -135,13 +135,13 @@ _FOLDER = "folder_marked"
 
 
 def is_empty(database: Database) -> bool:
-    """Has nobody made a catalog in this database yet?"""
+    """Whether this database has no catalog yet."""
     with database.read() as connection:
         return _version(connection) == 0
 
 
 def has_folder(database: Database) -> bool:
-    """Has a folder been marked as this catalog's?"""
+    """Whether a folder has been marked as this catalog's."""
     with database.read() as connection:
         if _version(connection) == 0:
             return False
@@ -149,7 +149,7 @@ def has_folder(database: Database) -> bool:
 
 
 def set_folder(database: Database) -> None:
-    """Remember that a folder has been marked as this catalog's."""
+    """Store that a folder has been marked as this catalog's."""
     with database.write() as connection:
         database.lock_clock(connection)
         if connection.execute(sa.select(t.meta.c.key).where(t.meta.c.key == _FOLDER)).first() is None:

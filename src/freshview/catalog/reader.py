@@ -1,4 +1,4 @@
-"""Questions to the catalog. Each method sees one consistent state and returns frozen records."""
+"""Queries on the catalog. Each method reads one consistent state and returns frozen records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CatalogReader:
     def snapshot(self) -> int:
         """The highest committed CSN."""
         with self.database.read() as c:
-            return int(self._clock(c).csn)
+            return int(self.database.clock(c).csn)
 
     def now(self) -> int:
         """The catalog's clock, in microseconds since the epoch."""
@@ -46,26 +46,20 @@ class CatalogReader:
     def horizon(self) -> int:
         """The lowest CSN that can still be read."""
         with self.database.read() as c:
-            return int(self._clock(c).horizon)
+            return int(self.database.clock(c).horizon)
 
     def csn_at(self, moment: int) -> int:
         """The last CSN committed at or before a time (microseconds since the epoch)."""
         with self.database.read() as c:
-            csn = self._csn_at(c, moment)
+            csn = last_csn(c, moment)
             first = c.execute(sa.select(sa.func.min(t.commits.c.committed_at))).scalar() if csn == 0 else None
         if first is not None:
-            raise NotFound(
-                f"time {_shown_time(moment)}", f"is before the first commit, which was made at {_shown_time(first)}",
-                "Give a later time, or a CSN.",
-            )  # fmt: skip
+            cause = f"is before the first commit, which was made at {_utc(first)}"
+            raise NotFound(f"time {_utc(moment)}", cause, "Give a later time, or a CSN.")
         return csn
 
-    def _csn_at(self, c: Connection, moment: int) -> int:
-        query = sa.select(sa.func.max(t.commits.c.csn)).where(t.commits.c.committed_at <= moment)
-        return c.execute(query).scalar() or 0
-
     def moment(self, csn: int) -> int:
-        """When the last commit at or before a CSN was made (microseconds since the epoch); 0 before the first."""
+        """The time of the last commit at or before a CSN (microseconds since the epoch); 0 before the first."""
         query = sa.select(t.commits.c.committed_at).where(t.commits.c.csn <= csn).order_by(t.commits.c.csn.desc())
         with self.database.read() as c:
             return c.execute(query.limit(1)).scalar() or 0
@@ -75,48 +69,48 @@ class CatalogReader:
         with self.database.read() as c:
             found = self._find(c, name, csn)
             if found is None:
-                names = [self._relation(c, r, csn).name for r in c.execute(self._visible(csn)).all()]
-                close = difflib.get_close_matches(fold(name), [fold(n) for n in names], n=3)
+                names = [fold(r.name) for r in self.relations_in(c, csn)]
+                close = difflib.get_close_matches(fold(name), names, n=3)
                 hint = f"Did you mean {', '.join(close)}?" if close else "SHOW TABLES lists what there is."
                 raise NotFound(f"table or view {name}", "not found" if csn is None else f"not found at CSN {csn}", hint)
             return found
 
     def view(self, name: str) -> Relation:
-        """The view of that name; an error if it is none."""
+        """The view of that name; InvalidStatement if the relation is not a view."""
         found = self.relation(name)
         if found.kind != "view":
             raise InvalidStatement(f"{found.kind} {found.name}", "is not a materialized view", "Name a view.")
         return found
 
     def find(self, name: str, csn: int | None = None) -> Relation | None:
+        """The relation of that name at a CSN (default: now), or None."""
         with self.database.read() as c:
             return self._find(c, name, csn)
 
     def relations(self, csn: int | None = None) -> list[Relation]:
-        """All relations, by name."""
+        """All relations at a CSN (default: now), by name."""
         with self.database.read() as c:
-            found = [self._relation(c, r, csn) for r in c.execute(self._visible(csn)).all()]
-            return sorted(found, key=lambda r: fold(r.name))
+            return self.relations_in(c, csn)
 
     def externals(self) -> list[Relation]:
-        """The external tables."""
+        """The external tables, by name."""
         with self.database.read() as c:
-            rows = c.execute(self._visible(None).where(t.relations.c.kind == "external")).all()
-            return [self._relation(c, r) for r in rows]
+            return self.relations_in(c, kind="external")
 
     def relation_by_id(self, relation_id: int) -> Relation | None:
+        """The relation with an id; None if it was dropped."""
         with self.database.read() as c:
-            row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation_id)).one_or_none()
+            row = relation_row(c, relation_id)
             return self._relation(c, row) if row is not None and row.dropped_csn is None else None
 
     def dropped(self) -> list[tuple[int, int]]:
-        """(relation id, CSN of its drop) of relations not yet vacuumed."""
+        """Dropped relations that are not vacuumed yet: (relation id, CSN of the drop)."""
         with self.database.read() as c:
             query = sa.select(t.relations.c.id, t.relations.c.dropped_csn).where(t.relations.c.dropped_csn.is_not(None))
             return [(r.id, r.dropped_csn) for r in c.execute(query)]
 
     def state(self, relation: Relation, csn: int) -> RelationState:
-        """main ⊕ segments of a relation at a CSN, under the schema it had then."""
+        """The main ⊕ segments of a relation at a CSN, under its schema of that CSN."""
         with self.database.read() as c:
             if csn < relation.created_csn:
                 raise NotFound(
@@ -124,19 +118,20 @@ class CatalogReader:
                     f"it was created at CSN {relation.created_csn}",
                     "Ask for a later version.",
                 )
-            return self._state(c, relation, csn)
+            return self.state_in(c, relation, csn)
 
     def segments(self, relation_ids: Sequence[int], after: int, upto: int | None = None) -> list[Segment]:
         """Segments of these relations with after < csn ≤ upto, in commit order."""
         with self.database.read() as c:
-            return self._segments(c, relation_ids, after, upto)
+            return segments_of(c, relation_ids, after, upto)
 
     def latest_main(self, relation_id: int) -> Main | None:
+        """The newest checkpoint of a relation, or None."""
         with self.database.read() as c:
-            return self._main(c, relation_id, None)
+            return main_at(c, relation_id)
 
     def mains(self, relation_id: int) -> list[Main]:
-        """All Delta versions of a relation that some CSN still reads, oldest first."""
+        """All Delta versions of a relation that the catalog still knows, oldest first."""
         with self.database.read() as c:
             query = sa.select(t.mains).where(t.mains.c.relation_id == relation_id).order_by(t.mains.c.csn)
             return [_main(r) for r in c.execute(query)]
@@ -144,9 +139,8 @@ class CatalogReader:
     def referenced_files(self, relation_id: int) -> set[str]:
         """Paths of all files that segments of a relation list."""
         with self.database.read() as c:
-            query = sa.select(t.segments.c.files).where(
-                t.segments.c.relation_id == relation_id, t.segments.c.files.is_not(None)
-            )
+            s = t.segments.c
+            query = sa.select(s.files).where(s.relation_id == relation_id, s.files.is_not(None))
             return {f.path for text in c.execute(query).scalars() for f in files_from_json(text)}
 
     def committed(self, txsn: int, relation_ids: Sequence[int]) -> int | None:
@@ -160,7 +154,7 @@ class CatalogReader:
             return c.execute(query.limit(1)).scalar()
 
     def complete_to(self, relation: Relation) -> int:
-        """The CSN up to which nothing is added any more: a view may have seen its last commit only in part."""
+        """The CSN up to which no segment is added any more: a view may have seen its last commit only in part."""
         f = t.frontiers.c
         with self.database.read() as c:
             partial = sa.select(readable_csn()).where(f.view_id == relation.id, f.stmtsn > 0)
@@ -168,7 +162,7 @@ class CatalogReader:
             return PENDING - 1 if csn is None else int(csn)
 
     def commits(self, relation_id: int | None = None, after: int = -1) -> list[Commit]:
-        """Commits in order, of one relation or of all."""
+        """Commits after a CSN in order, of one relation or of all."""
         query = sa.select(t.commits).where(t.commits.c.csn > after).order_by(t.commits.c.csn, t.commits.c.relation_id)
         if relation_id is not None:
             query = query.where(t.commits.c.relation_id == relation_id)
@@ -176,32 +170,23 @@ class CatalogReader:
             return [Commit(**r._mapping) for r in c.execute(query)]
 
     def backlog(self) -> dict[int, tuple[int, int, int]]:
-        """Per relation: segments, rows and bytes not yet folded into main."""
-        newest = (
-            sa.select(t.mains.c.relation_id, sa.func.max(t.mains.c.csn).label("csn"))
-            .group_by(t.mains.c.relation_id)
-            .subquery()
-        )
+        """The segments, rows and bytes of each relation that are not folded into main yet."""
+        s, m = t.segments.c, t.mains.c
+        newest = sa.select(m.relation_id, sa.func.max(m.csn).label("csn")).group_by(m.relation_id).subquery()
         query = (
-            sa.select(
-                t.segments.c.relation_id,
-                sa.func.count(),
-                sa.func.sum(t.segments.c.rows),
-                sa.func.sum(t.segments.c.bytes),
-            )
-            .join_from(t.segments, newest, newest.c.relation_id == t.segments.c.relation_id, isouter=True)
-            .where(
-                sa.or_(newest.c.csn.is_(None), t.segments.c.csn > newest.c.csn), t.segments.c.first_version.is_(None)
-            )
-            .group_by(t.segments.c.relation_id)
+            sa.select(s.relation_id, sa.func.count(), sa.func.sum(s.rows), sa.func.sum(s.bytes))
+            .join_from(t.segments, newest, newest.c.relation_id == s.relation_id, isouter=True)
+            .where(sa.or_(newest.c.csn.is_(None), s.csn > newest.c.csn), s.first_version.is_(None))
+            .group_by(s.relation_id)
         )
         with self.database.read() as c:
             return {r[0]: (int(r[1]), int(r[2]), int(r[3])) for r in c.execute(query)}
 
-    # The pieces below work inside a transaction that the caller holds.
+    # -- inside a transaction that the caller holds --------------------------------------------
 
-    def _state(self, c: Connection, relation: Relation, csn: int) -> RelationState:
-        clock = self._clock(c)
+    def state_in(self, c: Connection, relation: Relation, csn: int) -> RelationState:
+        """The main ⊕ segments of a relation at a CSN that is committed and not vacuumed."""
+        clock = self.database.clock(c)
         if csn < clock.horizon and csn < self._kept_from(c, relation, clock.horizon):
             raise SnapshotExpired(
                 f"{relation.name} at CSN {csn}",
@@ -210,39 +195,34 @@ class CatalogReader:
             )
         if csn > clock.csn:
             raise NotFound(
-                f"{relation.name} at CSN {csn}",
-                f"the last commit is CSN {clock.csn}",
-                "Ask for a committed version.",
+                f"{relation.name} at CSN {csn}", f"the last commit is CSN {clock.csn}", "Ask for a committed version."
             )
-        row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
+        row = relation_row(c, relation.id)
         if row is None:
             raise SnapshotExpired(
                 f"{relation.name} at CSN {csn}", "it was dropped and vacuumed", "Read an existing table."
             )
         at = self._relation(c, row, csn)
-        main = self._main(c, relation.id, csn)
+        main = main_at(c, relation.id, csn)
         main_schema = self._schema(c, relation.id, main.schema_version) if main else None
-        segments = self._segments(c, [relation.id], main.csn if main else -1, csn)
+        segments = segments_of(c, [relation.id], main.csn if main else -1, csn)
         return RelationState(at, csn, main, main_schema, tuple(s for s in segments if s.versions is None))
 
     def _kept_from(self, c: Connection, relation: Relation, horizon: int) -> int:
-        """The lowest CSN at which a relation can be read: what a deferred view shows is kept, however old it is."""
+        """The lowest CSN at which a relation can be read: the state that a deferred view shows is always kept."""
         shown = c.execute(sa.select(t.frontiers.c.shown).where(t.frontiers.c.view_id == relation.id)).scalar()
         return horizon if shown is None else min(horizon, shown)
 
-    def _clock(self, c: Connection) -> Row[Any]:
-        row = c.execute(sa.select(t.clock).where(t.clock.c.id == 1)).one_or_none()
-        if row is None:
-            raise CorruptWarehouse(
-                f"catalog {self.database}", "the counter row is missing", "Restore the catalog from a backup."
-            )
-        return row
-
-    def _visible(self, csn: int | None) -> sa.Select[Any]:
+    def relations_in(self, c: Connection, csn: int | None = None, kind: str | None = None) -> list[Relation]:
+        """The relations at a CSN (default: now), of one kind or of all, by name."""
         r = t.relations.c
+        query = sa.select(t.relations) if kind is None else sa.select(t.relations).where(r.kind == kind)
         if csn is None:
-            return sa.select(t.relations).where(r.dropped_csn.is_(None))
-        return sa.select(t.relations).where(r.created_csn <= csn, sa.or_(r.dropped_csn.is_(None), r.dropped_csn > csn))
+            query = query.where(r.dropped_csn.is_(None))
+        else:
+            query = query.where(r.created_csn <= csn, sa.or_(r.dropped_csn.is_(None), r.dropped_csn > csn))
+        found = [self._relation(c, row, csn) for row in c.execute(query).all()]
+        return sorted(found, key=lambda relation: fold(relation.name))
 
     def _find(self, c: Connection, name: str, csn: int | None) -> Relation | None:
         require_text(name)
@@ -262,20 +242,16 @@ class CatalogReader:
         return self._record(c, row, version, name)
 
     def _record(self, c: Connection, row: Row[Any], version: int, name: str) -> Relation:
-        schema = self._schema(c, row.id, version)
-        return Relation(
-            row.id, name, row.kind, row.epoch, version, schema, row.created_csn, row.location,
-            json.loads(row.properties), json.loads(row.facts),
-        )  # fmt: skip
+        schema, properties, facts = self._schema(c, row.id, version), json.loads(row.properties), json.loads(row.facts)
+        made = row.created_csn
+        return Relation(row.id, name, row.kind, row.epoch, version, schema, made, row.location, properties, facts)
 
     def _schema(self, c: Connection, relation_id: int, version: int) -> Schema:
         known = self._schemas.get((relation_id, version))
         if known is not None:
             return known
-        query = sa.select(t.schemas.c.body).where(
-            t.schemas.c.relation_id == relation_id, t.schemas.c.version == version
-        )
-        body = c.execute(query).scalar()
+        s = t.schemas.c
+        body = c.execute(sa.select(s.body).where(s.relation_id == relation_id, s.version == version)).scalar()
         if body is None:
             raise CorruptWarehouse(
                 f"relation {relation_id}", f"schema version {version} is missing", "Restore the catalog from a backup."
@@ -284,23 +260,38 @@ class CatalogReader:
         self._schemas[relation_id, version] = schema
         return schema
 
-    def _main(self, c: Connection, relation_id: int, csn: int | None) -> Main | None:
-        query = sa.select(t.mains).where(t.mains.c.relation_id == relation_id)
-        if csn is not None:
-            query = query.where(t.mains.c.csn <= csn)
-        row = c.execute(query.order_by(t.mains.c.csn.desc()).limit(1)).one_or_none()
-        return _main(row) if row is not None else None
 
-    def _segments(self, c: Connection, relation_ids: Iterable[int], after: int, upto: int | None) -> list[Segment]:
-        s = t.segments.c
-        query = sa.select(t.segments).where(s.relation_id.in_(list(relation_ids)), s.csn > after)
-        if upto is not None:
-            query = query.where(s.csn <= upto)
-        return [_segment(r) for r in c.execute(query.order_by(s.csn, s.relation_id, s.seq))]
+def last_csn(c: Connection, moment: int) -> int:
+    """The last CSN committed at or before a time (microseconds since the epoch); 0 before the first."""
+    query = sa.select(sa.func.max(t.commits.c.csn)).where(t.commits.c.committed_at <= moment)
+    return c.execute(query).scalar() or 0
+
+
+def relation_row(c: Connection, relation_id: int) -> Row[Any] | None:
+    """The catalog's row of a relation, dropped or not; None once it was vacuumed."""
+    return c.execute(sa.select(t.relations).where(t.relations.c.id == relation_id)).one_or_none()
+
+
+def main_at(c: Connection, relation_id: int, csn: int | None = None) -> Main | None:
+    """The newest checkpoint of a relation at or before a CSN (default: the newest of all), or None."""
+    query = sa.select(t.mains).where(t.mains.c.relation_id == relation_id)
+    if csn is not None:
+        query = query.where(t.mains.c.csn <= csn)
+    row = c.execute(query.order_by(t.mains.c.csn.desc()).limit(1)).one_or_none()
+    return _main(row) if row is not None else None
+
+
+def segments_of(c: Connection, relation_ids: Iterable[int], after: int, upto: int | None = None) -> list[Segment]:
+    """Segments of these relations with after < csn ≤ upto, in commit order."""
+    s = t.segments.c
+    query = sa.select(t.segments).where(s.relation_id.in_(list(relation_ids)), s.csn > after)
+    if upto is not None:
+        query = query.where(s.csn <= upto)
+    return [_segment(r) for r in c.execute(query.order_by(s.csn, s.relation_id, s.seq))]
 
 
 def _found_at() -> sa.Select[Any]:
-    """The relation that had a name at a CSN: names change too."""
+    """The query for the relation that had a name at a CSN: names change as well."""
     r, s, versions = t.relations.c, t.schemas.c, t.schemas.alias()
     csn = sa.bindparam("csn", type_=sa.BigInteger)
     newest = sa.select(sa.func.max(versions.c.version)).where(versions.c.relation_id == r.id, versions.c.csn <= csn)
@@ -333,21 +324,10 @@ def _main(row: Row[Any]) -> Main:
 
 def _segment(row: Row[Any]) -> Segment:
     versions = (row.first_version, row.last_version) if row.first_version is not None else None
-    return Segment(
-        row.relation_id,
-        row.csn,
-        row.seq,
-        row.rows,
-        row.bytes,
-        row.schema_version,
-        row.stmtsn,
-        row.action,
-        row.payload,
-        files_from_json(row.files),
-        versions,
-    )
+    counts = (row.rows, row.bytes, row.schema_version, row.stmtsn, row.action)
+    return Segment(row.relation_id, row.csn, row.seq, *counts, row.payload, files_from_json(row.files), versions)
 
 
-def _shown_time(micros: int) -> str:
-    """A time as people write it, in UTC."""
+def _utc(micros: int) -> str:
+    """A time as text, in UTC."""
     return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))

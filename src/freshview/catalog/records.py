@@ -1,4 +1,4 @@
-"""What the catalog hands out: frozen records, no database handles."""
+"""The records that the catalog returns: frozen, without database handles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from freshview.relation.schema import ACTION, STMTSN, Schema
 
 @dataclass(frozen=True)
 class Relation:
-    """A table, external table or view, known by id and epoch; its name may change."""
+    """A table, external table or view, identified by id and epoch; its name may change."""
 
     id: int
     name: str
@@ -26,7 +26,7 @@ class Relation:
     created_csn: int
     location: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)  # as the user gave them
-    facts: Mapping[str, str] = field(default_factory=dict)  # what we know of a view
+    facts: Mapping[str, str] = field(default_factory=dict)  # what Freshview stores of a view
 
     @property
     def is_external(self) -> bool:
@@ -42,8 +42,8 @@ class DataFile:
     rows: int
 
 
-PENDING = 2**62  # the CSN of a segment that is not committed yet: after every real one
-_CHURN = 5  # times as many changes as rows that a small relation may have
+PENDING = 2**62  # the CSN of a segment that is not committed yet: higher than every real one
+_CHURN = 5  # changes per row that a small relation may have
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Segment:
         return conform_delta(rows, schema)
 
     def tagged(self, plain: pa.Table, schema: Schema) -> pa.Table:
-        """Rows read from this segment's files as delta rows."""
+        """The delta rows for plain rows that were read from this segment's files."""
         if self.action is None:  # large statements are written in parts: put deletes first again
             ordered = plain.sort_by([(STMTSN, "ascending"), (ACTION, "ascending")])
             return conform_delta(ordered, schema)
@@ -120,7 +120,7 @@ class Main:
 
 @dataclass(frozen=True)
 class RelationState:
-    """What a relation is made of at one CSN: main ⊕ segments, in commit order."""
+    """The parts of a relation at one CSN: main ⊕ segments, in commit order."""
 
     relation: Relation
     csn: int
@@ -138,7 +138,7 @@ class RelationState:
         return self._main_rows + sum(s.rows for s in self.segments)
 
     def is_small(self, most: int) -> bool:
-        """Is it sooner folded than handed out? Changes of few rows again and again leave few rows."""
+        """Whether the driver folds the state faster than Spark; many changes of few rows leave few rows."""
         return self._main_rows <= most and self.rows_at_most <= _CHURN * most
 
     @property
@@ -148,7 +148,7 @@ class RelationState:
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit of one relation, as the history shows it."""
+    """One commit of one relation, as the history lists it."""
 
     relation_id: int
     csn: int
@@ -165,7 +165,7 @@ class Task:
     view_id: int
     txsn: int
     csn: int
-    stmtsn: int  # 0: a full task; else a partial one, whose earlier statements the view has seen
+    stmtsn: int  # 0: a full task; else a partial one: the view has seen the statements up to this number
     committed_at: int
     tables: tuple[int, ...]  # ids of the updated base tables
     rows: int  # delta rows in their segments
@@ -174,33 +174,33 @@ class Task:
 
 @dataclass(frozen=True)
 class Frontier:
-    """What a view has seen: all commits up to a CSN; of that one perhaps only the first statements."""
+    """What a view has seen: all commits up to a CSN; of the commit at that CSN perhaps only the first statements."""
 
     csn: int
     stmtsn: int = 0  # 0: all statements
 
     @property
     def readable(self) -> int:
-        """The CSN at which the stored rows can be shown: a commit seen in part is nothing to show."""
+        """The CSN at which the stored rows can be read: a commit seen in part does not count."""
         return self.csn - 1 if self.stmtsn else self.csn
 
 
 @dataclass(frozen=True)
 class Deferral:
-    """Where a deferred view stands (DEFER §3): it shows MV as of one CSN, and its log was propagated up to another.
+    """The two CSNs of a deferred view (DEFER §3): the one that it shows, and the one up to which it was propagated.
 
-    The segments in between are its differential tables; commits beyond are the log.
+    The view's segments in between are its differential tables; commits beyond are the log.
     """
 
     shown: int
     propagated: int
     propagated_at: int  # µs on the catalog's clock: when the log was last propagated
-    refreshed_at: int  # and when what is shown was last brought up to what was propagated
+    refreshed_at: int  # µs on the catalog's clock: when `shown` was last moved to `propagated`
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """All tasks of one view, counted."""
+    """The number, rows and age of all tasks of one view."""
 
     view_id: int
     tasks: int
@@ -211,7 +211,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Pin:
-    """A registered snapshot: nothing it may read is removed while it lives."""
+    """A registered snapshot: vacuum removes nothing that the snapshot may read."""
 
     id: str
     csn: int
@@ -220,7 +220,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Lease:
-    """A claim on a folder of files not yet visible in the catalog."""
+    """A writer's claim on a folder of files that no catalog row names yet."""
 
     id: str
     relation_id: int
@@ -228,7 +228,7 @@ class Lease:
 
 
 def segment_values(segment: Segment, csn: int, seq: int) -> dict[str, object]:
-    """A segment as a row of the catalog."""
+    """The column values of a segment's catalog row."""
     first, last = segment.versions or (None, None)
     return {
         "relation_id": segment.relation_id,

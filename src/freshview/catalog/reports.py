@@ -1,7 +1,7 @@
-"""What the catalog tells of itself: who holds back old versions, how far views are, what has been measured of them.
+"""Reports from the catalog: what keeps old versions from vacuum, how far views are, what was measured of them.
 
-Segments and checkpoints that are superseded go with the next vacuum, unless somebody holds them: a view with tasks
-needs all from its frontier on, an open snapshot all from its CSN on, retention all of the last hours (LAZY §2.2, §3.5).
+The next vacuum removes superseded segments and checkpoints, unless something holds them: a view with tasks needs all
+from its frontier on, an open snapshot all from its CSN on, retention all of the last hours (LAZY §2.2, §3.5).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import sqlalchemy as sa
 from freshview.catalog import tables as t
 from freshview.catalog.deferred import COMPOSED, deferrals
 from freshview.catalog.frontiers import CHANGES, MAINTAIN
-from freshview.catalog.reader import readable_csn
+from freshview.catalog.reader import last_csn, readable_csn
 from freshview.catalog.records import Backlog, Deferral, Relation
-from freshview.catalog.views import Use, ViewCatalog, _beyond_frontiers, source_ids
+from freshview.catalog.views import Use, ViewCatalog, beyond_frontiers, source_ids
 from freshview.catalog.writer import Catalog
 from freshview.display import counted
 
-WINDOW = timedelta(hours=24)  # what happened before says little of what comes
+WINDOW = timedelta(hours=24)  # older commits and jobs predict little
 _MICROSECOND = timedelta(microseconds=1)
 _HOUR = 3_600_000_000
 
@@ -32,7 +32,7 @@ _HOUR = 3_600_000_000
 
 @dataclass(frozen=True)
 class Amount:
-    """What is superseded, counted: segments with their rows and bytes, and old checkpoints."""
+    """Superseded storage, counted: segments with their rows and bytes, and old checkpoints."""
 
     segments: int = 0
     rows: int = 0
@@ -40,10 +40,8 @@ class Amount:
     checkpoints: int = 0
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(
-            self.segments + other.segments, self.rows + other.rows, self.bytes + other.bytes,
-            self.checkpoints + other.checkpoints,
-        )  # fmt: skip
+        rows, size = self.rows + other.rows, self.bytes + other.bytes
+        return Amount(self.segments + other.segments, rows, size, self.checkpoints + other.checkpoints)
 
     def __sub__(self, other: Amount) -> Amount:
         return self + Amount(-other.segments, -other.rows, -other.bytes, -other.checkpoints)
@@ -57,24 +55,25 @@ class Amount:
 
 @dataclass(frozen=True)
 class Holder:
-    """Somebody who needs old versions, and what he keeps from going.
+    """A view, snapshot or retention that needs old versions, and what it keeps from vacuum.
 
     `keeps` is what the next vacuum would remove in addition if this holder, those at the same CSN and all older ones
-    let go: all that lies before the next holder. Of the oldest it is what it holds back alone.
+    let go: all that lies before the next holder. Only the oldest holder keeps its amount alone.
     """
 
     kind: str  # "view" | "snapshot" | "retention"
     name: str  # of the view; purpose and owner of the snapshot
-    csn: int  # what can be read at this CSN is kept, and all that came after
-    since: datetime  # when the first commit came that it keeps from being released
+    csn: int  # the state at this CSN is kept, and all later ones
+    since: datetime  # time of the first commit that the holder keeps from being released
     keeps: Amount = Amount()
     age: timedelta = field(default=timedelta(0), compare=False)
 
     def __str__(self) -> str:
-        """A sentence: who, since when, how much, and what to do."""
-        return self.told(f"this keeps {self.keeps} from going")
+        """A sentence: which holder, since when, how much it keeps, and what to do."""
+        return self.sentence(f"this keeps {self.keeps} from going")
 
-    def told(self, keeps: str) -> str:
+    def sentence(self, keeps: str) -> str:
+        """A sentence on the holder, with a clause on what it keeps."""
         since = f"{self.since:%Y-%m-%d %H:%M:%S} UTC"
         if self.kind == "view":
             refresh = f"REFRESH MATERIALIZED VIEW {self.name}, or drop it."
@@ -85,18 +84,18 @@ class Holder:
 
 
 def overdue(holders: Iterable[Holder], retention: timedelta) -> list[Holder]:
-    """Those that hold back for longer than the retention asks for, oldest first."""
+    """The holders that keep versions for longer than the retention, oldest first."""
     return [h for h in holders if h.kind != "retention" and h.age > retention]
 
 
-def told_overdue(late: Sequence[Holder]) -> str:
-    """The oldest of them in a sentence, and what all of them keep; nothing if there is none."""
+def overdue_sentence(late: Sequence[Holder]) -> str:
+    """A sentence on the oldest overdue holder and what all of them keep; empty if there is none."""
     if not late:
         return ""
     if len(late) == 1:
         return str(late[0])
     keeps = sum({h.csn: h.keeps for h in late}.values(), Amount())
-    return late[0].told(f"this and {len(late) - 1} more, as status() tells, keep {keeps} from going")
+    return late[0].sentence(f"this and {len(late) - 1} more, as status() lists, keep {keeps} from going")
 
 
 # -- what is known of views ------------------------------------------------------------------------
@@ -104,10 +103,10 @@ def told_overdue(late: Sequence[Holder]) -> str:
 
 @dataclass(frozen=True)
 class Measures:
-    """What has been measured of a view within the last hours (`WINDOW`, or since it was created)."""
+    """Measurements of a view within the last hours (`WINDOW`, or since it was created)."""
 
     hours: float = 0.0
-    updates: int = 0  # commits to tables that it reads
+    updates: int = 0  # commits to tables that the view reads
     rows: float = 0.0  # delta rows of such a commit, on average
     uses: int = 0  # by queries, ever
     queries_per_hour: float | None = None  # None: not known yet
@@ -121,17 +120,17 @@ class Measures:
 
 @dataclass(frozen=True)
 class ViewReport:
-    """One view, as far as the catalog knows it."""
+    """One view as the catalog describes it."""
 
     view: Relation
-    sources: tuple[Relation, ...]  # that its definition names
+    sources: tuple[Relation, ...]  # relations that its definition names
     frontier: int
     eager: bool
     backlog: Backlog | None  # None: nothing is pending
     in_progress: bool
     error: str | None  # of the newest job, if that failed
     measures: Measures
-    deferral: Deferral | None = None  # of a deferred view: where it stands
+    deferral: Deferral | None = None  # of a deferred view
 
 
 @dataclass(frozen=True)
@@ -141,21 +140,19 @@ class Reports:
     catalog: Catalog
 
     def holders(self, retention: timedelta) -> tuple[Holder, ...]:
-        """All that hold back what vacuum with this retention would remove otherwise, oldest first.
+        """All holders of what vacuum with this retention would remove otherwise, oldest first.
 
-        A view without tasks is none: vacuum moves it along.
+        A view without tasks is no holder: vacuum moves its frontier.
         """
         with self.catalog.database.read() as c:
-            clock, now = self.catalog._clock(c), self.catalog.database.now(c)
+            clock, now = self.catalog.database.clock(c), self.catalog.database.now(c)
             superseded = now - max(retention // _MICROSECOND, 0)
-            retained = clock.csn if retention <= timedelta(0) else self.catalog._csn_at(c, superseded)
-            found = [
-                *_views(c, now), *_snapshots(c, clock.csn, now),
-                Holder("retention", "retention", retained, _moment(superseded), age=max(retention, timedelta(0))),
-            ]  # fmt: skip
+            retained = clock.csn if retention <= timedelta(0) else last_csn(c, superseded)
+            kept = Holder("retention", "retention", retained, _moment(superseded), age=max(retention, timedelta(0)))
+            found = [*_views(c, now), *_snapshots(c, clock.csn, now), kept]
             found = [replace(h, csn=max(h.csn, clock.horizon)) for h in found]
-            kept = _measured(found, _stocks(c), clock.csn, superseded, now)
-        return tuple(h for h in kept if h.kind != "retention" or h.csn < clock.csn or h.keeps != Amount())
+            measured = _measured(found, _stocks(c), clock.csn, superseded, now)
+        return tuple(h for h in measured if h.kind != "retention" or h.csn < clock.csn or h.keeps != Amount())
 
     def views(self) -> list[ViewReport]:
         """All views, by name."""
@@ -167,33 +164,33 @@ class Reports:
             since = now - WINDOW // _MICROSECOND
             places, errors, deferred = _places(c), _last_errors(c), deferrals(c)
             updates, jobs = _updates(c, since), _jobs(c, since)
-        return [
-            ViewReport(
-                view, tuple(relations[i] for i in source_ids(view).values() if i in relations), places[id_].frontier,
-                bool(places[id_].eager), backlogs.get(id_), id_ in at_work, errors.get(id_),
-                _measures(now, max(since, places[id_].created_at), updates.get(id_), uses.get(id_), jobs.get(id_)),
-                deferred.get(id_),
-            )
-            for id_, view in relations.items()
-            if id_ in places  # else it is no view, or was dropped meanwhile
-        ]  # fmt: skip
+        found = []
+        for id_, view in relations.items():
+            if (place := places.get(id_)) is None:
+                continue  # it is no view, or was dropped meanwhile
+            sources = tuple(relations[i] for i in source_ids(view).values() if i in relations)
+            begun = max(since, place.created_at)
+            measures = _measures(now, begun, updates.get(id_), uses.get(id_), jobs.get(id_))
+            state = (place.frontier, bool(place.eager), backlogs.get(id_), id_ in at_work, errors.get(id_))
+            found.append(ViewReport(view, sources, *state, measures, deferred.get(id_)))
+        return found
 
 
 # -- holders, piece by piece -----------------------------------------------------------------------
 
 
 def _views(c: sa.Connection, now: int) -> list[Holder]:
-    """Views with tasks: from their frontier on, since the oldest of these."""
+    """A holder for each view with tasks: from its frontier on, since its oldest task."""
     r, f, oldest = t.relations.c, t.frontiers.c, sa.func.min(t.commits.c.committed_at)
-    query = _beyond_frontiers(r.name, readable_csn(), oldest).join(t.relations, r.id == t.inputs.c.view_id)
+    query = beyond_frontiers(r.name, readable_csn(), oldest).join(t.relations, r.id == t.inputs.c.view_id)
     found = c.execute(query.group_by(r.name, f.csn, f.stmtsn))
     return [_holder("view", name, csn, since, now) for name, csn, since in found]
 
 
 def _snapshots(c: sa.Connection, newest: int, now: int) -> list[Holder]:
-    """Open snapshots older than the newest commit.
+    """A holder for each open snapshot older than the newest commit.
 
-    Since when is told by the first commit of a transaction that began later: it is not younger than that.
+    The catalog stores no time of snapshots: `since` is the first commit of a transaction that began later.
     """
     s, r = t.snapshots.c, t.commits.c
     later = sa.select(r.committed_at).where(r.csn > s.csn, r.txsn >= s.txsn).order_by(r.csn, r.relation_id).limit(1)
@@ -205,7 +202,7 @@ def _snapshots(c: sa.Connection, newest: int, now: int) -> list[Holder]:
 
 
 def _process(owner: str) -> str:
-    """Host and process id; what follows tells two openings of one process apart."""
+    """The host and process id of an owner, without the part that distinguishes two openings of one process."""
     return owner.rpartition(":")[0] or owner
 
 
@@ -219,7 +216,7 @@ def _moment(micros: int) -> datetime:
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """A version of main, and the segments that it folded and the one before had not."""
+    """A version of main, and the segments that it folded since the version before it."""
 
     csn: int
     created_at: int
@@ -228,15 +225,18 @@ class _Checkpoint:
 
 @dataclass(frozen=True)
 class _Stock:
-    """All that is stored of one relation."""
+    """The checkpoints and segments that are stored of one relation."""
 
     dropped_csn: int | None
     checkpoints: tuple[_Checkpoint, ...]
     unfolded: Amount
-    shown: int | None = None  # of a deferred view: the CSN that it shows, which stays readable
+    shown: int | None = None  # of a deferred view: its shown CSN, which stays readable
 
     def released(self, horizon: int, superseded: int) -> Amount:
-        """What vacuum removes at a horizon: what a checkpoint at or before it replaces, made by then (`expire`)."""
+        """What vacuum removes at a horizon (`Catalog.expire`): all that a checkpoint at or before it replaces.
+
+        Only checkpoints made up to the time `superseded` count.
+        """
         if self.dropped_csn is not None and self.dropped_csn <= horizon:
             return sum((p.folded for p in self.checkpoints), self.unfolded) + Amount(checkpoints=len(self.checkpoints))
         needed = horizon if self.shown is None else min(horizon, self.shown)
@@ -246,7 +246,7 @@ class _Stock:
 
 
 def _stocks(c: sa.Connection) -> list[_Stock]:
-    """Of each relation its checkpoints and segments, counted by the checkpoint that folded them first."""
+    """The checkpoints and segments of each relation; segments are counted at the first checkpoint that folded them."""
     m, s, r = t.mains.c, t.segments.c, t.relations.c
     first = sa.select(sa.func.min(m.csn)).where(m.relation_id == s.relation_id, m.csn >= s.csn)
     folded = first.correlate(t.segments).scalar_subquery().label("folded")
@@ -259,22 +259,19 @@ def _stocks(c: sa.Connection) -> list[_Stock]:
     for row in c.execute(sa.select(m.relation_id, m.csn, m.created_at).order_by(m.csn)):
         folds = amounts.get((row.relation_id, row.csn), Amount())
         checkpoints.setdefault(row.relation_id, []).append(_Checkpoint(row.csn, row.created_at, folds))
-    deferred = deferrals(c)
+    shown = {view_id: deferral.shown for view_id, deferral in deferrals(c).items()}
     return [
-        _Stock(
-            row.dropped_csn, tuple(checkpoints.get(row.id, ())), amounts.get((row.id, None), Amount()),
-            deferred[row.id].shown if row.id in deferred else None,
-        )
-        for row in c.execute(sa.select(r.id, r.dropped_csn))
-    ]  # fmt: skip
+        _Stock(dropped, tuple(checkpoints.get(id_, ())), amounts.get((id_, None), Amount()), shown.get(id_))
+        for id_, dropped in c.execute(sa.select(r.id, r.dropped_csn))
+    ]
 
 
 def _measured(
     holders: Sequence[Holder], stocks: Sequence[_Stock], newest: int, superseded: int, now: int
 ) -> list[Holder]:
-    """Holders in their order, with what each keeps: what goes at the next holder's CSN and does not at its own.
+    """Holders by CSN with what each keeps: what vacuum removes at the next holder's CSN and not at its own.
 
-    Retention also keeps what a checkpoint replaced a short while ago; who comes after it is measured without that.
+    Retention keeps recently replaced versions as well; holders that come after retention are measured without those.
     """
     ordered = sorted(holders, key=lambda h: (h.csn, h.since, h.kind, h.name))
     retained = next(h.csn for h in ordered if h.kind == "retention")
@@ -294,7 +291,7 @@ def _released(stocks: Sequence[_Stock], horizon: int, superseded: int) -> Amount
 
 
 def _places(c: sa.Connection) -> dict[int, sa.Row[Any]]:
-    """Where each view stands, and when it was created."""
+    """The frontier, eagerness and time of creation of each view, by id."""
     f, r, k = t.frontiers.c, t.relations.c, t.commits.c
     created = sa.func.coalesce(k.committed_at, 0).label("created_at")
     query = (
@@ -306,7 +303,7 @@ def _places(c: sa.Connection) -> dict[int, sa.Row[Any]]:
 
 
 def _last_errors(c: sa.Connection) -> dict[int, str]:
-    """Errors of views whose newest job failed; one that was cancelled to give way has not failed."""
+    """Errors of views whose newest job failed, by view id; a job that was cancelled to give way has not failed."""
     j = t.jobs.c
     ended = sa.and_(j.kind == MAINTAIN, j.report.not_like('%"strategy": "cancelled"%'))
     newest = sa.select(sa.func.max(j.id)).where(ended).group_by(j.relation_id)
@@ -315,7 +312,7 @@ def _last_errors(c: sa.Connection) -> dict[int, str]:
 
 
 def _updates(c: sa.Connection, since: int) -> dict[int, tuple[int, int]]:
-    """Of each view: commits to its tables after a time and after its creation, and their rows."""
+    """The commits to each view's tables after a time and after its creation, and their rows, by view id."""
     i, r, v = t.inputs.c, t.commits.c, t.relations.c
     query = (
         sa.select(i.view_id, sa.func.count(r.csn.distinct()), sa.func.sum(r.rows))
@@ -328,7 +325,7 @@ def _updates(c: sa.Connection, since: int) -> dict[int, tuple[int, int]]:
 
 
 def _jobs(c: sa.Connection, since: int) -> dict[int, tuple[int, float]]:
-    """Of each view: its jobs after a time that ended well, and the seconds that one took."""
+    """The successful jobs of each view after a time, and the seconds that one took on average, by view id."""
     j = t.jobs.c
     query = (
         sa.select(j.relation_id, sa.func.count(), sa.func.avg(j.finished_at - j.started_at))
@@ -345,6 +342,6 @@ def _measures(
     count, seconds = jobs or (0, 0.0)
     rate = None
     if use is not None and use.mean_gap:
-        rate = _HOUR / max(use.mean_gap, now - use.last_at)  # a view that is asked for no more is used less and less
+        rate = _HOUR / max(use.mean_gap, now - use.last_at)  # falls while a view is not used
     hours = max(now - since, 0) / _HOUR
     return Measures(hours, commits, rows / commits if commits else 0.0, use.uses if use else 0, rate, count, seconds)

@@ -51,7 +51,7 @@ relations = Table(
     Column("dropped_csn", BigInteger),
     Column("location", Text),
     Column("properties", Text, nullable=False),  # as the user gave them
-    Column("facts", Text, nullable=False, server_default="{}"),  # what we know of a view; no statement changes it
+    Column("facts", Text, nullable=False, server_default="{}"),  # what Freshview stores of a view
     Index(
         "fv_relations_name",
         "folded",
@@ -62,7 +62,7 @@ relations = Table(
     sqlite_autoincrement=True,
 )
 
-# What a relation was called and which columns it had from a CSN on: old snapshots read by these.
+# The name and columns of a relation from a CSN on: old snapshots are read with these.
 schemas = Table(
     "fv_schemas",
     metadata,
@@ -148,7 +148,7 @@ frontiers = Table(
     Column("csn", BigInteger, nullable=False),
     Column("stmtsn", Integer, nullable=False),
     Column("eager", Integer, nullable=False, server_default="0"),  # 1: maintained inside the commits it depends on
-    # Of a deferred view: the CSN as of which it is read, at most its frontier; when it last propagated, and refreshed.
+    # Of a deferred view: the CSN that it shows, at most its frontier; when it was last propagated, and refreshed.
     Column("shown", BigInteger),
     Column("propagated_at", BigInteger),
     Column("refreshed_at", BigInteger),
@@ -177,7 +177,7 @@ jobs = Table(
     sqlite_autoincrement=True,
 )
 
-# When queries used a view: what tells when it will be used next.
+# When queries used a view, from which its next use is estimated.
 uses = Table(
     "fv_uses",
     metadata,

@@ -1,8 +1,4 @@
-"""What the catalog knows of views: definitions, frontiers, inputs, jobs.
-
-A view's frontier is the truth about what it has seen. A maintenance commit is a compare-and-set on
-(view, epoch, frontier): it writes the view's segment and the new frontier, or nothing.
-"""
+"""Views in the catalog: definitions, inputs, tasks, versions, jobs and uses."""
 
 from __future__ import annotations
 
@@ -23,18 +19,19 @@ from freshview.catalog.frontiers import (
     Job,
     ViewStep,
     changed,
+    end_leases,
     frontier_of,
     move,
     record,
 )
 from freshview.catalog.reader import readable_csn
 from freshview.catalog.records import Backlog, Frontier, Relation, RelationState, Segment, Task, segment_values
-from freshview.catalog.writer import Catalog
+from freshview.catalog.writer import Catalog, check_leases, check_unchanged
 from freshview.errors import NotFound, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name
 
-READERS = ("transaction", "query")  # snapshots that may still ask for a view
-_RECENT = 0.3  # how much the newest gap between uses counts
+READERS = ("transaction", "query")  # purposes of snapshots that may still read a view
+_RECENT = 0.3  # weight of the newest gap between uses in their mean
 
 
 class _Moved(Exception):
@@ -43,7 +40,7 @@ class _Moved(Exception):
 
 @dataclass(frozen=True)
 class Use:
-    """How a view has been used by queries."""
+    """How often and when queries used a view."""
 
     uses: int
     last_at: int
@@ -52,7 +49,7 @@ class Use:
 
 @dataclass(frozen=True)
 class ViewCatalog:
-    """The catalog's side of views."""
+    """Reads and changes what the catalog holds of views."""
 
     catalog: Catalog
 
@@ -72,21 +69,21 @@ class ViewCatalog:
         eager: bool = False,
         deferred: bool = False,
     ) -> tuple[Relation, int]:
-        """A view with its first rows, computed at `csn`, in one transaction, in place of another if there is one."""
+        """Create a view with its first rows, computed at `csn`, in one transaction, in place of `replaces` if given."""
         check_relation_name(name)
         catalog = self.catalog
         with catalog.database.write() as c:
             clock = catalog.database.lock_clock(c)
-            catalog._check_leases(c, leases)
+            check_leases(c, leases)
             for source in sources:
-                catalog._check_unchanged(c, source)
+                check_unchanged(c, source)
             if replaces is not None:
                 self._drop(c, replaces)
-                clock = catalog._clock(c)
+                clock = catalog.database.clock(c)
             created = clock.csn + 1
             view = Relation(view_id, name, "view", 1, 1, schema, created, None, dict(properties), dict(facts))
-            catalog._insert_relation(c, view)
-            catalog._ddl_commit(c, view_id, "create")
+            catalog.insert_relation(c, view)
+            catalog.ddl_commit(c, view_id, "create")
             c.execute(t.frontiers.insert().values(view_id=view_id, epoch=1, csn=csn, stmtsn=0, eager=int(eager)))
             self._defer(c, view_id, deferred)
             inputs = {i for source in sources for i in (source.id, *self._inputs(c, source))}
@@ -94,33 +91,32 @@ class ViewCatalog:
                 c.execute(t.inputs.insert(), [{"view_id": view_id, "relation_id": i} for i in sorted(inputs)])
             for seq, segment in enumerate(segments):
                 c.execute(t.segments.insert().values(**segment_values(segment, csn, seq)))
-            if leases:
-                c.execute(t.leases.delete().where(t.leases.c.id.in_(list(leases))))
+            end_leases(c, leases)
             return view, created
 
     def reserve_csn(self, view: Relation) -> int:
-        """A commit of its own for a refresh that has no other to stand at."""
+        """Make a commit without rows, for a refresh whose end is no other commit; return its CSN."""
         with self.catalog.database.write() as c:
             self.catalog.database.lock_clock(c)
-            return self.catalog._ddl_commit(c, view.id, "reserve")
+            return self.catalog.ddl_commit(c, view.id, "reserve")
 
     def frontier(self, view: Relation) -> int:
         """The CSN up to which a view is maintained and can be read."""
         return self.position(view).readable
 
     def position(self, view: Relation) -> Frontier:
-        """What a view has seen, to the statement."""
+        """The last commit that a view has seen, and its last statement if it has seen only a part."""
         with self.catalog.database.read() as c:
             return frontier_of(c, view)
 
     def stored(self, view: Relation, csn: int) -> RelationState:
-        """What is stored at a CSN; the first rows are older than the commit that created the view."""
+        """The stored rows of a view at a CSN, which may lie before the commit that created the view."""
         with self.catalog.database.read() as c:
-            return self.catalog._state(c, view, csn)
+            return self.catalog.state_in(c, view, csn)
 
     def by_id(self, view_ids: Collection[int]) -> list[Relation]:
-        """Views, lower ones first."""
-        every = lower_first(self.catalog.relations()) if view_ids else []  # a commit without overlays asks nothing
+        """The views with these ids, lower ones first."""
+        every = lower_first(self.catalog.relations()) if view_ids else []  # a commit without overlays reads nothing
         return [view for view in every if view.id in view_ids]
 
     def inputs(self, view: Relation) -> list[int]:
@@ -147,30 +143,22 @@ class ViewCatalog:
     def _tasks(self, c: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Task]:
         r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
         stmtsn = sa.case((r.csn == f.csn, f.stmtsn), else_=0).label("stmtsn")
-        query = _beyond_frontiers(i.view_id, r.relation_id, r.txsn, r.csn, stmtsn, r.committed_at, r.rows, r.kind)
+        query = beyond_frontiers(i.view_id, r.relation_id, r.txsn, r.csn, stmtsn, r.committed_at, r.rows, r.kind)
         found: dict[tuple[int, int], list[Any]] = {}
         for row in c.execute(query.where(*conditions).order_by(r.csn, i.view_id, r.relation_id)):
             found.setdefault((row.csn, row.view_id), []).append(row)
-        return [
-            Task(
-                view_id, rows[0].txsn, csn, rows[0].stmtsn, rows[0].committed_at, tuple(r.relation_id for r in rows),
-                sum(r.rows for r in rows), any(r.kind in RESETS for r in rows),
-            )
-            for (csn, view_id), rows in found.items()
-        ]  # fmt: skip
+        return [_task(view_id, csn, rows) for (csn, view_id), rows in found.items()]
 
     def backlogs(self) -> list[Backlog]:
-        """Of each view that has tasks: how many, how old, how large."""
+        """The number, rows, oldest time and newest CSN of the tasks of each view that has any."""
         r, i = t.commits.c, t.inputs.c
-        query = _beyond_frontiers(
-            i.view_id, sa.func.count(r.csn.distinct()), sa.func.sum(r.rows), sa.func.min(r.committed_at),
-            sa.func.max(r.csn),
-        )  # fmt: skip
+        tasks, oldest, newest = sa.func.count(r.csn.distinct()), sa.func.min(r.committed_at), sa.func.max(r.csn)
+        query = beyond_frontiers(i.view_id, tasks, sa.func.sum(r.rows), oldest, newest)
         with self.catalog.database.read() as c:
             return [Backlog(*map(int, row)) for row in c.execute(query.group_by(i.view_id).order_by(i.view_id))]
 
     def in_progress(self) -> set[int]:
-        """Ids of the views that somebody is maintaining now."""
+        """Ids of the views on which a maintenance job runs now, in any process."""
         with self.catalog.database.read() as c:
             return set(c.execute(self._at_work(c)).scalars())
 
@@ -179,7 +167,7 @@ class ViewCatalog:
         return sa.select(l.relation_id).where(l.path == JOB_PATH, l.expires_at >= now)
 
     def snapshots(self, after: int, before: int) -> list[int]:
-        """CSNs between two that open transactions and queries may still read."""
+        """CSNs with after < csn < before that open transactions and queries may still read."""
         s = t.snapshots.c
         with self.catalog.database.read() as c:
             query = sa.select(s.csn).where(
@@ -188,12 +176,12 @@ class ViewCatalog:
             return sorted(set(c.execute(query).scalars()))
 
     def advance(self, csn: int) -> int:
-        """Move views that have nothing to do up to a CSN: they need nothing older; how many moved.
+        """Move the frontiers of views without tasks up to a CSN; return how many moved.
 
-        One that somebody is at stays where that job began.
+        They need no older versions then. A view on which a job runs stays where that job began.
         """
         f = t.frontiers.c
-        waiting = _beyond_frontiers(t.inputs.c.view_id).where(t.commits.c.csn <= csn)
+        waiting = beyond_frontiers(t.inputs.c.view_id).where(t.commits.c.csn <= csn)
         with self.catalog.database.write(durable=False) as c:
             needed = [query.correlate(None) for query in (waiting, self._at_work(c))]
             idle = sa.and_(f.csn < csn, f.stmtsn == 0, *(f.view_id.not_in(query) for query in needed))
@@ -202,10 +190,10 @@ class ViewCatalog:
     # -- versions ----------------------------------------------------------------------------------
 
     def stored_at(self, view: Relation, csn: int) -> int | None:
-        """The CSN at which the stored rows are those of the view at `csn`; None if they never are.
+        """A CSN at which the stored rows are those of the view at `csn`, or None.
 
-        Versions of a view are where its jobs began and ended. Between two of them the view is the same as at one
-        if no commit lies in between.
+        A view has versions at the CSNs where its jobs began and ended. At a CSN between two versions the view equals
+        a version if no commit between that version and the CSN changed what the view reads.
         """
         with self.catalog.database.read() as c:
             before, after = self._versions(c, view, csn)
@@ -214,12 +202,12 @@ class ViewCatalog:
             return after if after is not None and not changed(c, view, csn, after) else None
 
     def next_version(self, view: Relation, csn: int) -> int | None:
-        """The first version of a view at or after a CSN; None if its frontier lies before."""
+        """The first version of a view at or after a CSN; None if the view's frontier lies before it."""
         with self.catalog.database.read() as c:
             return self._versions(c, view, csn)[1]
 
     def _versions(self, c: sa.Connection, view: Relation, csn: int) -> tuple[int | None, int | None]:
-        """The nearest versions at or before a CSN, and at or after it."""
+        """The nearest version at or before a CSN, and the nearest at or after it."""
         frontier = frontier_of(c, view).readable
         if frontier <= csn:
             return frontier, frontier if frontier == csn else None
@@ -234,11 +222,10 @@ class ViewCatalog:
     # -- jobs --------------------------------------------------------------------------------------
 
     def apply(self, steps: Sequence[ViewStep]) -> bool:
-        """Show the results of a job, all in one transaction, if every view is still where the job began; False, and
-        nothing has changed, if one is not.
+        """Publish the results of a job in one transaction, if every view is still where the job began.
 
-        Where a view was computed anew and had been wrong, a commit tells the views above, whose rows may come from
-        what was wrong: they have a task, to which no delta leads.
+        Return False, with nothing changed, if one is not. For a view that was computed anew and had been wrong, a
+        commit is added, which is a task of the views above it: their rows may come from the wrong ones.
         """
         try:
             with self.catalog.database.write() as c:
@@ -251,15 +238,15 @@ class ViewCatalog:
         return True
 
     def _apply(self, c: sa.Connection, step: ViewStep) -> None:
-        self.catalog._check_leases(c, step.leases)
-        if not move(c, step.view, step.start, Frontier(step.end), step.segments, step.leases):
+        check_leases(c, step.leases)
+        if not move(c, step, step.start, Frontier(step.end)):
             raise _Moved
         record(c, self.catalog.database.now(c), step.job)
         if step.anew and step.segments:
-            self.catalog._ddl_commit(c, step.view.id, REFRESH)
+            self.catalog.ddl_commit(c, step.view.id, REFRESH)
 
     def set_eager(self, view: Relation, eager: bool) -> None:
-        """Whether commits maintain a view from now on."""
+        """Set whether commits maintain a view from now on."""
         with self.catalog.database.write() as c:
             self.catalog.database.lock_clock(c)
             self._set_eager(c, view.id, eager)
@@ -268,7 +255,7 @@ class ViewCatalog:
         c.execute(t.frontiers.update().where(t.frontiers.c.view_id == view_id).values(eager=int(eager)))
 
     def _defer(self, c: sa.Connection, view_id: int, deferred: bool) -> None:
-        """A view that becomes deferred shows what it has seen by now; one that is deferred already goes on as it is."""
+        """Make a view deferred (from now on it shows what it has seen so far) or not; one that already is stays so."""
         f = t.frontiers.c
         one, now = f.view_id == view_id, self.catalog.database.now(c)
         if deferred:
@@ -278,11 +265,12 @@ class ViewCatalog:
             c.execute(t.frontiers.update().where(one).values(shown=None, propagated_at=None, refreshed_at=None))
 
     def is_eager(self, view: Relation) -> bool:
+        """Whether commits maintain a view."""
         with self.catalog.database.read() as c:
             return bool(c.execute(sa.select(t.frontiers.c.eager).where(t.frontiers.c.view_id == view.id)).scalar())
 
     def record(self, job: Job) -> None:
-        """Keep a failed job in the history."""
+        """Add a failed job to the history."""
         with self.catalog.database.write() as c:
             record(c, self.catalog.database.now(c), job)
 
@@ -295,19 +283,16 @@ class ViewCatalog:
             query = query.where(t.jobs.c.relation_id == view.id)
         with self.catalog.database.read() as c:
             rows = c.execute(query.order_by(t.jobs.c.id)).all()
-        return [
-            Job(r.relation_id, r.from_csn, r.to_csn, **json.loads(r.report), error=r.error, view=r.name) for r in rows
-        ]
+        return [_job(row) for row in rows]
 
     def dependents(self, relation: Relation) -> list[Relation]:
         """Views whose definition names this relation, by name."""
         with self.catalog.database.read() as c:
-            return self._dependents(c, relation)
+            return self.dependents_in(c, relation)
 
-    def _dependents(self, c: sa.Connection, relation: Relation) -> list[Relation]:
-        r = t.relations.c
-        rows = c.execute(self.catalog._visible(None).where(r.kind == "view").order_by(r.folded)).all()
-        views = (self.catalog._relation(c, row) for row in rows)
+    def dependents_in(self, c: sa.Connection, relation: Relation) -> list[Relation]:
+        """Views whose definition names a relation, by name, in a transaction that the caller holds."""
+        views = self.catalog.relations_in(c, kind="view")
         return [view for view in views if relation.id in source_ids(view).values()]
 
     def above(self, view: Relation) -> list[Relation]:
@@ -319,37 +304,36 @@ class ViewCatalog:
         return found[1:]
 
     def sources(self, view: Relation) -> dict[str, Relation]:
-        """The relations that a view's definition names."""
+        """The relations that a view's definition names, by the names used there."""
         found = {name: self.catalog.relation_by_id(id_) for name, id_ in source_ids(view).items()}
         if gone := [name for name, relation in found.items() if relation is None]:
             raise NotFound(f"view {view.name}", f"its source {gone[0]} is gone", "Drop the view.")
         return {name: relation for name, relation in found.items() if relation is not None}
 
     def drop(self, view: Relation) -> int:
-        """Drop a view, with its frontier: it holds back nothing any more."""
+        """Drop a view and its frontier, which then holds back no old versions; return the CSN of the drop."""
         with self.catalog.database.write() as c:
             self.catalog.database.lock_clock(c)
             return self._drop(c, view)
 
     def _drop(self, c: sa.Connection, view: Relation) -> int:
-        csn = self.catalog._ddl_commit(c, view.id, "drop")
+        csn = self.catalog.ddl_commit(c, view.id, "drop")
         dropped = t.relations.update().where(t.relations.c.id == view.id, t.relations.c.dropped_csn.is_(None))
         if c.execute(dropped.values(dropped_csn=csn)).rowcount != 1:
             raise WriteConflict(f"view {view.name}", "was dropped meanwhile", "Nothing is left to do.")
-        c.execute(t.frontiers.delete().where(t.frontiers.c.view_id == view.id))
-        c.execute(t.inputs.delete().where(t.inputs.c.view_id == view.id))
-        c.execute(t.uses.delete().where(t.uses.c.view_id == view.id))
+        for table in (t.frontiers, t.inputs, t.uses):
+            c.execute(table.delete().where(table.c.view_id == view.id))
         return csn
 
     def set_properties(
         self, view: Relation, properties: Mapping[str, str], *, eager: bool | None = None, deferred: bool | None = None
     ) -> int:
-        """Change properties, and with them how a view is maintained; None leaves that as it is."""
+        """Change properties of a view and how it is maintained (None: unchanged); return the CSN."""
         catalog = self.catalog
         with catalog.database.write() as c:
             catalog.database.lock_clock(c)
             self._check_properties(c, view)
-            csn = catalog._ddl_commit(c, view.id, "alter")
+            csn = catalog.ddl_commit(c, view.id, "alter")
             if eager is not None:
                 self._set_eager(c, view.id, eager)
             if deferred is not None:
@@ -359,15 +343,15 @@ class ViewCatalog:
             return csn
 
     def note(self, view: Relation, name: str, value: str) -> None:
-        """Keep a fact of ours about a view; that is no change of it, and has no CSN."""
+        """Store one of the facts that Freshview keeps of a view; this is not a commit and has no CSN."""
         with self.catalog.database.write() as c:
             known = c.execute(sa.select(t.relations.c.facts).where(t.relations.c.id == view.id)).scalar_one()
             merged = json.dumps({**json.loads(known), name: value})
             c.execute(t.relations.update().where(t.relations.c.id == view.id).values(facts=merged))
 
     def _check_properties(self, c: sa.Connection, view: Relation) -> None:
-        """What was checked for a change is still so."""
-        self.catalog._check_unchanged(c, view)
+        """Raise WriteConflict if the view or its properties have changed since they were read."""
+        check_unchanged(c, view)
         known = c.execute(sa.select(t.relations.c.properties).where(t.relations.c.id == view.id)).scalar_one()
         if json.loads(known) != view.properties:
             raise WriteConflict(f"view {view.name}", "was altered meanwhile", "Run the statement again.")
@@ -375,7 +359,7 @@ class ViewCatalog:
     # -- uses --------------------------------------------------------------------------------------
 
     def note_uses(self, seen: Mapping[int, tuple[int, int]]) -> None:
-        """Add to the history of use: view id → (how often, last time)."""
+        """Add uses to the history: view id → (how often, last time)."""
         with self.catalog.database.write(durable=False) as c:
             known = self._uses(c)
             held = set(c.execute(sa.select(t.frontiers.c.view_id)).scalars())
@@ -390,7 +374,7 @@ class ViewCatalog:
                     c.execute(t.uses.update().where(t.uses.c.view_id == view_id).values(**values))
 
     def uses(self) -> dict[int, Use]:
-        """How views have been used, by id."""
+        """How queries used the views, by view id."""
         with self.catalog.database.read() as c:
             return self._uses(c)
 
@@ -398,22 +382,34 @@ class ViewCatalog:
         return {r.view_id: Use(r.uses, r.last_at, r.mean_gap) for r in c.execute(sa.select(t.uses))}
 
 
-JOB_PATH = "job"  # of a lease on a view's next job: it claims no files
+JOB_PATH = "job"  # path of a lease on a view's next job; the lease claims no files
+
+
+def _task(view_id: int, csn: int, rows: Sequence[Any]) -> Task:
+    """The task of a view for a commit, from the rows of the commit in the tables that the view reads."""
+    first, tables = rows[0], tuple(r.relation_id for r in rows)
+    reset = any(r.kind in RESETS for r in rows)
+    return Task(view_id, first.txsn, csn, first.stmtsn, first.committed_at, tables, sum(r.rows for r in rows), reset)
+
+
+def _job(row: sa.Row[Any]) -> Job:
+    ends = {"view_id": row.relation_id, "from_csn": row.from_csn, "to_csn": row.to_csn}
+    return Job(**ends, **json.loads(row.report), error=row.error, view=row.name)
 
 
 def source_ids(view: Relation) -> dict[str, int]:
-    """Names in a view's definition, and the ids of the relations that they mean."""
+    """Names in a view's definition, with the ids of the relations that they refer to."""
     return {name: entry["id"] for name, entry in json.loads(view.facts.get("sources", "{}")).items()}
 
 
 def lower_first(relations: Iterable[Relation]) -> list[Relation]:
-    """All relations of a warehouse, each after those that it reads."""
+    """Sort all relations of a warehouse so that each comes after those that it reads."""
     known = {relation.id: relation for relation in sorted(relations, key=lambda r: r.id)}
     reads = {id_: [i for i in source_ids(relation).values() if i in known] for id_, relation in known.items()}
     return [known[id_] for id_ in TopologicalSorter(reads).static_order()]
 
 
-def _beyond_frontiers(*columns: Any) -> sa.Select[Any]:
+def beyond_frontiers(*columns: Any) -> sa.Select[Any]:
     """THE definition of what is pending: commits beyond a view's frontier to what the view reads."""
     r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
     partial = sa.and_(f.stmtsn > 0, r.csn == f.csn)
@@ -426,7 +422,7 @@ def _beyond_frontiers(*columns: Any) -> sa.Select[Any]:
 
 
 def used_again(old: Use, count: int, last_at: int) -> Use:
-    """A history of use with later uses added."""
+    """The history of use with `count` later uses added."""
     gap = max(last_at - old.last_at, 0) // count
     mean = gap if old.mean_gap == 0 else int((1 - _RECENT) * old.mean_gap + _RECENT * gap)
     return Use(old.uses + count, max(old.last_at, last_at), mean)

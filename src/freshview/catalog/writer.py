@@ -1,4 +1,4 @@
-"""Changes to the catalog. It is the only commit point: what is not here did not happen."""
+"""Changes to the catalog, the only commit point of a warehouse: what is not written here did not happen."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
-from freshview.catalog.frontiers import ViewChange, show_with_commit
-from freshview.catalog.reader import CatalogReader, readable_csn
-from freshview.catalog.records import Lease, Main, Pin, Relation, Segment, segment_values
+from freshview.catalog.frontiers import ViewChange, end_leases, publish_with_commit
+from freshview.catalog.reader import CatalogReader, last_csn, main_at, readable_csn, relation_row, segments_of
+from freshview.catalog.records import Commit, Lease, Main, Pin, Relation, Segment, segment_values
 from freshview.errors import AlreadyExists, NotFound, SnapshotExpired, StorageUnavailable, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name, fold, refuse_weight
 
 LIFETIME = 120 * 1_000_000  # µs a pin or lease lives without a heartbeat
-HISTORY = 30 * 86_400 * 1_000_000  # µs for which what happened is told at least
+HISTORY = 30 * 86_400 * 1_000_000  # µs for which jobs and commits are kept at least
 
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """All that one transaction wants to make visible, at once."""
+    """Everything that one transaction makes visible with its commit."""
 
     pin: Pin
     relations: tuple[Relation, ...]
     segments: tuple[Segment, ...]
     leases: tuple[str, ...] = ()
-    checked_to: int = 0  # conflicts have been looked for up to this CSN
+    checked_to: int = 0  # the CSN up to which conflicts have been checked
     created: frozenset[int] = frozenset()  # ids of relations that appear with this commit
-    views: tuple[ViewChange, ...] = ()  # changes of views that are shown with it, lower ones first
+    views: tuple[ViewChange, ...] = ()  # changes of views to publish with this commit, lower ones first
 
 
 @dataclass(frozen=True)
 class Committed:
-    """What became of a request: its CSN, and the changes of views that were shown with it."""
+    """The result of a commit request: its CSN, and the changes of views that were published with it."""
 
     csn: int
     views: tuple[ViewChange, ...] = ()
@@ -49,7 +49,7 @@ ConflictCheck = Callable[[Sequence[Segment]], None]
 
 
 class Catalog(CatalogReader):
-    """Reads and writes the catalog on behalf of one process."""
+    """The catalog of a warehouse, read and written by one process."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -66,49 +66,34 @@ class Catalog(CatalogReader):
                 .values(txsn=t.clock.c.txsn + 1)
                 .returning(t.clock.c.csn, t.clock.c.txsn)
             )
-            row = c.execute(bump).one_or_none() or self._clock(c)
+            row = c.execute(bump).one_or_none() or self.database.clock(c)
             if at is not None and not 0 <= at <= row.csn:
                 raise NotFound(f"CSN {at}", f"the last commit is CSN {row.csn}", "Ask for a committed version.")
             pin = Pin(uuid.uuid4().hex, row.csn if at is None else at, row.txsn)
-            c.execute(
-                t.snapshots.insert().values(
-                    id=pin.id,
-                    owner=self._owner,
-                    csn=pin.csn,
-                    txsn=pin.txsn,
-                    purpose=purpose,
-                    expires_at=self.database.now(c) + LIFETIME,
-                )
-            )
+            values = {"owner": self._owner, "purpose": purpose, "expires_at": self.database.now(c) + LIFETIME}
+            c.execute(t.snapshots.insert().values(**asdict(pin), **values))
             return pin
 
     def release(self, pin: Pin) -> None:
+        """Give up a snapshot."""
         with self.database.write(durable=False) as c:
             c.execute(t.snapshots.delete().where(t.snapshots.c.id == pin.id))
 
     def lease(self, relation_id: int, path: str, name: str | None = None) -> Lease | None:
-        """Claim a folder before writing to it. A named lease is exclusive: None if it is taken."""
+        """Claim a folder before writing to it. A named lease is exclusive: None if another process holds it."""
         with self.database.write(durable=False) as c:
             now = self.database.now(c)
             lease = Lease(name or uuid.uuid4().hex, relation_id, path)
             if name is not None:
-                self.database.lock_clock(c)  # two that ask at once: one after the other
+                self.database.lock_clock(c)  # of two processes that ask at once, one waits for the other
                 c.execute(t.leases.delete().where(t.leases.c.id == name, t.leases.c.expires_at < now))
                 if c.execute(sa.select(t.leases.c.id).where(t.leases.c.id == name)).first():
                     return None
-            c.execute(
-                t.leases.insert().values(
-                    id=lease.id,
-                    owner=self._owner,
-                    relation_id=relation_id,
-                    path=path,
-                    expires_at=now + LIFETIME,
-                )
-            )
+            c.execute(t.leases.insert().values(**asdict(lease), owner=self._owner, expires_at=now + LIFETIME))
             return lease
 
     def drop_leases(self, ids: Sequence[str]) -> set[str]:
-        """Give up leases; the ids that were still held. Files of the others are not ours to remove."""
+        """Give up leases and return the ids that were still held; only files under those may be removed."""
         with self.database.write(durable=False) as c:
             own = sa.and_(t.leases.c.id.in_(list(ids)), t.leases.c.owner == self._owner)
             held = set(c.execute(sa.select(t.leases.c.id).where(own)).scalars())
@@ -135,14 +120,14 @@ class Catalog(CatalogReader):
         with self.database.write() as c:
             clock = self.database.lock_clock(c)
             self._check_pin(c, request.pin)
-            self._check_leases(c, request.leases)
+            check_leases(c, request.leases)
             for relation in request.relations:
                 if relation.id in request.created:
-                    self._insert_relation(c, replace(relation, created_csn=clock.csn + 1))
+                    self.insert_relation(c, replace(relation, created_csn=clock.csn + 1))
                 else:
-                    self._check_unchanged(c, relation)
+                    check_unchanged(c, relation)
             if clock.csn > request.checked_to:
-                conflicts(self._segments(c, [r.id for r in request.relations], request.checked_to, None))
+                conflicts(segments_of(c, [r.id for r in request.relations], request.checked_to))
             csn, now = self._next(c, clock.csn, clock.committed_at)
             rows = {r.id: 0 for r in request.relations}
             counter = dict.fromkeys(rows, 0)
@@ -151,29 +136,17 @@ class Catalog(CatalogReader):
                 rows[segment.relation_id] += segment.rows
                 values.append(segment_values(segment, csn, counter[segment.relation_id]))
                 counter[segment.relation_id] += 1
-            c.execute(
-                t.commits.insert(),
-                [
-                    {
-                        "relation_id": i,
-                        "csn": csn,
-                        "txsn": request.pin.txsn,
-                        "committed_at": now,
-                        "kind": "create" if i in request.created else "data",
-                        "rows": n,
-                    }
-                    for i, n in rows.items()
-                ],
-            )
+            kinds = {i: "create" if i in request.created else "data" for i in rows}
+            made = [Commit(i, csn, request.pin.txsn, now, kinds[i], n) for i, n in rows.items()]
+            c.execute(t.commits.insert(), [asdict(commit) for commit in made])
             if values:
                 c.execute(t.segments.insert(), values)
-            if request.leases:
-                c.execute(t.leases.delete().where(t.leases.c.id.in_(request.leases)))
+            end_leases(c, request.leases)
             c.execute(t.snapshots.delete().where(t.snapshots.c.id == request.pin.id))
-            return Committed(csn, show_with_commit(c, csn, now, list(rows), request.views))
+            return Committed(csn, publish_with_commit(c, csn, now, list(rows), request.views))
 
     def _next(self, c: Connection, csn: int, committed_at: int) -> tuple[int, int]:
-        """The next CSN and its time; times strictly increase with CSNs."""
+        """Take the next CSN; return it with its time, which strictly increases with CSNs."""
         now = max(self.database.now(c), committed_at + 1)
         c.execute(t.clock.update().where(t.clock.c.id == 1).values(csn=csn + 1, committed_at=now))
         return csn + 1, now
@@ -186,30 +159,11 @@ class Catalog(CatalogReader):
                 "Run the transaction again.",
             )
 
-    def _check_leases(self, c: Connection, leases: Sequence[str]) -> None:
-        if leases:
-            query = sa.select(sa.func.count()).select_from(t.leases).where(t.leases.c.id.in_(leases))
-            if c.execute(query).scalar_one() != len(leases):
-                raise StorageUnavailable(
-                    "commit",
-                    "the lease on written files expired before they were committed",
-                    "Run the transaction again.",
-                )
-
     def require_unchanged(self, relations: Sequence[Relation]) -> None:
-        """WriteConflict if one of these was dropped, altered or renamed since it was read."""
+        """Raise WriteConflict if one of these relations was dropped, altered or renamed since it was read."""
         with self.database.read() as c:
             for relation in relations:
-                self._check_unchanged(c, relation)
-
-    def _check_unchanged(self, c: Connection, relation: Relation) -> None:
-        row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
-        if row is None or row.dropped_csn is not None:
-            raise WriteConflict(f"table {relation.name}", "was dropped meanwhile", "Run the transaction again.")
-        if (row.epoch, row.schema_version) != (relation.epoch, relation.schema_version):
-            raise WriteConflict(
-                f"table {relation.name}", "was altered or renamed meanwhile", "Run the transaction again."
-            )
+                check_unchanged(c, relation)
 
     # -- definitions ---------------------------------------------------------------------------
 
@@ -223,20 +177,20 @@ class Catalog(CatalogReader):
         properties: Mapping[str, str] | None = None,
         main: Main | None = None,
     ) -> tuple[Relation, int]:
-        """A new relation, as a commit of its own."""
+        """Create a relation in a commit of its own; return it and its CSN."""
         check_relation_name(name)
         with self.database.write() as c:
             clock = self.database.lock_clock(c)
             csn = clock.csn + 1
             relation = Relation(self._reserved(c), name, kind, 1, 1, schema, csn, location, dict(properties or {}))
-            self._insert_relation(c, relation)
-            self._ddl_commit(c, relation.id, "create")
+            self.insert_relation(c, relation)
+            self.ddl_commit(c, relation.id, "create")
             if main is not None:
                 c.execute(t.mains.insert().values(**_main_values(relation.id, csn, main, self.database.now(c))))
             return relation, csn
 
     def reserve_id(self) -> int:
-        """A relation id that nobody else will get: files can be written before the relation exists."""
+        """A relation id that is given out only once: files can be written before the relation exists."""
         with self.database.write() as c:
             return self._reserved(c)
 
@@ -248,54 +202,53 @@ class Catalog(CatalogReader):
         c.execute(t.relations.delete().where(t.relations.c.id == reserved))
         return reserved
 
-    def _insert_relation(self, c: Connection, relation: Relation) -> None:
+    def insert_relation(self, c: Connection, relation: Relation) -> None:
+        """Add a relation with its first schema version, in a transaction that commits it."""
         refuse_weight(relation.schema)
         self._check_free(c, relation.name)
-        c.execute(
-            t.relations.insert().values(
-                id=relation.id, name=relation.name, folded=fold(relation.name), kind=relation.kind,
-                epoch=relation.epoch, schema_version=relation.schema_version, created_csn=relation.created_csn,
-                location=relation.location, properties=json.dumps(dict(relation.properties)),
-                facts=json.dumps(dict(relation.facts)),
-            )
-        )  # fmt: skip
-        self._insert_schema(c, relation.id, 1, relation.created_csn, relation.name, relation.schema)
+        created = relation.created_csn
+        names = {"id": relation.id, "name": relation.name, "folded": fold(relation.name), "kind": relation.kind}
+        versions = {"epoch": relation.epoch, "schema_version": relation.schema_version, "created_csn": created}
+        texts = {"properties": json.dumps(dict(relation.properties)), "facts": json.dumps(dict(relation.facts))}
+        c.execute(t.relations.insert().values(**names, **versions, **texts, location=relation.location))
+        self._insert_schema(c, relation.id, 1, created, relation.name, relation.schema)
 
     def drop(self, name: str) -> int:
+        """Drop a relation; return the CSN of the drop."""
         with self.database.write() as c:
             self.database.lock_clock(c)
             relation = self._require(c, name)
-            csn = self._ddl_commit(c, relation.id, "drop")
+            csn = self.ddl_commit(c, relation.id, "drop")
             c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(dropped_csn=csn))
             return csn
 
     def rename(self, name: str, new_name: str) -> int:
+        """Rename a relation; return the CSN from which it has the new name."""
         check_relation_name(new_name)
         with self.database.write() as c:
             self.database.lock_clock(c)
             relation = self._require(c, name)
             if fold(new_name) != fold(relation.name):
                 self._check_free(c, new_name)
-            csn = self._ddl_commit(c, relation.id, "rename")
-            c.execute(
-                t.relations.update().where(t.relations.c.id == relation.id).values(name=new_name, folded=fold(new_name))
-            )
+            csn = self.ddl_commit(c, relation.id, "rename")
+            renamed = t.relations.update().where(t.relations.c.id == relation.id)
+            c.execute(renamed.values(name=new_name, folded=fold(new_name)))
             self._new_schema(c, relation.id, relation.schema, csn)
             return csn
 
     def alter(self, name: str, change: Callable[[Schema], Schema]) -> int:
-        """A new schema version of a relation: columns appended or renamed, none moved."""
+        """Give a relation a new schema version (columns appended or renamed, none moved); return its CSN."""
         with self.database.write() as c:
             self.database.lock_clock(c)
             relation = self._require(c, name)
             schema = change(relation.schema)
             refuse_weight(schema)
-            csn = self._ddl_commit(c, relation.id, "alter")
+            csn = self.ddl_commit(c, relation.id, "alter")
             self._new_schema(c, relation.id, schema, csn)
             return csn
 
     def _new_schema(self, c: Connection, relation_id: int, schema: Schema, csn: int) -> int:
-        """The next schema version, under the relation's name of now."""
+        """Add the next schema version, under the relation's present name; return its number."""
         r = t.relations.c
         row = c.execute(sa.select(r.name, r.schema_version).where(r.id == relation_id)).one()
         version: int = row.schema_version + 1
@@ -303,10 +256,8 @@ class Catalog(CatalogReader):
         c.execute(t.relations.update().where(r.id == relation_id).values(schema_version=version))
         return version
 
-    def _insert_schema(
-        self, c: Connection, relation_id: int, version: int, csn: int, name: str, schema: Schema
-    ) -> None:
-        values = {"relation_id": relation_id, "version": version, "csn": csn, "name": name, "folded": fold(name)}
+    def _insert_schema(self, c: Connection, relation: int, version: int, csn: int, name: str, schema: Schema) -> None:
+        values = {"relation_id": relation, "version": version, "csn": csn, "name": name, "folded": fold(name)}
         c.execute(t.schemas.insert().values(**values, body=schema.to_json()))
 
     def _require(self, c: Connection, name: str) -> Relation:
@@ -316,32 +267,29 @@ class Catalog(CatalogReader):
         return found
 
     def require_free(self, name: str) -> None:
-        """AlreadyExists if the name is taken."""
+        """Raise AlreadyExists if a relation has the name."""
         with self.database.read() as c:
             self._check_free(c, name)
 
     def _check_free(self, c: Connection, name: str) -> None:
         if (taken := self._find(c, name, None)) is not None:
             raise AlreadyExists(
-                f"{taken.kind} {taken.name}", "exists already", "Choose another name, drop it, or say IF NOT EXISTS."
+                f"{taken.kind} {taken.name}", "exists already", "Choose another name, drop it, or use IF NOT EXISTS."
             )
 
-    def _ddl_commit(self, c: Connection, relation_id: int, kind: str) -> int:
-        clock = self._clock(c)
+    def ddl_commit(self, c: Connection, relation_id: int, kind: str) -> int:
+        """Add a commit without rows to a relation's history, in a transaction that holds the clock; return its CSN."""
+        clock = self.database.clock(c)
         csn, now = self._next(c, clock.csn, clock.committed_at)
-        c.execute(
-            t.commits.insert().values(
-                relation_id=relation_id, csn=csn, txsn=clock.txsn, committed_at=now, kind=kind, rows=0
-            )
-        )
+        c.execute(t.commits.insert().values(**asdict(Commit(relation_id, csn, clock.txsn, now, kind, 0))))
         return csn
 
     # -- main versions -------------------------------------------------------------------------
 
     def record_main(self, relation: Relation, seen: Main | None, new: Main, lease: Lease | None = None) -> bool:
-        """Make a checkpoint visible if main is still what it was computed from; False if not.
+        """Publish a checkpoint if main is still the one that it was computed from; return whether it was published.
 
-        With a lease, it must still be ours: else vacuum may have taken the files for orphans.
+        A lease, if given, must still be held: else vacuum may have taken the files for orphans.
         """
         with self.database.write() as c:
             self.database.lock_clock(c)
@@ -349,12 +297,12 @@ class Catalog(CatalogReader):
                 held = sa.select(t.leases.c.id).where(t.leases.c.id == lease.id, t.leases.c.owner == self._owner)
                 if c.execute(held).first() is None:
                     return False
-            row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
+            row = relation_row(c, relation.id)
             if row is None or row.dropped_csn is not None or row.epoch != relation.epoch:
                 return False
-            if self._main(c, relation.id, None) != seen:
+            if main_at(c, relation.id) != seen:
                 return False
-            if seen is not None and seen.csn == new.csn:  # the same contents, written anew
+            if seen is not None and seen.csn == new.csn:  # the same rows in other files
                 c.execute(t.mains.delete().where(t.mains.c.relation_id == relation.id, t.mains.c.csn == seen.csn))
             c.execute(t.mains.insert().values(**_main_values(relation.id, new.csn, new, self.database.now(c))))
             return True
@@ -362,31 +310,26 @@ class Catalog(CatalogReader):
     def notice(
         self, relation: Relation, seen: Main, new: Main, *, rows: int, reset: bool, schema: Schema | None = None
     ) -> int | None:
-        """A new version of an external table becomes a commit; None if another process was first.
+        """Record a new version of an external table as a commit; its CSN, or None if another process was first.
 
-        A reset (history was rewritten) begins a new epoch: no delta leads from the old to the new.
+        A reset (the table's history was rewritten) begins a new epoch: no delta leads from the old rows to the new.
         """
         with self.database.write() as c:
             clock = self.database.lock_clock(c)
-            row = c.execute(sa.select(t.relations).where(t.relations.c.id == relation.id)).one_or_none()
-            if row is None or row.dropped_csn is not None or self._main(c, relation.id, None) != seen:
+            row = relation_row(c, relation.id)
+            if row is None or row.dropped_csn is not None or main_at(c, relation.id) != seen:
                 return None
             csn, now = self._next(c, clock.csn, clock.committed_at)
-            kind = "reset" if reset else "data"
-            c.execute(
-                t.commits.insert().values(
-                    relation_id=relation.id, csn=csn, txsn=clock.txsn, committed_at=now, kind=kind, rows=rows
-                )
-            )
+            commit = Commit(relation.id, csn, clock.txsn, now, "reset" if reset else "data", rows)
+            c.execute(t.commits.insert().values(**asdict(commit)))
             version = row.schema_version
             if schema is not None:
                 version = self._new_schema(c, relation.id, schema, csn)
             if reset:
                 c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(epoch=relation.epoch + 1))
             else:
-                reference = Segment(
-                    relation.id, csn, 0, rows, 0, version, versions=(seen.delta_version, new.delta_version)
-                )
+                between = (seen.delta_version, new.delta_version)
+                reference = Segment(relation.id, csn, 0, rows, 0, version, versions=between)
                 c.execute(t.segments.insert().values(**segment_values(reference, csn, 0)))
             main = Main(csn, new.delta_version, version, new.rows, new.size, new.fingerprint)
             c.execute(t.mains.insert().values(**_main_values(relation.id, csn, main, now)))
@@ -395,9 +338,9 @@ class Catalog(CatalogReader):
     # -- vacuum --------------------------------------------------------------------------------
 
     def expire(self, retention: int) -> tuple[int, list[int]]:
-        """Forget versions that no snapshot, task or retention (µs) needs.
+        """Remove versions that no snapshot, task or retention (µs) needs.
 
-        Gives the new horizon and the ids of relations that are gone for good.
+        Return the new horizon, and the ids of dropped relations whose files can go.
         """
         with self.database.write() as c:
             clock = self.database.lock_clock(c)
@@ -406,14 +349,14 @@ class Catalog(CatalogReader):
                 c.execute(table.delete().where(table.c.expires_at < now))
             pinned = c.execute(sa.select(sa.func.min(t.snapshots.c.csn))).scalar()
             frontier = c.execute(sa.select(sa.func.min(readable_csn()))).scalar()
-            retained = clock.csn if retention <= 0 else self._csn_at(c, now - retention)
+            retained = clock.csn if retention <= 0 else last_csn(c, now - retention)
             horizon = max(clock.horizon, min(x for x in (retained, pinned, frontier) if x is not None))
             c.execute(t.clock.update().where(t.clock.c.id == 1).values(horizon=horizon))
             f = t.frontiers.c
             deferred = c.execute(sa.select(f.view_id, f.shown).where(f.shown.is_not(None)))
             shown = {row.view_id: row.shown for row in deferred}
             for relation_id in c.execute(sa.select(t.mains.c.relation_id).distinct()).scalars().all():
-                needed = min(horizon, shown.get(relation_id, horizon))  # what a deferred view shows stays
+                needed = min(horizon, shown.get(relation_id, horizon))  # the state that a deferred view shows stays
                 self._expire_relation(c, relation_id, needed, now - max(retention, 0))
             self._expire_history(c, min([horizon, *shown.values()]), now - HISTORY)
             gone = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars().all()
@@ -433,21 +376,38 @@ class Catalog(CatalogReader):
             c.execute(t.segments.delete().where(s.relation_id == relation_id, s.csn <= keep))
 
     def _expire_history(self, c: Connection, needed: int, before: int) -> None:
-        """Jobs and commits that are old, and behind all that can be read: they only tell what happened."""
+        """Delete jobs and commits that are old and older than any readable state: only the history lists them."""
         j, r = t.jobs.c, t.commits.c
         c.execute(t.jobs.delete().where(j.to_csn < needed, j.finished_at < before))
         c.execute(t.commits.delete().where(r.csn < needed, r.committed_at < before))
 
     def forget(self, relation_ids: Sequence[int]) -> None:
-        """Remove the last trace of dropped relations, once their files are gone."""
+        """Delete the rows of dropped relations, once their files are gone."""
         with self.database.write() as c:
             c.execute(t.relations.delete().where(t.relations.c.id.in_(list(relation_ids))))
 
     def leased_paths(self, relation_id: int) -> list[str]:
-        """Folders that writers have claimed under a relation; vacuum leaves them alone."""
+        """Folders of a relation that writers have leased; vacuum leaves them alone."""
         with self.database.read() as c:
             query = sa.select(t.leases.c.path).where(t.leases.c.relation_id == relation_id)
             return list(c.execute(query).scalars())
+
+
+def check_leases(c: Connection, leases: Sequence[str]) -> None:
+    """Raise StorageUnavailable unless all of these leases are still held."""
+    query = sa.select(sa.func.count()).select_from(t.leases).where(t.leases.c.id.in_(leases))
+    if leases and c.execute(query).scalar_one() != len(leases):
+        cause = "the lease on written files expired before they were committed"
+        raise StorageUnavailable("commit", cause, "Run the transaction again.")
+
+
+def check_unchanged(c: Connection, relation: Relation) -> None:
+    """Raise WriteConflict if a relation was dropped, altered or renamed since it was read."""
+    row = relation_row(c, relation.id)
+    if row is None or row.dropped_csn is not None:
+        raise WriteConflict(f"table {relation.name}", "was dropped meanwhile", "Run the transaction again.")
+    if (row.epoch, row.schema_version) != (relation.epoch, relation.schema_version):
+        raise WriteConflict(f"table {relation.name}", "was altered or renamed meanwhile", "Run the transaction again.")
 
 
 def checkpoint_lease(relation_id: int) -> str:

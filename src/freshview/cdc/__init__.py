@@ -1,4 +1,4 @@
-"""Changes that others make, noticed and turned into commits of ours.
+"""Change capture: changes that other tools make to external tables become commits of the warehouse.
 
-Law: what was noticed and where it came from are recorded in one catalog transaction: exactly once, whatever dies.
+Law: a change and its origin are recorded in one catalog transaction: exactly once, whatever process dies.
 """

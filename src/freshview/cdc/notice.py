@@ -1,7 +1,7 @@
-"""Noticing what others wrote to external Delta tables, before a snapshot is chosen.
+"""Commits for new versions of external Delta tables, made before a snapshot is chosen.
 
-A new version becomes a commit by compare-and-set on (relation, version seen last). A rearrangement
-moves the version without a commit. A rewritten history begins a new epoch: no delta is made up.
+A new version becomes a commit by compare-and-set on (relation, version seen last). A rearrangement of files moves the
+version without a commit. A rewritten history begins a new epoch: no delta is made up.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from freshview.storage.external import changed_file_count, declared_schema, desc
 
 @dataclass(frozen=True)
 class Noticed:
-    """The CSNs of what was new, and the tables (by relation id) that could not be looked at."""
+    """The CSNs of new commits, and the errors of tables that could not be read, by relation id."""
 
     csns: list[int]
     failed: dict[int, FreshviewError]
 
 
 def notice(catalog: Catalog, events: Events, relations: Iterable[Relation]) -> list[int]:
-    """Look at these external tables; the CSNs of what was new.
+    """Commit new versions of these external tables; return the CSNs.
 
-    All are looked at, even if one cannot be opened; then that one's error is raised.
+    All tables are read, even if one cannot be opened; the first error is raised afterwards.
     """
     found = look(catalog, events, relations)
     for error in found.failed.values():
@@ -37,7 +37,7 @@ def notice(catalog: Catalog, events: Events, relations: Iterable[Relation]) -> l
 
 
 def look(catalog: Catalog, events: Events, relations: Iterable[Relation]) -> Noticed:
-    """The same for callers that mind only some of the tables: whoever reads a failed one must raise its error."""
+    """Commit new versions of these external tables, and collect errors: a reader of a failed table must raise."""
     found = Noticed([], {})
     for relation in relations:
         if not relation.is_external:
@@ -53,9 +53,10 @@ def look(catalog: Catalog, events: Events, relations: Iterable[Relation]) -> Not
 
 
 class Watch:
-    """Looks at all external tables of a warehouse, before a snapshot is chosen.
+    """Commits new versions of all external tables of a warehouse, before a snapshot is chosen.
 
-    A table that cannot be looked at is an error for those who read it, not for all: `lost` has it, by relation id.
+    The error of a table that cannot be read is raised only by statements that read the table: `lost` holds these
+    errors by relation id.
     """
 
     def __init__(self, catalog: Catalog, events: Events) -> None:
@@ -64,6 +65,7 @@ class Watch:
         self.lost: dict[int, FreshviewError] = {}
 
     def look(self) -> None:
+        """Commit new versions of all external tables, and collect the errors in `lost`."""
         external = self._catalog.externals()
         self.lost = look(self._catalog, self._events, external).failed if external else {}
 
@@ -94,21 +96,15 @@ def _notice_one(catalog: Catalog, events: Events, relation: Relation) -> int | N
             events.emit("external.rearranged", relation=current.name, version=new.delta_version)
             return None
     events.emit("external.noticing", relation=current.name, version=new.delta_version)
-    csn = catalog.notice(
-        current,
-        seen,
-        new,
-        rows=abs(new.rows - seen.rows),
-        reset=reset,
-        schema=schema if schema != current.schema else None,
-    )
+    rows, altered = abs(new.rows - seen.rows), schema if schema != current.schema else None
+    csn = catalog.notice(current, seen, new, rows=rows, reset=reset, schema=altered)
     if csn is not None:
         events.emit("external.noticed", relation=current.name, version=new.delta_version, csn=csn, reset=reset)
     return csn
 
 
 def _is_appended(old: Schema, new: Schema) -> bool:
-    """Only columns at the end are new: what we stored by place still fits."""
+    """Whether a schema only adds columns at the end, so that rows stored by place still fit."""
     same = zip(old.columns, new.columns, strict=False)
     return len(new.columns) >= len(old.columns) and all(
         fold(a.name) == fold(b.name) and a.type == b.type for a, b in same

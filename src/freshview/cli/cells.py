@@ -1,4 +1,4 @@
-"""Values as text, with all their digits: for people, for CSV and for JSON."""
+"""Values as text with all their digits: for tables, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 
-def shown(value: Any) -> str:
-    """A value for people to read."""
+def cell_text(value: Any) -> str:
+    """Return a value as the text of a table's cell."""
     return "NULL" if value is None else plain(value)
 
 
 def plain(value: Any) -> str:
-    """A value that is not NULL, in Spark's notation where it has one."""
+    """Return the text of a value that is not NULL, in Spark's notation where Spark has one."""
     match value:
         case str():
             return value
@@ -35,16 +35,16 @@ def plain(value: Any) -> str:
         case timedelta():
             return str(value)
         case Mapping():
-            return "{" + ", ".join(f"{shown(k)} -> {shown(v)}" for k, v in value.items()) + "}"
+            return "{" + ", ".join(f"{cell_text(k)} -> {cell_text(v)}" for k, v in value.items()) + "}"
         case tuple():
-            return "{" + ", ".join(map(shown, value)) + "}"
+            return "{" + ", ".join(map(cell_text, value)) + "}"
         case list():
-            return "[" + ", ".join(map(shown, value)) + "]"
+            return "[" + ", ".join(map(cell_text, value)) + "]"
     return str(value)
 
 
 def csv_line(cells: Iterable[Any]) -> str:
-    """One line of CSV (RFC 4180): NULL is nothing at all, an empty string a pair of quotes."""
+    """Return a line of CSV (RFC 4180): NULL is an empty field, an empty string a pair of quotes."""
     return ",".join("" if cell is None else _csv_cell(_structured(cell)) for cell in cells)
 
 
@@ -59,7 +59,7 @@ def _csv_cell(text: str) -> str:
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON on one line: decimals as numbers with all their digits, times in ISO 8601, bytes in base 64."""
+    """Return a value as JSON on one line: decimals with all their digits, times in ISO 8601, bytes in base 64."""
     match value:
         case None | bool() | str() | int():
             return json.dumps(value, ensure_ascii=False)
@@ -69,7 +69,7 @@ def json_text(value: Any) -> str:
             return format(value, "f")
         case bytes() | bytearray():
             return json.dumps(base64.b64encode(bytes(value)).decode())
-        case date():  # and times
+        case date():  # datetime too
             return json.dumps(value.isoformat())
         case timedelta():
             return json.dumps(value.total_seconds())
@@ -85,12 +85,12 @@ def json_text(value: Any) -> str:
 
 
 def json_object(items: Iterable[tuple[Any, Any]]) -> str:
-    """An object; keys that are no strings are written as people read them."""
-    return "{" + ", ".join(f"{json.dumps(shown(k), ensure_ascii=False)}: {json_text(v)}" for k, v in items) + "}"
+    """Return a JSON object; a key that is not a string becomes its cell text."""
+    return "{" + ", ".join(f"{json.dumps(cell_text(k), ensure_ascii=False)}: {json_text(v)}" for k, v in items) + "}"
 
 
 def aligned_right(rows: Sequence[Sequence[Any]]) -> list[int]:
-    """The columns that hold numbers only."""
+    """Return the places of the columns that hold numbers only."""
     width = len(rows[0]) if rows else 0
     return [i for i in range(width) if all(_is_number(r[i]) for r in rows) and any(r[i] is not None for r in rows)]
 

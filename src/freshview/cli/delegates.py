@@ -1,4 +1,4 @@
-"""`freshview demo` and `freshview bench`: programs of their own, loaded when they are asked for."""
+"""`freshview demo` and `freshview bench`: separate programs, loaded when they are called."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 from freshview.cli.place import Command, Place, command
 from freshview.errors import FreshviewError
 
-Arguments = Annotated[list[str] | None, typer.Argument(help="Handed on as they are.", metavar="ARGUMENTS")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="Passed on unchanged.", metavar="ARGUMENTS")]
 
 
 @command
 def demo(place: Place, arguments: Arguments = None) -> None:  # noqa: ARG001
-    """Show in a few minutes, on generated data, what lazy maintenance does. Your warehouse is not touched.
+    """Demonstrate lazy maintenance on generated data, in a few minutes. Your warehouse is not touched.
 
     `freshview demo -- --help` lists its options.
     """
@@ -25,7 +25,7 @@ def demo(place: Place, arguments: Arguments = None) -> None:  # noqa: ARG001
 
 @command
 def bench(place: Place, arguments: Arguments = None) -> None:  # noqa: ARG001
-    """Measure: run benchmark suites and write their figures.
+    """Run benchmark suites and write their figures.
 
     `freshview bench -- --help` lists suites and options.
     """
@@ -33,7 +33,7 @@ def bench(place: Place, arguments: Arguments = None) -> None:  # noqa: ARG001
 
 
 def _delegate(name: str, module: str, arguments: list[str]) -> None:
-    """Run another program's main(), which reads its arguments from sys.argv."""
+    """Run the main() of another module, which reads its arguments from sys.argv."""
     try:
         main = import_module(module).main
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`freshview doctor`: is all there that Freshview needs? Starts no Spark, and loads none."""
+"""`freshview doctor`: check what Freshview needs, without starting or loading Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -27,7 +26,7 @@ _SIGNS = {"==": operator.eq, ">=": operator.ge, "<=": operator.le, "<": operator
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: what was found, and what to do if that will not do."""
+    """The result of one check: what was found, and the remedy if it is a problem."""
 
     what: str
     ok: bool
@@ -37,7 +36,7 @@ class Finding:
 
 @command
 def doctor(place: Place, json: JsonOption = False) -> None:
-    """See whether Python, Java, memory, packages, folder and catalog will do. The exit code is 1 if one will not."""
+    """Check Python, Java, memory, packages, folder and catalog. The exit code is 1 if there is a problem."""
     findings = examine(place)
     if json:
         write_json([asdict(f) for f in findings])
@@ -52,9 +51,8 @@ def doctor(place: Place, json: JsonOption = False) -> None:
 
 
 def examine(place: Place) -> list[Finding]:
-    """All findings; each look stands for itself."""
-    looks: list[Callable[[], Finding]] = [_python, _java, _memory, *(_package_look(p) for p in _PACKAGES)]
-    return [look() for look in looks] + [_folder(place), _catalog(place)]
+    """Return the findings of all checks."""
+    return [_python(), _java(), _memory(), *map(_package, _PACKAGES), _folder(place), _catalog(place)]
 
 
 def _python() -> Finding:
@@ -66,7 +64,7 @@ def _java() -> Finding:
     from freshview.spark.java import MINIMUM_JAVA, check_java, java_command, java_version
 
     if os.environ.get("SPARK_REMOTE", "").startswith("sc://"):
-        return Finding("Java", True, "not needed: Spark runs where SPARK_REMOTE says")
+        return Finding("Java", True, "not needed: Spark runs at SPARK_REMOTE")
     try:
         check_java()
     except FreshviewError as error:
@@ -76,16 +74,12 @@ def _java() -> Finding:
 
 def _memory() -> Finding:
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    remedy = "Spark and Python want 2 GiB at least; set SPARK_DRIVER_MEMORY to what can be spared."
+    remedy = "Spark and Python need at least 2 GiB; set SPARK_DRIVER_MEMORY to the memory that is free."
     return Finding("Memory", gib >= _MEMORY_GIB, f"{gib:.1f} GiB", remedy)
 
 
-def _package_look(name: str) -> Callable[[], Finding]:
-    return lambda: _package(name)
-
-
 def _package(name: str) -> Finding:
-    """Is a package there, in a version that Freshview asks for?"""
+    """Check that a package is installed in a version that Freshview accepts."""
     wanted = _wanted(name)
     remedy = f"pip install '{wanted or name}'"
     try:
@@ -96,7 +90,7 @@ def _package(name: str) -> Finding:
 
 
 def _wanted(name: str) -> str:
-    """The requirement of Freshview's own metadata; nothing if it runs from a folder that was never installed."""
+    """Return the requirement in Freshview's metadata; '' if Freshview is not installed as a package."""
     with suppress(PackageNotFoundError):
         for requirement in requires("freshview") or ():
             head = requirement.split(";")[0].strip()
@@ -106,20 +100,20 @@ def _wanted(name: str) -> str:
 
 
 def _satisfies(found: str, wanted: str) -> bool:
-    """Does a version meet `name>=1,<2`? What cannot be compared is let pass: it is the installer's to judge."""
+    """Return whether a version meets `name>=1,<2`; a version that cannot be compared is left to the installer."""
     have = _numbers(found)
     bounds = re.findall(r"([=<>]=?)\s*([\d.]+)", wanted)
     return not have or all(_SIGNS[sign](have, _numbers(limit)) for sign, limit in bounds)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """The version's numbers, filled up with zeros; nothing if there is more to it than numbers."""
+    """Return a version's numbers, padded with zeros; () if it has parts that are not numbers."""
     parts = text.split(".")
     return tuple(int(p) for p in (*parts, *"0000")[:4]) if all(p.isdecimal() for p in parts) else ()
 
 
 def _folder(place: Place) -> Finding:
-    """Can the warehouse's folder be written, or made?"""
+    """Check that the warehouse's folder can be written or created."""
     folder = place.folder.absolute()
     nearest = next(p for p in (folder, *folder.parents) if p.exists())
     remedy = f"Make {nearest} writable, or choose another folder with -w."
@@ -127,12 +121,12 @@ def _folder(place: Place) -> Finding:
         return Finding("Folder", False, f"{nearest} is not a folder", "Choose another folder with -w.")
     ok = os.access(nearest, os.W_OK | os.X_OK)
     state = "writable" if ok else "read-only"
-    told = f"{folder} is {state}" if nearest == folder else f"{folder} is not there yet; {nearest} is {state}"
-    return Finding("Folder", ok, told, remedy)
+    found = f"{folder} is {state}" if nearest == folder else f"{folder} is not there yet; {nearest} is {state}"
+    return Finding("Folder", ok, found, remedy)
 
 
 def _catalog(place: Place) -> Finding:
-    """Does the catalog answer? A warehouse that is not there yet is not made."""
+    """Check that the catalog answers; creates no warehouse."""
     from freshview.warehouse.opening import is_warehouse
 
     try:
@@ -151,7 +145,7 @@ def _reachable(url: str) -> Finding:
     from freshview.catalog.migrations import is_empty
 
     file = Path(url.removeprefix("sqlite:///"))
-    if url.startswith("sqlite:///") and not file.exists():  # to look would make it
+    if url.startswith("sqlite:///") and not file.exists():  # connecting would create it
         return Finding("Catalog", True, f"{url} is not there yet: freshview init makes it")
     database = Database(url)
     try:

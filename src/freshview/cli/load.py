@@ -1,4 +1,4 @@
-"""`freshview load`: files become rows of a table, in one transaction."""
+"""`freshview load`: insert the rows of files into a table, in one transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from freshview.errors import AlreadyExists, InvalidStatement, NotFound
 
 if TYPE_CHECKING:
     from freshview.relation.schema import Schema
-    from freshview.spark.loading import Source
+    from freshview.spark.loading import InputFiles
     from freshview.warehouse.warehouse import Warehouse
 
 
@@ -34,23 +34,23 @@ def load(
     table: Annotated[str, typer.Argument(help="The table to load into.")],
     files: Annotated[list[Path], typer.Argument(help="Files or folders: CSV, JSON, Parquet, Delta.")],
     format: Annotated[
-        Kind | None, typer.Option("--format", help="The format, if the names of the files do not tell.")
+        Kind | None, typer.Option("--format", help="The format, if the file names do not have it as their ending.")
     ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the table, with the columns of the files.")] = False,
-    key: Annotated[str, typer.Option("--key", help="With --create: the primary key, as in id, or a,b.")] = "",
+    create: Annotated[bool, typer.Option("--create", help="Create the table, with the columns of the files.")] = False,
+    key: Annotated[str, typer.Option("--key", help="With --create: the primary key, such as id or a,b.")] = "",
     upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows whose primary key exists.")] = False,
-    delimiter: Annotated[str, typer.Option("--delimiter", help="What stands between the fields of CSV.")] = ",",
+    delimiter: Annotated[str, typer.Option("--delimiter", help="The separator between fields of CSV.")] = ",",
     header: Annotated[
         bool,
-        typer.Option("--header/--no-header", help="The first line of CSV names the columns; else they go by place."),
+        typer.Option("--header/--no-header", help="Whether the first line of CSV names the columns; else by place."),
     ] = True,
-    null: Annotated[str, typer.Option("--null", help="What stands for NULL in CSV; else an empty field.")] = "",
+    null: Annotated[str, typer.Option("--null", help="The text that means NULL in CSV; default: an empty field.")] = "",
     json: JsonOption = False,
 ) -> None:
     """Load files into a table: all rows in one transaction, or none.
 
-    Columns go by name. One that the files lack becomes NULL; one that the table lacks is an error, and so is a value
-    that is not of its column's type. The texts of CSV become values as by Spark's CAST.
+    Columns are matched by name. A column that the files lack becomes NULL; a column that the table lacks is an error,
+    and so is a value that is not of its column's type. Fields of CSV become values by Spark's CAST.
     """
     _check_options(create, key, upsert)
     source = _source(files, format, delimiter, header, null)
@@ -77,8 +77,8 @@ def _names(key: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in key.split(",") if name.strip())
 
 
-def _source(files: list[Path], format: Kind | None, delimiter: str, header: bool, null: str) -> Source:
-    from freshview.spark.loading import FORMATS, Source, format_of
+def _source(files: list[Path], format: Kind | None, delimiter: str, header: bool, null: str) -> InputFiles:
+    from freshview.spark.loading import FORMATS, InputFiles, format_of
     from freshview.storage.files import check_location
 
     paths = tuple(file.absolute() for file in files)
@@ -86,17 +86,17 @@ def _source(files: list[Path], format: Kind | None, delimiter: str, header: bool
         if not path.exists():
             raise NotFound(f"file {path}", "is not there", "Check the path.")
         check_location(path, f"file {path}")
-    told = {format.value if format is not None else format_of(path) for path in paths}
-    if len(told) > 1:
+    formats = {format.value if format is not None else format_of(path) for path in paths}
+    if len(formats) > 1:
         raise InvalidStatement("files", "are of several formats", "Load one format after the other.")
-    (found,) = told
+    (found,) = formats
     if found is None:
-        raise InvalidStatement(f"file {paths[0]}", "its name tells no format", f"Give --format: {', '.join(FORMATS)}.")
-    return Source(paths, found, delimiter, header, null)
+        raise InvalidStatement(f"file {paths[0]}", "its ending is unknown", f"Give --format: {', '.join(FORMATS)}.")
+    return InputFiles(paths, found, delimiter, header, null)
 
 
-def size_of(source: Source) -> Size:
-    """How much there is to read: rows where the files tell of them, else bytes."""
+def size_of(source: InputFiles) -> Size:
+    """Return the size of the files: in rows where their metadata has them, else in bytes."""
     import pyarrow.parquet as pq
 
     from freshview.spark.loading import data_files
@@ -111,7 +111,7 @@ def size_of(source: Source) -> Size:
 
 
 def _schema_of(warehouse: Warehouse, place: Place, table: str, create: bool) -> Schema | None:
-    """The columns of the table; None if it is to be made."""
+    """Return the columns of the table; None if it is to be created."""
     from freshview.relation.schema import fold
 
     exists = any(fold(t.name) == fold(table) for t in warehouse.status().tables)
@@ -128,14 +128,14 @@ def _schema_of(warehouse: Warehouse, place: Place, table: str, create: bool) -> 
 
 
 def _load(
-    warehouse: Warehouse, source: Source, table: str, schema: Schema | None, key: tuple[str, ...], upsert: bool
+    warehouse: Warehouse, source: InputFiles, table: str, schema: Schema | None, key: tuple[str, ...], upsert: bool
 ) -> tuple[int, int | None]:
     from freshview.relation.schema import Schema
-    from freshview.spark.loading import read_source
+    from freshview.spark.loading import read_input
 
     engine = warehouse.engine()
     with warehouse.transaction() as transaction:
-        frame = read_source(engine, source, table, schema)
+        frame = read_input(engine, source, table, schema)
         if schema is None:
             columns = engine.schema_of(frame, ())
             named = tuple(columns.column(k).name for k in key)

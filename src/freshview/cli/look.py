@@ -1,4 +1,4 @@
-"""`freshview views`, `tasks`, `status`, `history`: what the catalog knows, told at once and without Spark."""
+"""`freshview views`, `tasks`, `status`, `history`: reports from the catalog alone, without Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshview.cli.output import say, show, table, write_json
+from freshview.cli.output import print_report, say, table, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
 from freshview.display import table_of_jobs
 
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 
 @command
 def views(place: Place, json: JsonOption = False) -> None:
-    """List the materialized views: how each is maintained, how far it is, what is pending, and since when."""
+    """List the materialized views: the mode, frontier, pending tasks and age of each."""
     from freshview.warehouse.overview import overview
 
     with place.open_catalog() as catalog:
-        found = overview(catalog)
         if json:
-            write_json([_view(v) for v in found])
+            write_json([_view(v) for v in overview(catalog)])
             return
-        _list(catalog, "views", "There are no materialized views. Make one with CREATE MATERIALIZED VIEW v AS SELECT …")
+        _list(catalog, "views", "There are no materialized views. CREATE MATERIALIZED VIEW v AS SELECT … makes one.")
 
 
 @command
 def tasks(place: Place, json: JsonOption = False) -> None:
-    """List pending maintenance: one row per view and transaction that the view has not seen yet."""
+    """List pending maintenance: one row per view and commit that the view has not seen yet."""
     from freshview.warehouse.overview import pending_tasks
 
     with place.open_catalog() as catalog:
@@ -46,29 +45,29 @@ def tasks(place: Place, json: JsonOption = False) -> None:
 
 @command
 def status(place: Place, json: JsonOption = False) -> None:
-    """Tell where the warehouse stands: last commit, tables, views, the mode that would suit each view.
+    """Report the status of the warehouse: last commit, tables, views, and the mode that would suit each view.
 
-    And who has kept old versions from being removed for long, if anybody has.
+    If something has kept old versions from being removed for long, the report names it.
     """
-    from freshview.warehouse.status import standing
+    from freshview.warehouse.status import status_of
 
     with place.open_catalog() as catalog:
-        found = standing(place.folder.absolute(), catalog)
+        found = status_of(place.folder.absolute(), catalog)
     if json:
         write_json(_status(found))
     else:
-        show(found)
+        print_report(found)
         say(f"Catalog: {found.catalog}")
 
 
 @command
 def history(
     place: Place,
-    view: Annotated[str | None, typer.Argument(help="A view; all of them if left out.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many jobs at most, the newest.")] = 50,
+    view: Annotated[str | None, typer.Argument(help="A view; default: all views.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The number of jobs at most, the newest.")] = 50,
     json: JsonOption = False,
 ) -> None:
-    """List past maintenance jobs, oldest first: what they read, what they changed, how long they took."""
+    """List past maintenance jobs, oldest first: the rows that each read and changed, and its seconds."""
     from freshview.catalog.views import ViewCatalog
 
     with place.open_catalog() as catalog:
@@ -82,12 +81,12 @@ def history(
 
 
 def job_fields(done: Job) -> dict[str, Any]:
-    """A job as JSON shows it."""
+    """Return the fields of a job for JSON."""
     return {"view": done.view, **{k: v for k, v in asdict(done).items() if k not in ("view", "view_id")}}
 
 
 def print_jobs(jobs: Sequence[Job]) -> None:
-    """Jobs as a table, all of them."""
+    """Print all jobs as a table."""
     drawn = table_of_jobs(jobs)
     table(drawn.columns, drawn.rows)
 

@@ -1,4 +1,4 @@
-"""The `freshview` command: its subcommands, registered."""
+"""The `freshview` command: registers the subcommands."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def _version(asked: bool) -> None:
 
 
 VersionOption = Annotated[
-    bool, typer.Option("--version", callback=_version, is_eager=True, help="Tell the version, and exit.")
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, and exit.")
 ]
 
 
 _ABOUT = """\
 Lazily maintained, always fresh materialized views on Apache Spark.
 
-A warehouse is a folder with tables and materialized views; its catalog is a small database that knows what is in it. \
-Each commit has a number, its CSN. What a view has not seen yet are its tasks; its frontier is the CSN up to which it \
-has seen all. A query first brings the views that it reads up to date, unless they are deferred; maintaining them \
-before saves it that time.
+A warehouse is a folder with tables and materialized views; its catalog is a small database that lists them. \
+Each commit has a number, its CSN. A view's frontier is the CSN up to which the view is maintained; the commits beyond \
+it are the view's tasks. A query first brings the views that it reads up to date, unless they are deferred; \
+maintaining them earlier saves the query that time.
 
-See it work: freshview demo. Begin: freshview init, then freshview sql "CREATE TABLE …", freshview load, or freshview \
-shell. Each command tells more with --help, and has examples there.\
+To see it work: freshview demo. To begin: freshview init, then freshview sql "CREATE TABLE …", freshview load, or \
+freshview shell. The --help of each command has more, with examples.\
 """
 
 
@@ -57,7 +57,7 @@ def freshview(
     verbose: VerboseOption = False,
     version: VersionOption = False,  # noqa: ARG001
 ) -> None:
-    """The options that stand before a command's name."""
+    """Take the options before a command's name."""
     ctx.obj = place_from(warehouse, catalog, verbose)
 
 
@@ -74,7 +74,7 @@ for _command in COMMANDS:
 
 
 def main() -> None:
-    """Run a command. Python's warnings, and what libraries log, are for developers, and for --verbose."""
+    """Run a command. Python's warnings and the logs of libraries appear only with --verbose."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     logging.getLogger().addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""Where a command works, and how it is called: the options that all commands share, and what becomes of an error."""
+"""The frame of every command: the options that all share, the warehouse they name, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ INTERRUPTED = 130
 
 WarehouseOption = Annotated[
     Path | None,
-    typer.Option("--warehouse", "-w", help="The warehouse's folder; else FRESHVIEW_WAREHOUSE, else ./warehouse."),
+    typer.Option("--warehouse", "-w", help="The warehouse's folder. Default: FRESHVIEW_WAREHOUSE, or ./warehouse."),
 ]
 CatalogOption = Annotated[
     str | None,
-    typer.Option("--catalog", help="The catalog's database URL; else FRESHVIEW_CATALOG, else SQLite in the folder."),
+    typer.Option("--catalog", help="The catalog's database URL. Default: FRESHVIEW_CATALOG, or SQLite in the folder."),
 ]
-VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Spark's log, warnings and tracebacks.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Print Spark's log, warnings and tracebacks.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 
 
@@ -51,7 +51,7 @@ class Place:
     verbose: bool = False
 
     def require(self) -> None:
-        """Is there a warehouse? A name that was misspelt makes none."""
+        """Raise NotFound unless the warehouse exists: a misspelt path creates none."""
         from freshview.warehouse.opening import is_warehouse
 
         if not is_warehouse(self.folder):
@@ -62,7 +62,7 @@ class Place:
             )
 
     def connect(self, **options: Any) -> Warehouse:
-        """The warehouse, which must exist. Spark starts when it is first needed."""
+        """Open the warehouse, which must exist. Spark starts when it is first needed."""
         import freshview
 
         self.require()
@@ -70,7 +70,7 @@ class Place:
 
     @contextmanager
     def open_catalog(self, *, new: bool = False) -> Iterator[Catalog]:
-        """The catalog alone, for what needs neither Spark nor data; `new` makes a warehouse where there is none."""
+        """Open the catalog alone, for commands that need neither Spark nor data; `new` creates a missing warehouse."""
         from freshview.catalog.writer import Catalog
         from freshview.warehouse.opening import open_database
 
@@ -85,12 +85,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Command:
-    """A command as it is registered: what runs, what it is listed under, and examples that all run in a test."""
+    """A command as it is registered: its function, the panel that lists it, and examples that a test runs."""
 
     run: Callable[..., None]
     panel: str
     examples: tuple[str, ...]
-    takes_any: bool = False  # options that are not known here go to another program
+    takes_any: bool = False  # unknown options are passed on to another program
 
     @property
     def name(self) -> str:
@@ -98,24 +98,24 @@ class Command:
 
     @property
     def help(self) -> str:
-        """What the command says of itself: a line per paragraph, for whoever prints it to break."""
-        told = inspect.getdoc(self.run) or ""
-        return "\n\n".join(" ".join(paragraph.split()) for paragraph in told.split("\n\n"))
+        """The docstring with each paragraph on one line; the printer breaks lines."""
+        paragraphs = (inspect.getdoc(self.run) or "").split("\n\n")
+        return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A function of a `place` and its own options as a command that takes -w, --catalog and --verbose too.
+    """Turn a function of a `place` and its own options into a command that takes -w, --catalog and --verbose too.
 
-    They may stand before the command's name as well; what stands after it counts.
+    These three may also stand before the command's name; after it they take precedence.
     """
 
     @functools.wraps(function)
     def run(*, ctx: typer.Context, warehouse: Path | None, catalog: str | None, verbose: bool, **options: Any) -> None:
         given = ctx.obj if isinstance(ctx.obj, Place) else place_from(None, None, False)
         place = Place(warehouse or given.folder, catalog or given.catalog, verbose or given.verbose)
-        with told_errors(place.verbose):
+        with reported_errors(place.verbose):
             function(place, **options)
-            sys.stdout.flush()  # here an error is told as it should be
+            sys.stdout.flush()  # here, so that an error of it is reported
 
     hints = inspect.get_annotations(function, eval_str=True)
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
@@ -136,14 +136,14 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def place_from(warehouse: Path | None, catalog: str | None, verbose: bool) -> Place:
-    """What stands before the command's name, completed from the environment."""
+    """Return the place that the options before the command's name give, completed from the environment."""
     folder = warehouse or Path(os.environ.get("FRESHVIEW_WAREHOUSE") or DEFAULT)
     return Place(folder, catalog or os.environ.get("FRESHVIEW_CATALOG") or None, verbose)
 
 
 @contextmanager
-def told_errors(verbose: bool) -> Iterator[None]:
-    """One sentence on stderr and exit code 1 for what went wrong, 130 for Ctrl-C; a traceback only if asked for."""
+def reported_errors(verbose: bool) -> Iterator[None]:
+    """Report an error as one sentence on stderr and exit with 1, or 130 for Ctrl-C; print a traceback if `verbose`."""
     if verbose:
         os.environ["FRESHVIEW_VERBOSE"] = "1"  # for Spark, when it starts
         logging.basicConfig(force=True)
@@ -156,17 +156,17 @@ def told_errors(verbose: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         raise _interrupted(verbose) from None
     except Exception as error:
-        if interruption.requested:  # whatever it is, it comes of that: a query that was cancelled, a closed connection
+        if interruption.requested:  # the error is a consequence: a cancelled query, a closed connection
             raise _interrupted(verbose) from None
-        raise _told(error, verbose) from None
+        raise _reported(error, verbose) from None
 
 
 @contextmanager
 def remembered_interrupts() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, as ever, and asks this thread to stop, since an exception alone may get lost.
+    """On Ctrl-C raise KeyboardInterrupt and ask this thread to stop, since the exception alone may get lost.
 
-    py4j closes its connections when it is interrupted, and raises an OSError instead where one is closed already. And
-    where KeyboardInterrupt hits a finaliser, Python drops it, with a trace on the screen.
+    py4j closes its connections when it is interrupted, and raises an OSError instead if one is closed already. In a
+    finaliser Python drops a KeyboardInterrupt and prints a trace.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -190,32 +190,32 @@ def remembered_interrupts() -> Iterator[None]:
 
 
 def _interrupted(verbose: bool) -> typer.Exit:
-    _tell("Interrupted: what was committed stays, the rest was rolled back.", verbose)
+    _report("Interrupted: what was committed stays, the rest was rolled back.", verbose)
     return typer.Exit(INTERRUPTED)
 
 
-def _told(error: Exception, verbose: bool) -> Exception:
-    """An error in a sentence, and what ends the command then."""
+def _reported(error: Exception, verbose: bool) -> Exception:
+    """Report an error in a sentence; return the exception that ends the command."""
     match error:
         case typer.Exit() | typer.Abort() | typer.BadParameter():
             return error
         case BrokenPipeError():
             _leave_pipe()
         case FreshviewError():
-            _tell(str(error), verbose)
+            _report(str(error), verbose)
         case _:
             cause = " ".join(str(error).split())[:300] or "no message"
-            _tell(f"{type(error).__name__}: {cause}. Run it again with --verbose to see where.", verbose)
+            _report(f"{type(error).__name__}: {cause}. Run it again with --verbose to see where.", verbose)
     return typer.Exit(1)
 
 
-def _tell(sentence: str, verbose: bool) -> None:
+def _report(sentence: str, verbose: bool) -> None:
     if verbose:
         traceback.print_exc()
     complain(sentence)
 
 
 def _leave_pipe() -> None:
-    """Whoever read our output has left: say nothing more, not even when Python flushes it at the end."""
+    """Discard further output, and what Python flushes at exit: the reader of the pipe has closed it."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,6 @@
-"""Progress of long work, on a screen only: how much is done, for how long, and how long it may take yet.
+"""Progress bars for long work: the amount done, the time taken, and the time left.
 
-It is drawn on stderr, so that answers on stdout stay clean; where stderr is no screen, nothing is drawn. The time left
+Bars are drawn on stderr, so that stdout has results only; if stderr is not a terminal, nothing is drawn. The time left
 follows from the pace since the work began.
 """
 
@@ -19,19 +19,19 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_EVERY = 0.2  # seconds between two looks at Spark
-_WHOLE_WORK = 1e9  # seconds of the past that the pace is taken from: all of them
+_EVERY = 0.2  # seconds between two polls of Spark
+_WHOLE_WORK = 1e9  # seconds over which the pace is measured: the whole work
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is to do."""
+    """The amount of work."""
 
     total: int
     unit: str = "rows"
-    is_estimate: bool = False  # not its total, but what of it is done
+    is_estimate: bool = False  # whether the amount done is an estimate; the total is exact
 
-    def told(self, done: int) -> str:
+    def text(self, done: int) -> str:
         about = "~" if self.is_estimate else ""
         if self.unit == "bytes":
             return f"{about}{done / 1e6:,.1f}/{self.total / 1e6:,.1f} MB"
@@ -39,7 +39,7 @@ class Size:
 
 
 class Bar:
-    """How much is done, and what is being done."""
+    """A bar with the amount done and the current step; without a `progress` it draws nothing."""
 
     def __init__(self, progress: Progress | None, what: str, size: Size | None) -> None:
         self._progress = progress
@@ -58,10 +58,10 @@ class Bar:
         if self._progress is not None and self._task is not None:
             self._done += amount
             self._progress.advance(self._task, amount)
-            self._progress.update(self._task, amount=self._size.told(self._done) if self._size else "")
+            self._progress.update(self._task, amount=self._size.text(self._done) if self._size else "")
 
     def reached(self, share: float, size: Size) -> None:
-        """So much of it is done, as far as one can tell; of what it is may turn out on the way."""
+        """Set the share that is done; the size may change on the way."""
         if self._progress is not None and self._task is not None and self._size != size:
             self._size = size
             self._progress.update(self._task, total=size.total)
@@ -71,16 +71,16 @@ class Bar:
 
 @contextmanager
 def steps(what: str, size: Size) -> Iterator[Bar]:
-    """A bar over work of known size."""
+    """Draw a bar over work of known size."""
     with _drawn() as progress:
         yield Bar(progress, what, size)
 
 
 @contextmanager
 def working(what: str, size: Callable[[], Size] | None = None) -> Iterator[None]:
-    """A bar over what Spark is doing: the share of its tasks that are done, of a size if that can be told.
+    """Draw a bar over the work of Spark: the share of its tasks that are done, applied to the `size` if there is one.
 
-    Until Spark has tasks, a pulse. `size` is asked for in another thread, and only if something is drawn.
+    Until Spark has tasks, the bar pulses. `size` is called in another thread, and only if a bar is drawn.
     """
     with _drawn() as progress:
         if progress is None:
@@ -106,14 +106,20 @@ def _drawn() -> Iterator[Progress | None]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.table import Column
 
-    # What is too long for a narrow screen is what is being done; figures are never cut off.
+    # A narrow terminal cuts off the description, never the figures.
     what = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
     amount = TextColumn("{task.fields[amount]}", markup=False)
     columns = (
-        SpinnerColumn(), what, BarColumn(10), amount, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
+        SpinnerColumn(),
+        what,
+        BarColumn(10),
+        amount,
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     settings: dict[str, Any] = {"expand": True, "transient": True, "speed_estimate_period": _WHOLE_WORK}
-    # A stream of its own: while Spark starts, stderr leads elsewhere.
+    # A duplicate of stderr: while Spark starts, stderr is redirected.
     with (
         os.fdopen(os.dup(sys.stderr.fileno()), "w") as screen,
         Progress(*columns, console=Console(file=screen), **settings) as progress,
@@ -123,7 +129,7 @@ def _drawn() -> Iterator[Progress | None]:
 
 def _watch(bar: Bar, ask_size: Callable[[], Size] | None, ended: threading.Event) -> None:
     size: Size | None = None
-    with suppress(Exception):  # a bar that cannot be drawn stops no work
+    with suppress(Exception):  # an error in drawing must not stop the work
         size = ask_size() if ask_size is not None else None
     stages = Stages()
     while not ended.wait(_EVERY):
@@ -134,7 +140,7 @@ def _watch(bar: Bar, ask_size: Callable[[], Size] | None, ended: threading.Event
 
 
 def _tracker() -> Any:
-    """What Spark tells of its work; over Spark Connect there is no such thing."""
+    """Return Spark's status tracker; Spark Connect has none."""
     if "pyspark" not in sys.modules:
         raise LookupError("no Spark yet")
     from pyspark.sql import SparkSession
@@ -143,13 +149,13 @@ def _tracker() -> Any:
 
 
 class Stages:
-    """The tasks of all stages that were seen to run. One that runs no more has done all of its tasks."""
+    """Counts the tasks of all stages seen so far; a stage that no longer runs has done all of its tasks."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, tuple[int, int]] = {}
 
     def look(self, tracker: Any) -> tuple[int, int]:
-        """Tasks done, and tasks in all, up to now."""
+        """Return the tasks done and all tasks, up to now."""
         running = {i: tracker.getStageInfo(i) for i in tracker.getActiveStageIds()}
         self._tasks = {i: (tasks, tasks) for i, (_, tasks) in self._tasks.items()}
         self._tasks |= {i: (s.numCompletedTasks, s.numTasks) for i, s in running.items() if s is not None}

@@ -1,4 +1,4 @@
-"""The shell's keyboard: a prompt with history, completion, and lines until the semicolon."""
+"""The prompt of the shell: history, completion, and statements over several lines up to the semicolon."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ from freshview.sql.script import is_complete
 if TYPE_CHECKING:
     from freshview.catalog.writer import Catalog
 
-KEYWORDS = (
-    "ALTER", "AND", "AS", "ASC", "AVG", "BEGIN", "BETWEEN", "BY", "CASE", "CAST", "CHECKPOINT", "COMMIT", "COUNT",
-    "CREATE", "CROSS", "DELETE", "DESC", "DESCRIBE", "DISTINCT", "DROP", "ELSE", "END", "EXCEPT", "EXISTS", "EXPLAIN",
-    "FROM", "FULL", "GROUP", "HAVING", "HISTORY", "IN", "INNER", "INSERT", "INTERSECT", "INTO", "IS", "JOIN", "KEY",
-    "LEFT", "LIKE", "LIMIT", "MATERIALIZED", "MAX", "MERGE", "MIN", "NOT", "NULL", "ON", "OR", "ORDER", "OVER",
-    "PARTITION", "PRIMARY", "REFRESH", "RENAME", "RIGHT", "ROLLBACK", "SELECT", "SET", "SHOW", "SUM", "TABLE",
-    "TABLES", "TASKS", "TBLPROPERTIES", "THEN", "TIMESTAMP", "UNION", "UPDATE", "USING", "VACUUM", "VALUES",
-    "VERSION", "VIEW", "VIEWS", "WHEN", "WHERE", "WITH",
-)  # fmt: skip
+KEYWORDS = """
+    ALTER AND AS ASC AVG BEGIN BETWEEN BY CASE CAST CHECKPOINT COMMIT COUNT CREATE CROSS DELETE DESC DESCRIBE
+    DISTINCT DROP ELSE END EXCEPT EXISTS EXPLAIN FROM FULL GROUP HAVING HISTORY IN INNER INSERT INTERSECT INTO IS
+    JOIN KEY LEFT LIKE LIMIT MATERIALIZED MAX MERGE MIN NOT NULL ON OR ORDER OVER PARTITION PRIMARY REFRESH RENAME
+    RIGHT ROLLBACK SELECT SET SHOW SUM TABLE TABLES TASKS TBLPROPERTIES THEN TIMESTAMP UNION UPDATE USING VACUUM
+    VALUES VERSION VIEW VIEWS WHEN WHERE WITH
+""".split()
 _WORD = re.compile(r"(?:\\\w*|\w+)$")
 
 
 class Words(Completer):
-    """Keywords, shortcuts, and the names of tables, views and their columns as the catalog knows them now."""
+    """Completes keywords, shortcuts, and the names of tables, views and columns that are in the catalog now."""
 
     def __init__(self, names: Callable[[], Iterable[str]]) -> None:
         self._names = names
@@ -52,12 +50,12 @@ class Typed:
     """Texts from the keyboard."""
 
     def __init__(self, catalog: Callable[[], Catalog], **session: Any) -> None:
-        """`session` goes to prompt_toolkit, so that tests can type."""
+        """`session` has options of prompt_toolkit, by which tests type."""
         self._catalog = catalog
+        session |= {"complete_while_typing": False, "multiline": True, "prompt_continuation": "       ... "}
         self._session: PromptSession[str] = PromptSession(
-            history=_history(), completer=Words(self._names), complete_while_typing=False, multiline=True,
-            key_bindings=_keys(), prompt_continuation="       ... ", **session,
-        )  # fmt: skip
+            history=_history(), completer=Words(self._names), key_bindings=_keys(), **session
+        )
 
     def read(self, in_transaction: bool) -> str | None:
         try:
@@ -66,7 +64,7 @@ class Typed:
             return None
 
     def _names(self) -> set[str]:
-        """What can be named; a catalog that does not answer just now is no reason to disturb the typing."""
+        """Return the names to complete; none if the catalog does not answer, so that typing goes on."""
         try:
             relations = self._catalog().relations()
         except Exception:
@@ -79,7 +77,7 @@ def _keys() -> KeyBindings:
 
     @keys.add("enter")
     def _(event: KeyPressEvent) -> None:
-        """Carry out what is complete; else begin a new line."""
+        """Run a complete text; else begin a new line."""
         text = event.current_buffer.text
         if text.lstrip().startswith("\\") or is_complete(text):
             event.current_buffer.validate_and_handle()
@@ -90,7 +88,7 @@ def _keys() -> KeyBindings:
 
 
 def _history() -> History:
-    """Kept in the user's folder for state, or FRESHVIEW_HISTORY; where that cannot be written, in memory."""
+    """Return the history: a file in the user's state folder or FRESHVIEW_HISTORY; in memory if it cannot be written."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     file = Path(os.environ.get("FRESHVIEW_HISTORY") or state / "freshview" / "history")
     try:

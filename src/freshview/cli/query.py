@@ -1,4 +1,4 @@
-"""`freshview sql`: statements from the command line, a file or a pipe."""
+"""`freshview sql`: run statements from the command line, a file or a pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from freshview.cli.cells import csv_line, json_object
 from freshview.cli.output import complain, say, table, write
 from freshview.cli.place import Command, Place, command
 from freshview.cli.progress import working
-from freshview.cli.running import Done, Reading, Rows, Running, freshness_from, moment_from
+from freshview.cli.running import Done, ReadOptions, Rows, Running, freshness_from, moment_from
 from freshview.display import counted
 from freshview.errors import InvalidStatement, NotFound
 
@@ -29,35 +29,35 @@ class Format(StrEnum):
 def sql(
     place: Place,
     statement: Annotated[
-        str | None, typer.Argument(help="SQL, with semicolons between statements; else from --file or a pipe.")
+        str | None, typer.Argument(help="SQL, with semicolons between statements; default: from --file or a pipe.")
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the statements from a file.")] = None,
-    format: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.table,
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    format: Annotated[Format, typer.Option("--format", help="The format of printed rows.")] = Format.table,
+    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     freshness: Annotated[
         str | None,
-        typer.Option("--freshness", help="Of views: fresh, any (as stored), or how old at most: 30s, 10m, 2h, 1d."),
+        typer.Option("--freshness", help="Views are read fresh, any (as stored), or at most so old: 30s, 10m, 2h, 1d."),
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", help="Read all as it was then: a CSN, or a time: 2030-01-31T08:00.")
+        str | None, typer.Option("--as-of", help="Read all as of a CSN, or a time such as 2030-01-31T08:00.")
     ] = None,
 ) -> None:
-    """Run SQL: a statement, a file, or what comes through a pipe.
+    """Run SQL from the command line, a file or a pipe.
 
-    Statements commit by themselves, unless BEGIN and COMMIT stand around them. The first error ends the run, and rolls
-    back the transaction that is open. JSON is a list of rows for one query, {rows, csn} for another statement, and
-    a list of such answers for several statements. In CSV, NULL is an empty field, an empty text a pair of quotes.
+    Each statement commits by itself, except between BEGIN and COMMIT. The first error ends the run, and rolls back an
+    open transaction. JSON is a list of rows for one query, {rows, csn} for another statement, and a list of such
+    answers for several statements. In CSV, NULL is an empty field, an empty string a pair of quotes.
     """
     from freshview.sql.script import statements
 
     found = statements(_text(statement, file))
     if not found:
         raise InvalidStatement("statement", "there is none", "Give a statement, --file, or a pipe.")
-    reading = Reading(
+    options = ReadOptions(
         freshness_from(freshness) if freshness is not None else None, moment_from(as_of) if as_of is not None else None
     )
     chosen = Format.json if json else format
-    with Running(place, reading) as running:
+    with Running(place, options) as running:
         _PRINTERS[chosen](running, found)
         if running.transaction is not None:
             raise InvalidStatement("transaction", "it was not ended, and is rolled back", "End it with COMMIT.")
@@ -82,7 +82,7 @@ def read_script(file: Path) -> str:
 
 
 def ask(running: Running, text: str, *, stream: bool = False) -> Rows | Done:
-    """Carry out a statement, with a bar."""
+    """Run a statement under a progress bar."""
     with working(f"{' '.join(text.split()):.60}"):
         return running.run(text, stream=stream)
 
@@ -93,9 +93,9 @@ def _print_tables(running: Running, found: Sequence[str]) -> None:
 
 
 def print_answer(answer: Rows | Done) -> None:
-    """An answer for people."""
+    """Print an answer as text."""
     if isinstance(answer, Done):
-        say(f"{answer.told}.")
+        say(f"{answer.text}.")
         return
     rows = list(answer.rows)
     table(answer.columns, rows)
@@ -103,12 +103,12 @@ def print_answer(answer: Rows | Done) -> None:
 
 
 def _print_csv(running: Running, found: Sequence[str]) -> None:
-    """Rows on stdout, with an empty line between two answers; what other statements did is told on stderr."""
+    """Print rows on stdout, with an empty line between two answers, and the outcome of other statements on stderr."""
     first = True
     for text in found:
         answer = ask(running, text, stream=True)
         if isinstance(answer, Done):
-            complain(f"{answer.told}.")
+            complain(f"{answer.text}.")
             continue
         if not first:
             write("")
@@ -119,7 +119,7 @@ def _print_csv(running: Running, found: Sequence[str]) -> None:
 
 
 def _print_json(running: Running, found: Sequence[str]) -> None:
-    """An answer, or a list of answers; each is printed when it is there, and the list is closed whatever happens."""
+    """Print one answer, or a list of answers as they come; an error closes the list too."""
     if len(found) == 1:
         write(_json(ask(running, found[0])))
         return
@@ -138,7 +138,7 @@ def _json(answer: Rows | Done) -> str:
     repeated = sorted({c for c in answer.columns if answer.columns.count(c) > 1})
     if repeated:
         raise InvalidStatement(
-            f"column {repeated[0]}", "there are two of that name, and JSON keeps one", "Name them apart with AS."
+            f"column {repeated[0]}", "two columns have that name, and JSON keeps one", "Rename one with AS."
         )
     rows = [json_object(zip(answer.columns, row, strict=True)) for row in answer.rows]
     return "[\n  " + ",\n  ".join(rows) + "\n]" if rows else "[]"

@@ -1,4 +1,4 @@
-"""Statements carried out one after the other, with a transaction between BEGIN and COMMIT: for `sql` and `shell`."""
+"""Running statements one after the other, with a transaction between BEGIN and COMMIT, for `sql` and `shell`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK)(\s+(TRANSACT
 
 @dataclass(frozen=True)
 class Rows:
-    """The answer to a question."""
+    """The answer to a query."""
 
     columns: tuple[str, ...]
     rows: Iterable[tuple[Any, ...]]
@@ -33,31 +33,31 @@ class Rows:
 
 @dataclass(frozen=True)
 class Done:
-    """What a statement did."""
+    """The outcome of a statement that is not a query."""
 
-    told: str
+    text: str
     rows: int = 0
     csn: int | None = None
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How queries read: as fresh as this (if nothing is said, as each view's mode has it), or as it was then."""
+class ReadOptions:
+    """How queries read: with a freshness (None: that of each view's mode), or as of a CSN or time."""
 
     freshness: str | timedelta | None = None
     as_of: int | datetime | None = None
 
 
-AS_USUAL = Reading()
+AS_USUAL = ReadOptions()
 
 
 class Running:
-    """Runs statements in a warehouse, which is opened when the first one needs more than the catalog."""
+    """Runs statements in a warehouse; opens it when the first of them needs more than the catalog."""
 
-    def __init__(self, place: Place, reading: Reading = AS_USUAL) -> None:
+    def __init__(self, place: Place, options: ReadOptions = AS_USUAL) -> None:
         place.require()
         self._place = place
-        self._reading = reading
+        self._options = options
         self._opened = ExitStack()
         self._warehouse: Warehouse | None = None
         self._catalog: Catalog | None = None
@@ -86,45 +86,39 @@ class Running:
         return self._catalog
 
     def run(self, text: str, *, stream: bool = False) -> Rows | Done:
-        """Carry out one statement; `stream` leaves the rows of a query with Spark until they are taken."""
+        """Run one statement; with `stream`, the rows of a query stay in Spark until they are consumed."""
         control = _CONTROL.fullmatch(_bare(text))
         if control is not None:
             return self._control(" ".join(control[1].upper().split()))
         from freshview.sql.parser import parse
         from freshview.sql.statements import Describe, Show
+        from freshview.warehouse.show import listed
 
         statement = parse(text)
         if isinstance(statement, Show | Describe):
-            return self._listed(statement)
+            answer = listed(self.catalog(), statement)
+            return Rows(answer.columns, answer.rows)
         if self.transaction is not None:
-            self._refuse_reading()
+            self._refuse_options()
             answer = self.transaction.sql(text)
         else:
-            said = {"freshness": self._reading.freshness} if self._reading.freshness is not None else {}
-            answer = self.warehouse().sql(text, as_of=self._reading.as_of, **said)
+            freshness: Any = self._options.freshness
+            answer = self.warehouse().sql(text, as_of=self._options.as_of, freshness=freshness)
         if hasattr(answer, "columns"):
             return _rows_of(answer, text, stream)
-        return Done(_told(answer.rows, answer.csn), answer.rows, answer.csn)
+        return Done(_outcome_text(answer.rows, answer.csn), answer.rows, answer.csn)
 
-    def _refuse_reading(self) -> None:
-        if self._reading != AS_USUAL:
+    def _refuse_options(self) -> None:
+        if self._options != AS_USUAL:
             raise InvalidStatement(
                 "--freshness and --as-of", "a transaction reads its own snapshot", "Leave them out, or BEGIN."
             )
-
-    def _listed(self, statement: Any) -> Rows:
-        from freshview.sql.statements import Show
-        from freshview.warehouse import show as listing
-
-        ask = listing.show if isinstance(statement, Show) else listing.describe
-        answer = ask(self.catalog(), statement)
-        return Rows(answer.columns, answer.rows)
 
     def _control(self, word: str) -> Done:
         if word in ("BEGIN", "START TRANSACTION"):
             if self.transaction is not None:
                 raise InvalidStatement(word, "a transaction is open already", "COMMIT or ROLLBACK it first.")
-            self._refuse_reading()
+            self._refuse_options()
             self.transaction = self.warehouse().transaction()
             return Done(f"Transaction {self.transaction.txsn} begun")
         if self.transaction is None:
@@ -138,7 +132,7 @@ class Running:
 
 
 def _bare(text: str) -> str:
-    """The text without comments, if it is as short as BEGIN and its like are."""
+    """Return the first tokens of a text, without comments: enough to recognise BEGIN, COMMIT and ROLLBACK."""
     from freshview.sql.tokens import tokenize
 
     return " ".join(t.text for t in tokenize(text)[:4])
@@ -159,14 +153,14 @@ def _rows_of(frame: Any, text: str, stream: bool) -> Rows:
     return Rows(tuple(frame.columns), rows())
 
 
-def _told(rows: int, csn: int | None) -> str:
+def _outcome_text(rows: int, csn: int | None) -> str:
     if csn is None:
         return f"{counted(rows, 'row')}, not committed yet"
     return f"{counted(rows, 'row')}, CSN {csn}" if rows else f"Done, CSN {csn}"
 
 
 def freshness_from(text: str) -> str | timedelta:
-    """'fresh', 'any', or a duration such as 30s, 10m, 2h or 1d."""
+    """Parse 'fresh', 'any', or a duration such as 30s, 10m, 2h or 1d."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip().lower())
     if found is not None:
         return timedelta(**{_UNITS[found[2]]: float(found[1])})
@@ -176,7 +170,7 @@ def freshness_from(text: str) -> str | timedelta:
 
 
 def moment_from(text: str) -> int | datetime:
-    """A CSN, or a time in ISO 8601; one without a zone is local."""
+    """Parse a CSN, or a time in ISO 8601; a time without a zone is local."""
     if text.isdecimal():
         return int(text)
     try:

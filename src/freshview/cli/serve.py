@@ -1,4 +1,4 @@
-"""`freshview serve`: a process that keeps the views of a warehouse fresh."""
+"""`freshview serve`: a process that maintains the views of a warehouse in the background."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @command
 def serve(
     place: Place,
-    path: Annotated[Path | None, typer.Argument(help="Folder of the warehouse; the same as -w.")] = None,
+    path: Annotated[Path | None, typer.Argument(help="Folder of the warehouse, in place of -w.")] = None,
     policy: Annotated[
         str,
         typer.Option(
-            help="Which view first: oldest (waits longest), use (queried next, as expected), size (most pending)."
+            help="The view to maintain first: oldest (longest waiting), use (soonest queried), size (most pending)."
         ),
     ] = "oldest",
     busy_load: Annotated[float, typer.Option(help="Wait while the machine's load per core is above this.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Maintain what is pending now, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each job.")] = False,
 ) -> None:
-    """Keep the views of a warehouse fresh, in the background, until told to stop (Ctrl-C, SIGTERM).
+    """Maintain the views of a warehouse in the background, until Ctrl-C or SIGTERM.
 
-    It works while the machine is not busy. Deferred views follow their own policies.
+    Jobs run while the machine is not busy. Deferred views follow their own policies.
     """
     place = replace(place, folder=path) if path is not None else place
     place.require()
     failed: list[str] = []
-    with until_told(silent=json), place.connect(background=not once, policy=policy, busy_load=busy_load) as warehouse:
+    with until_signal(silent=json), place.connect(background=not once, policy=policy, busy_load=busy_load) as warehouse:
         report = JsonReport() if json else Report()
         warehouse.events.listen(report)
         if once:
             failed = _maintain_all(warehouse, report)
         else:
             report.begun(place.folder)
-            while not is_asked_to_stop():  # the exception ends it at once, unless it got lost
+            while not is_asked_to_stop():  # the exception ends the loop at once, unless it got lost
                 time.sleep(1)
     if failed:
         raise typer.Exit(1)
 
 
 def _maintain_all(warehouse: Warehouse, report: Report) -> list[str]:
-    """Bring each view up to date, whatever happens to the others; the names of those that could not be.
+    """Bring each view up to date, whether or not others fail; return the names of the views that failed.
 
-    Nobody has named them, so what deferred views show is left to their policies.
+    The user has named no view, so what deferred views show is left to their policies.
     """
     failed = []
     for view in warehouse.status().views:
@@ -79,8 +79,8 @@ def _maintain_all(warehouse: Warehouse, report: Report) -> list[str]:
 
 
 @contextmanager
-def until_told(*, silent: bool = False) -> Iterator[None]:
-    """SIGINT and SIGTERM end the block, in order; they are no error, and not heard again while it ends."""
+def until_signal(*, silent: bool = False) -> Iterator[None]:
+    """Run the block until SIGINT or SIGTERM, which are no error; further signals are ignored while the block ends."""
 
     def stop(*_: Any) -> None:
         for number in _SIGNALS:
@@ -104,7 +104,7 @@ def until_told(*, silent: bool = False) -> Iterator[None]:
 
 
 class Report:
-    """Prints a line per job, and one per failure that is not the one just told."""
+    """Prints a line per job, and one per failure unless it repeats the last one."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -113,17 +113,17 @@ class Report:
         say(f"Serving {folder}. Ctrl-C or SIGTERM stops it.")
 
     def __call__(self, event: Event) -> None:
-        told = event.details
+        details = event.details
         match event.name:
             case "job.done":
-                self.done(told["view"], told["from_csn"], told["to_csn"])
+                self.done(details["view"], details["from_csn"], details["to_csn"])
                 self._last = ""
             case "job.cancelled":
-                self.cancelled(told["view"])
+                self.cancelled(details["view"])
             case "job.failed":
-                self.failed(told["view"], told["error"])
+                self.failed(details["view"], details["error"])
             case "manager.failed" | "background.failed" | "checkpoint.failed":
-                self.failed(told.get("relation", "maintenance"), told["error"])
+                self.failed(details.get("relation", "maintenance"), details["error"])
 
     def failed(self, what: str, error: str) -> None:
         if error != self._last:
@@ -144,7 +144,7 @@ class Report:
 
 
 class JsonReport(Report):
-    """The same for programs: a line of JSON for each."""
+    """Prints each line as JSON, for programs."""
 
     def begun(self, folder: Path) -> None:
         self._object("begun", warehouse=folder)

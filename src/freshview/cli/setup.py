@@ -1,4 +1,4 @@
-"""`freshview init`: a warehouse is made."""
+"""`freshview init`: create a warehouse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from freshview.cli.place import Command, JsonOption, Place, command
 
 @command
 def init(place: Place, json: JsonOption = False) -> None:
-    """Make a warehouse: a folder for data, and a catalog. One that exists is left as it is."""
+    """Create a warehouse: a folder for data, and a catalog. An existing warehouse is left as it is."""
     from freshview.warehouse.opening import is_warehouse
 
     is_new = not is_warehouse(place.folder)

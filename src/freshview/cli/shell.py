@@ -1,7 +1,7 @@
-r"""`freshview shell`: statements typed one after the other. What reads the keyboard is in `prompt`.
+r"""`freshview shell`: run statements as they are typed. `prompt` reads the keyboard.
 
-Every line goes one of two ways: shortcuts (`\d` and their like) are answered at once, anything else is gathered until
-its semicolon and carried out. An error is told, and the shell goes on; a transaction stays open until it is ended.
+Shortcuts (such as `\d`) are answered at once; any other text is collected up to its semicolon, then run. The shell
+reports an error and goes on; a transaction stays open until it is ended.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _HELP = (
     ("\\dt", "tables"),
     ("\\dv", "materialized views"),
     ("\\tasks", "pending maintenance"),
-    ("\\timing", "tell how long statements take, or stop telling"),
+    ("\\timing", "print how long statements take, or stop printing it"),
     ("\\?", "this help"),
     ("\\q", "leave (an open transaction is rolled back)"),
-    ("SELECT …;", "a statement, over as many lines as it takes, up to its semicolon"),
-    ("BEGIN; … COMMIT;", "a transaction; ROLLBACK; forgets it"),
+    ("SELECT …;", "a statement, over any number of lines, up to its semicolon"),
+    ("BEGIN; … COMMIT;", "a transaction; ROLLBACK; discards it"),
 )
 SHORTCUTS = tuple(dict.fromkeys(name.split()[0] for name, _ in _HELP if name.startswith("\\")))
 
 
 class Texts(Protocol):
-    """Where the shell's texts come from."""
+    """A source of texts for the shell."""
 
     def read(self, in_transaction: bool) -> str | None:
-        """The next text, whole statements or a shortcut; None at the end."""
+        """Return the next text, whole statements or a shortcut; None at the end."""
 
 
 class Piped:
-    """Texts from a file or pipe: no prompt."""
+    """Texts from a file or pipe, without a prompt."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines = lines
@@ -62,7 +62,7 @@ class Piped:
 
 
 class Shell:
-    """Reads, carries out and prints, until there is nothing more to read."""
+    """Reads texts, runs them and prints the answers, until the source ends."""
 
     def __init__(self, running: Running, source: Texts) -> None:
         self._running = running
@@ -78,7 +78,7 @@ class Shell:
             complain("The open transaction is rolled back.")
 
     def _turn(self) -> bool:
-        """Take what is typed next; False at its end. Ctrl-C stops what is being done, or forgets what was typed."""
+        """Run the next text; return False at the end. Ctrl-C stops a running statement, or discards the typed text."""
         with Interruption().here(), suppress(KeyboardInterrupt):
             text = self._source.read(self._running.transaction is not None)
             if text is None:
@@ -132,7 +132,7 @@ class Shell:
                 table(("what", "does"), _HELP)
             case _:
                 self.failures += 1
-                complain(f"{' '.join(words)} is not known. \\? tells what is.")
+                complain(f"{' '.join(words)} is not known. \\? lists the shortcuts.")
 
     def _print(self, *statements: str) -> None:
         for statement in statements:
@@ -141,13 +141,13 @@ class Shell:
 
 @command
 def shell(place: Place) -> None:
-    r"""Type SQL: history, completion, statements over several lines, BEGIN, COMMIT and ROLLBACK. \? tells more."""
+    r"""Type SQL: history, completion, statements over several lines, BEGIN, COMMIT and ROLLBACK. \? lists more."""
     with Running(place) as running:
         typed = sys.stdin.isatty()
         if typed:
             from freshview.cli.prompt import Typed
 
-            say(f"Warehouse {place.folder}. \\? tells what can be typed, \\q leaves.")
+            say(f"Warehouse {place.folder}. \\? lists what can be typed, \\q leaves.")
         opened = Shell(running, Typed(running.catalog) if typed else Piped(iter(sys.stdin)))
         opened.run()
         if opened.failures and not typed:

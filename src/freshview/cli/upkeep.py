@@ -1,4 +1,4 @@
-"""`freshview maintain`, `refresh`, `explain`, `check`, `checkpoint`, `vacuum`: views and files are looked after."""
+"""`freshview maintain`, `refresh`, `explain`, `check`, `checkpoint`, `vacuum`: upkeep of views and files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from freshview.warehouse.checks import CheckReport
     from freshview.warehouse.warehouse import Warehouse
 
-ViewNames = Annotated[list[str] | None, typer.Argument(help="Views; all of them if left out.")]
+ViewNames = Annotated[list[str] | None, typer.Argument(help="Views; default: all.")]
 
 
 @command
 def maintain(place: Place, views: ViewNames = None, json: JsonOption = False) -> None:
     """Bring views up to date now, so that the next query need not.
 
-    A view that cannot be does not stop the others; the exit code is then 1. A deferred view is refreshed if it is
-    named; if not, its changes are computed and kept aside (propagated), and it shows what it showed.
+    A view that fails does not stop the others; the exit code is then 1. A deferred view is refreshed if it is named;
+    else it is propagated: its changes are computed and stored aside, and what it shows stays.
     """
     jobs: list[Job] = []
     with place.connect() as warehouse:
@@ -53,27 +53,25 @@ def maintain(place: Place, views: ViewNames = None, json: JsonOption = False) ->
 def refresh(
     place: Place,
     views: Annotated[list[str], typer.Argument(help="The views.")],
-    full: Annotated[bool, typer.Option("--full", help="Compute all of it anew, from the definition.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Recompute from the definition.")] = False,
     propagate: Annotated[
-        bool, typer.Option("--propagate", help="Deferred views: compute the change, and keep it aside.")
+        bool, typer.Option("--propagate", help="Deferred views: compute the changes, and store them aside.")
     ] = False,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Deferred views: show what was propagated, at once.")
-    ] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Deferred views: show what was propagated.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Refresh views, as REFRESH MATERIALIZED VIEW does: bring each up to date, or compute it anew with --full.
+    """Refresh views, as REFRESH MATERIALIZED VIEW does: bring each up to date, or recompute it with --full.
 
-    The work on a deferred view can be done in parts: --propagate at any time, since readers notice nothing; then
-    --partial, which takes no time.
+    A deferred view can be refreshed in two steps: --propagate at any time, since what the view shows stays; then
+    --partial, which takes milliseconds.
     """
     if full + propagate + partial > 1:
-        raise InvalidStatement("--full, --propagate and --partial", "are different things", "Give one of them.")
+        raise InvalidStatement("--full, --propagate and --partial", "exclude each other", "Give one of them.")
     how = " FULL" if full else " PROPAGATE" if propagate else " PARTIAL" if partial else ""
     done: list[dict[str, Any]] = []
     with place.connect() as warehouse:
         pending = _pending(warehouse, views)
-        rows = dict.fromkeys(pending, 0) if full else pending  # all rows are computed then, and nobody has counted them
+        rows = dict.fromkeys(pending, 0) if full else pending  # a recomputation reads rows that are not counted
 
         def one(name: str) -> None:
             outcome = warehouse.sql(f"REFRESH MATERIALIZED VIEW {backticked(name)}{how}")
@@ -89,7 +87,7 @@ def refresh(
 
 @command
 def explain(place: Place, view: Annotated[str, typer.Argument(help="The view.")], json: JsonOption = False) -> None:
-    """Tell how a view is stored and maintained, operator by operator, and the query that a refresh runs."""
+    """Print how a view is stored and maintained, operator by operator, and the query that a refresh runs."""
     with place.connect() as warehouse, working(f"Explaining {view}"):
         text = warehouse.explain(view)
     if json:
@@ -101,14 +99,14 @@ def explain(place: Place, view: Annotated[str, typer.Argument(help="The view.")]
 @command
 def check(
     place: Place,
-    names: Annotated[list[str] | None, typer.Argument(help="Views and tables; all of them if left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Views and tables; default: all.")] = None,
     invariant: Annotated[
         bool,
-        typer.Option("--invariant", help="Views only: check too what lazy, eager or deferred maintenance promises."),
+        typer.Option("--invariant", help="Views only: check the invariants of their mode too."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Verify what is stored: a view equals its definition, a table keeps its key. The exit code is 1 if not."""
+    """Check stored rows: views against their definitions, tables against their keys. The exit code is 1 if wrong."""
     reports: list[CheckReport] = []
     with place.connect() as warehouse:
         stored = {t.name: t for t in warehouse.status().tables}
@@ -127,28 +125,26 @@ def check(
 
 
 def _print_checks(reports: list[CheckReport]) -> None:
-    told = [(r.name, "ok" if r.ok else "NOT OK", r.missing_rows, r.extra_rows) for r in reports]
-    if told:
-        table(("name", "is", "missing rows", "extra rows"), told)
+    summary = [(r.name, "ok" if r.ok else "NOT OK", r.missing_rows, r.extra_rows) for r in reports]
+    if summary:
+        table(("name", "is", "missing rows", "extra rows"), summary)
     for report in reports:
         for promise in report.invariants:
             say(f"{report.name}: {promise}")
         for title, rows in (("Missing from", report.missing), ("Too many in", report.extra)):
             if rows:
-                shown = [tuple(row.values()) for row in rows[:10]]
-                say(f"{title} {report.name} (the first {len(shown)}):")
-                table(tuple(rows[0]), shown)
+                first = [tuple(row.values()) for row in rows[:10]]
+                say(f"{title} {report.name} (the first {len(first)}):")
+                table(tuple(rows[0]), first)
 
 
 @command
 def checkpoint(
     place: Place,
-    tables: Annotated[
-        list[str] | None, typer.Argument(help="Tables and views; all that have changes if left out.")
-    ] = None,
+    tables: Annotated[list[str] | None, typer.Argument(help="Tables and views; default: all with changes.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Fold the changes that were stored since the last time into the Delta tables, where any Delta reader sees them."""
+    """Fold the changes since the last checkpoint into the Delta tables, where any Delta reader sees them."""
     done: list[dict[str, Any]] = []
     with place.connect() as warehouse:
         due = {t.name: t.pending_rows for t in warehouse.status().tables if t.kind != "external" and t.pending_segments}
@@ -172,11 +168,11 @@ def checkpoint(
 def vacuum(
     place: Place,
     retain_hours: Annotated[
-        float, typer.Option("--retain-hours", min=0, help="The last so many hours stay readable (sql --as-of).")
+        float, typer.Option("--retain-hours", min=0, help="Hours that stay readable (sql --as-of).")
     ] = 24,
     json: JsonOption = False,
 ) -> None:
-    """Remove old versions and files that nobody needs. What open transactions and stale views read is kept."""
+    """Remove old versions and unused files. Versions that open transactions and stale views read are kept."""
     from freshview.events import Events
     from freshview.storage.store import Storage
     from freshview.storage.vacuum import vacuum as run
@@ -193,20 +189,20 @@ def vacuum(
 
 
 def _pending(warehouse: Warehouse, asked: Iterable[str] | None) -> dict[str, int]:
-    """Views with the rows that they have not seen: those that were asked for, each of which must exist; else all."""
+    """Return the pending rows of the views that were named, each of which must exist; of all views if none was."""
     from freshview.relation.schema import fold
 
     for name in asked or ():
-        warehouse.history(name)  # says what is wrong with the name
+        warehouse.history(name)  # raises if the name is not that of a view
     found = {fold(v.name): v for v in warehouse.status().views}
     return {found[n].name: found[n].pending_rows for n in (map(fold, asked) if asked else found) if n in found}
 
 
 def _each(what: str, rows: Mapping[str, int], act: Callable[[str], None], events: Events | None = None) -> list[str]:
-    """Do it for each name, with a bar over their rows, or over the names where none has rows.
+    """Act on each name, under a bar over their rows, or over the names if none has rows; return the names that failed.
 
-    Jobs that are done on the way, as events tell, take their rows away. Those that failed are each told in a sentence
-    when all are through.
+    A finished job, reported by an event, takes its rows off the bar. Failures are reported after the last name, in a
+    sentence each.
     """
     failed: dict[str, str] = {}
     left = dict(rows) if any(rows.values()) else dict.fromkeys(rows, 1)
@@ -224,13 +220,13 @@ def _each(what: str, rows: Mapping[str, int], act: Callable[[str], None], events
             bar.now(f"{what} {name}")
             try:
                 act(name)
-            except FreshviewError as error:
+            except FreshviewError as failure:
                 if is_asked_to_stop():
                     raise
-                failed[name] = str(error)
+                failed[name] = str(failure)
             gone(name, left[name])
-    for name, told in failed.items():
-        complain(told if name in told else f"{name}: {told}")
+    for name, error in failed.items():
+        complain(error if name in error else f"{name}: {error}")
     return list(failed)
 
 

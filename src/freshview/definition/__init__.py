@@ -1,5 +1,5 @@
-"""What a view is: its text read, checked against Spark, and described; nothing here refreshes or stores a row.
+"""What a view is: its text read, checked against Spark, and described; this room refreshes and stores no rows.
 
-Law: what is maintained by delta rules is what Spark reads in the text (`reading.py` asks Spark, `selftest.py` tries);
-all else keeps its text and is recomputed from it.
+Law: a definition is maintained by delta rules only if Spark reads its text in the same way (`reading.py` asks Spark,
+`selftest.py` runs both); any other definition keeps its text and is recomputed from it.
 """

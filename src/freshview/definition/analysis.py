@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -23,15 +23,18 @@ from freshview.delta.report import operator_of
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable
 from freshview.relation.schema import Schema
 from freshview.sql.lowering import Unsupported, lower
+from freshview.sql.tokens import word_set
 
 _DOUBLES = re.compile("double|float")
 _INEXACT = (
-    exp.Min, exp.Max, exp.Sum, exp.Avg, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
-    exp.Corr, exp.CovarPop,
-    exp.CovarSamp, exp.Skewness, exp.Kurtosis, exp.RegrSlope, exp.RegrIntercept, exp.RegrR2, exp.RegrAvgx, exp.RegrAvgy,
-    exp.RegrSxx, exp.RegrSxy, exp.RegrSyy,
-)  # fmt: skip
-_INEXACT_NAMES = {"MEAN", "STD", "TRY_SUM", "TRY_AVG", "SKEWNESS", "KURTOSIS"}
+    *(exp.Min, exp.Max, exp.Sum, exp.Avg, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop),
+    *(exp.Corr, exp.CovarPop, exp.CovarSamp, exp.Skewness, exp.Kurtosis, exp.RegrSlope, exp.RegrIntercept, exp.RegrR2),
+    *(exp.RegrAvgx, exp.RegrAvgy, exp.RegrSxx, exp.RegrSxy, exp.RegrSyy),
+)
+_INEXACT_NAMES = word_set("MEAN STD TRY_SUM TRY_AVG SKEWNESS KURTOSIS")
+
+Sources = Mapping[str, Relation]  # the relations that a definition reads, by their names in its text
+Columns = Mapping[str, tuple[str, ...]]  # the columns of the sources that the definition may read
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Definition:
     """A view's definition, ready to be maintained."""
 
     text: str
-    sources: dict[str, Relation]  # by the name in the text
+    sources: dict[str, Relation]
     names: tuple[str, ...]
     refresh: str  # "auto" | "incremental" | "full"
     lowered: Lowered | None
@@ -47,38 +50,37 @@ class Definition:
     types: dict[str, str]  # of stored columns
     reason: str  # why it is recomputed; empty if it is maintained incrementally
     obstacles: tuple[tuple[Node, str], ...] = ()  # operators that would be recomputed, each with its reason
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the sources, as they were at CREATE
-    as_written: bool = True  # the text itself says which rows it gives: no tie-break had to be added
+    columns: Columns = field(default_factory=dict)  # of the sources, as they were at CREATE
+    as_written: bool = True  # the text determines its rows: no tie-break had to be added
     plain: Lowered | None = None  # the tree before ties are broken
-    verdict: Verdict | None = None  # what Spark said of how the text was read; None: it was not asked
+    verdict: Verdict | None = None  # whether Spark reads the text in the same way; None: it was not asked
 
     @property
     def incremental(self) -> bool:
         return not self.reason and self.refresh != "full"
 
     @property
-    def hindrance(self) -> str:
-        """What would be recomputed, named by its operator, and why."""
+    def why_recomputed(self) -> str:
+        """The operators that would be recomputed, and why."""
         if self.lowered is None or not self.obstacles:
             return self.reason
         return "; ".join(f"{operator_of(self.lowered, node)}: {reason}" for node, reason in self.obstacles)
 
 
 def analyse(
-    text: str, sources: Mapping[str, Relation], columns: Mapping[str, tuple[str, ...]], names: tuple[str, ...],
-    refresh: str, types_of: TypesOf,
-) -> Definition:  # fmt: skip
-    """How a definition can be stored and maintained. `columns` are its sources' columns at CREATE."""
-    kept = partial(unread, text, sources, columns, names, refresh)  # its text, with the reason
+    text: str, sources: Sources, columns: Columns, names: tuple[str, ...], refresh: str, types_of: TypesOf
+) -> Definition:
+    """The definition of a view: how it can be stored and maintained. `columns` are its sources' columns at CREATE."""
+    kept = partial(unread, text, sources, columns, names, refresh)
     try:
         read = lower(text, columns, names)
-    except Unsupported as unsupported:  # other errors are of the text itself, and for the user
+    except Unsupported as unsupported:  # other errors are errors of the text itself: the user sees them
         return kept(f"{unsupported} has no delta rule")
     try:
         plain = coerced(read, types_of, _char_columns(sources))
         lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
         form = choose_form(lowered, names, types_of)
-        obstacles = _obstacles(form, types_of)
+        obstacles = tuple(_obstacles(form, types_of))
         if obstacles:
             form = rows_form(lowered, names)
         types = dict(types_of(form.tree))
@@ -86,23 +88,20 @@ def analyse(
         return kept(f"{unsupported} has no delta rule")
     except NotMaintainable:
         raise
-    except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: this is of our making
+    except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: the error is ours
         cause = error.cause if isinstance(error, FreshviewError) else str(error)
         return kept(f"Spark refuses what was made of it ({cause})")
     reason = "; ".join(dict.fromkeys(why for _, why in obstacles))
-    found = Definition(
-        text, dict(sources), names, refresh, lowered, form, types, reason, tuple(obstacles), dict(columns),
-        as_written=lowered == plain and not _has_top(lowered), plain=plain,
-    )  # fmt: skip
+    found = Definition(text, dict(sources), names, refresh, lowered, form, types, reason, obstacles, dict(columns))
+    found = replace(found, as_written=lowered == plain and not _has_top(lowered), plain=plain)
     _require_incremental(found)
     return found
 
 
 def unread(
-    text: str, sources: Mapping[str, Relation], columns: Mapping[str, tuple[str, ...]], names: tuple[str, ...],
-    refresh: str, reason: str,
-) -> Definition:  # fmt: skip
-    """A definition that keeps its text and is recomputed from it, if the text alone says which rows it gives."""
+    text: str, sources: Sources, columns: Columns, names: tuple[str, ...], refresh: str, reason: str
+) -> Definition:
+    """A definition that keeps its text and is recomputed from it; raise if the text does not determine its rows."""
     refuse_open_ties(text, reason)
     found = Definition(text, dict(sources), names, refresh, None, None, {}, reason, (), dict(columns))
     _require_incremental(found)
@@ -111,24 +110,22 @@ def unread(
 
 def _require_incremental(definition: Definition) -> None:
     if definition.refresh == "incremental" and definition.reason:
-        raise NotMaintainable(
-            "view", f"it would have to be recomputed: {definition.hindrance}",
-            "Rewrite it, or leave 'refresh' at 'auto'.",
-        )  # fmt: skip
+        cause = f"it would have to be recomputed: {definition.why_recomputed}"
+        raise NotMaintainable("view", cause, "Rewrite it, or leave 'refresh' at 'auto'.")
 
 
 def _char_columns(sources: Mapping[str, Relation]) -> set[tuple[str, str]]:
-    """The (relation, column) pairs of type CHAR: Spark compares those with padding, here and there."""
+    """The (relation, column) pairs of type CHAR: Spark pads those in some comparisons."""
     return {(n, c.name) for n, r in sources.items() for c in r.schema.columns if c.type.kind == "char"}
 
 
 def _has_top(lowered: Lowered) -> bool:
-    """Does it keep the first rows of an order? Lowering breaks ties there."""
+    """Does a tree keep the first rows of an order? Lowering breaks ties there."""
     return any(isinstance(node, TopK) for node in bottom_up(lowered.node))
 
 
 def _obstacles(form: Form, types_of: TypesOf) -> list[tuple[Node, str]]:
-    """Operators for which the general rules would not be exact or not be better than recomputing, and why."""
+    """The operators for which the general rules would not be exact or not be better than recomputing, and why."""
     found: list[tuple[Node, str]] = []
     for node in bottom_up(form.tree):
         if isinstance(node, TopK):
@@ -156,19 +153,19 @@ def sources_to_json(sources: Mapping[str, Relation]) -> str:
 
 
 def visible_columns(relation: Relation) -> tuple[str, ...]:
-    """The columns of a relation that queries see: a view's hidden ones are left out."""
+    """The columns of a relation that queries see: all but a view's hidden ones."""
     if relation.kind != "view":
         return relation.schema.names
     return tuple(json.loads(relation.facts["columns"]))
 
 
 def visible_schema(relation: Relation) -> Schema:
-    """Those columns with their types."""
+    """The columns of a relation that queries see, with their types."""
     return Schema(tuple(relation.schema.column(name) for name in visible_columns(relation)))
 
 
-def shown_column(relation: Relation) -> str | None:
-    """The column of a stored view that says which rows belong to it; None: all of them."""
+def member_column(relation: Relation) -> str | None:
+    """The hidden column that is true for stored rows that belong to a view; None if all do."""
     if relation.kind != "view":
         return None
     name = hidden("shown", visible_columns(relation))
@@ -179,7 +176,6 @@ def check_output_names(names: tuple[str, ...]) -> None:
     seen: set[str] = set()
     for name in names:
         if name.casefold() in seen:
-            raise InvalidStatement(
-                f"column {name}", "the view gives it twice", "Give each column a name of its own with AS."
-            )
+            remedy = "Give each column a name of its own with AS."
+            raise InvalidStatement(f"column {name}", "the view gives it twice", remedy)
         seen.add(name.casefold())

@@ -1,11 +1,12 @@
-"""Where Spark converts values without being asked, a delta must see the converted ones.
+"""Spark's implicit conversions, made explicit in the tree, so that a delta has the converted values.
 
 Branches of a set operation are cast to their common type: the delta of one branch alone would else have that branch's
-own type. What EXCEPT and INTERSECT make sets of is converted first: '1' and '01' may become one. IN (query) is an
-equality here; without ANSI, Spark converts the sides of IN to strings where it converts those of `=` to numbers, so
-that such an IN has no delta rule. Nor has NOT IN over floating-point numbers: Spark compares them by their bits there,
-and by value everywhere else. A correlated scalar subquery becomes groups that are joined by `key = outer`; if that
-comparison converts keys of several groups to one value, the groups would each answer, so it has no delta rule.
+own type. EXCEPT and INTERSECT convert values before they make sets of them: '1' and '01' may become one. IN (query) is
+an equality in the tree; without ANSI, Spark converts the sides of IN to strings where it converts those of `=` to
+numbers, so that such an IN has no delta rule. Nor has NOT IN over floating-point numbers: Spark compares them by their
+bits there, and by value everywhere else. A correlated scalar subquery becomes groups that are joined by `key = outer`;
+if that comparison converts keys of several groups to one value, each group would answer: it has no delta rule. Groups
+make 0.0 of -0.0, but Spark's optimiser drops a grouping by constants or of one row: those have no delta rule either.
 """
 
 from __future__ import annotations
@@ -23,9 +24,13 @@ from freshview.algebra.nodes import (
     Node,
     Project,
     SetOperation,
+    TopK,
     Union,
+    Values,
+    Window,
     column,
     equalities,
+    names_in,
 )
 from freshview.algebra.traversal import bottom_up, rewrite, scans, with_inputs
 from freshview.delta.aggregates import TypesOf
@@ -35,13 +40,15 @@ _INTEGERS = {"tinyint", "smallint", "int", "bigint"}
 
 
 def coerced(lowered: Lowered, types_of: TypesOf, chars: Collection[tuple[str, str]] = ()) -> Lowered:
-    """The tree with what Spark converts silently made plain. `chars` are the (relation, column) pairs of type CHAR."""
+    """The tree with Spark's implicit conversions as casts. `chars` are the (relation, column) pairs of type CHAR."""
     found = rewrite(lowered.node, lambda node: _widened(node, types_of))
     for node in bottom_up(found):
         if isinstance(node, Join) and node.kind == "left":
             _require_one_group(node, types_of)
         if isinstance(node, Join) and node.condition is not None:
             _require_in_as_equality(node, types_of, chars)
+        if isinstance(node, Aggregate | SetOperation):
+            _require_normalised_keys(node, types_of)
     return Lowered(found, lowered.outputs)
 
 
@@ -66,9 +73,9 @@ def _widened(node: Node, types_of: TypesOf) -> Node:
 
 
 def _require_in_as_equality(node: Join, types_of: TypesOf, chars: Collection[tuple[str, str]]) -> None:
-    """IN (query) converts as `=` does: always under ANSI, else among numbers and of equal types.
+    """Raise if IN (query) does not convert as `=` does: it does so under ANSI, among numbers, and of equal types.
 
-    Not so CHAR columns: `=` pads the shorter one, IN (query) compares them as they are.
+    It does not for CHAR columns: `=` pads the shorter value, IN (query) compares values as they are.
     """
     assert node.condition is not None
     both = [e for e in node.condition.find_all(exp.EQ) if e.meta_get(OF_IN)]
@@ -87,6 +94,42 @@ def _require_in_as_equality(node: Join, types_of: TypesOf, chars: Collection[tup
             raise Unsupported(f"IN (query) that compares {a} with {b}")
 
 
+def _require_normalised_keys(node: Aggregate | SetOperation, types_of: TypesOf) -> None:
+    """Raise if Spark may leave -0.0 in a key as it is: where its optimiser finds a constant, or a single row."""
+    for given in node.inputs:
+        keys = node.keys if isinstance(node, Aggregate) else given.columns
+        doubtful = [k for k in keys if _is_one_row(given) or _is_constant(given, k)]
+        if doubtful and _INEXACT.search(" ".join(map(types_of(given).__getitem__, doubtful))):
+            raise Unsupported("groups by a constant floating-point number, or of a single row, where -0.0 may stay")
+
+
+def _is_constant(node: Node, name: str) -> bool:
+    """May a column be the same in all rows, whatever tables hold?"""
+    match node:
+        case Values():
+            return len(node.rows) <= 1
+        case Project():
+            return all(_is_constant(node.input, n) for n in names_in(dict(node.items)[name]))
+        case Union() | SetOperation():
+            place = node.names.index(name)
+            return any(_is_constant(i, i.columns[place]) for i in node.inputs)
+    return any(name in i.columns and _is_constant(i, name) for i in node.inputs)
+
+
+def _is_one_row(node: Node) -> bool:
+    """Can a node have one row at most, as Spark sees without looking at data?"""
+    match node:
+        case Aggregate():
+            return not node.keys or _is_one_row(node.input)
+        case TopK():
+            return (node.limit is not None and node.limit <= 1) or _is_one_row(node.input)
+        case Values():
+            return len(node.rows) <= 1
+        case Filter() | Project() | Window() | Join():
+            return all(map(_is_one_row, node.inputs))
+    return False
+
+
 _INEXACT = re.compile(r"\b(float|double)\b")
 _NUMBER = re.compile(r"tinyint|smallint|int|bigint|float|double|decimal\(\d+,\d+\)")
 
@@ -96,7 +139,7 @@ def _cast(name: str, type_: str) -> exp.Expr:
 
 
 def _require_one_group(node: Join, types_of: TypesOf) -> None:
-    """Each row of the left meets one group of a scalar subquery at most. (A join to groups looks the same here.)"""
+    """Raise if a row of the left may meet several groups of a scalar subquery. (A join to groups has the same tree.)"""
     below = node.right
     while isinstance(below, Project | Filter):
         below = below.input

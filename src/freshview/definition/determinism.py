@@ -1,4 +1,4 @@
-"""A view must be a function of its tables: what is not is refused, and what Spark leaves open is decided.
+"""A view must be a function of its tables: other definitions are refused, or ties that Spark leaves open are broken.
 
 Ties of window functions are broken by the whole row, those of max_by and min_by by the value they take.
 """
@@ -22,28 +22,28 @@ from freshview.relation.types import fold
 from freshview.sql.binding import UNREADABLE
 from freshview.sql.fragments import Unsupported
 from freshview.sql.literals import may_be_moment
-from freshview.sql.tokens import tokenize
+from freshview.sql.tokens import tokenize, word_set
 
-_RANDOM = {
-    "RAND", "RANDN", "RANDOM", "UUID", "NOW", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP",
-    "UNIX_TIMESTAMP", "MONOTONICALLY_INCREASING_ID", "SPARK_PARTITION_ID", "INPUT_FILE_NAME", "SHUFFLE", "RANDSTR",
-    "UNIFORM", "CURDATE", "CURRENT_USER", "USER", "SESSION_USER", "CURRENT_CATALOG", "CURRENT_SCHEMA",
-    "CURRENT_DATABASE", "CURRENT_TIMEZONE", "VERSION", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH",
-    "CURTIME", "REFLECT", "JAVA_METHOD", "TRY_REFLECT", "AES_ENCRYPT",
-}  # fmt: skip
+_RANDOM = word_set("""
+    RAND RANDN RANDOM RANDSTR UNIFORM SHUFFLE UUID MONOTONICALLY_INCREASING_ID AES_ENCRYPT
+    NOW CURRENT_TIMESTAMP CURRENT_DATE CURRENT_TIME CURRENT_TIMEZONE CURDATE CURTIME LOCALTIMESTAMP UNIX_TIMESTAMP
+    CURRENT_USER USER SESSION_USER CURRENT_CATALOG CURRENT_SCHEMA CURRENT_DATABASE VERSION SPARK_PARTITION_ID
+    INPUT_FILE_NAME INPUT_FILE_BLOCK_START INPUT_FILE_BLOCK_LENGTH REFLECT JAVA_METHOD TRY_REFLECT
+""")
 _RANDOM_NODES = (
-    exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser,
-    exp.QueryTransform,
-)  # fmt: skip
+    *(exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime),
+    *(exp.CurrentUser, exp.QueryTransform),
+)
 _UNORDERED = (
-    exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat,
-    exp.Mode, exp.ApproxQuantile, exp.ApproxTopK, exp.ApproxTopKAccumulate, exp.ApproxTopKCombine,
-)  # fmt: skip
-_UNORDERED_NAMES = {
-    "FIRST", "LAST", "FIRST_VALUE", "LAST_VALUE", "COLLECT_LIST", "COLLECT_SET", "ARRAY_AGG", "LISTAGG", "STRING_AGG",
-    "MODE", "HISTOGRAM_NUMERIC", "HLL_SKETCH_AGG", "HLL_UNION_AGG", "SCHEMA_OF_VARIANT_AGG",
-}  # fmt: skip
-_UNORDERED_WORDS = {*_UNORDERED_NAMES, "ANY_VALUE", "APPROX_PERCENTILE", "PERCENTILE_APPROX"}
+    *(exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg),
+    *(exp.GroupConcat, exp.Mode),
+    *(exp.ApproxQuantile, exp.ApproxTopK, exp.ApproxTopKAccumulate, exp.ApproxTopKCombine),
+)
+_UNORDERED_NAMES = word_set("""
+    FIRST LAST FIRST_VALUE LAST_VALUE COLLECT_LIST COLLECT_SET ARRAY_AGG LISTAGG STRING_AGG MODE
+    HISTOGRAM_NUMERIC HLL_SKETCH_AGG HLL_UNION_AGG SCHEMA_OF_VARIANT_AGG
+""")
+_UNORDERED_WORDS = _UNORDERED_NAMES | {"ANY_VALUE", "APPROX_PERCENTILE", "PERCENTILE_APPROX"}
 _BARE = {n for n in _RANDOM if n.startswith("CURRENT_")} | {"LOCALTIMESTAMP", "SESSION_USER", "TRANSFORM"}
 _SKETCHES = ("APPROX_TOP_K", "KLL_", "THETA_", "TUPLE_")  # their bytes depend on the order of the rows
 _WAYS_OUT: dict[type[exp.Expr], str] = {
@@ -54,12 +54,13 @@ _WAYS_OUT: dict[type[exp.Expr], str] = {
     exp.ApproxQuantile: "Use percentile(x, p), which is exact.",
 }
 _POSITIONAL = (
-    exp.RowNumber, exp.Lead, exp.Lag, exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Ntile,
-)  # fmt: skip
+    *(exp.RowNumber, exp.Ntile, exp.Lead, exp.Lag),
+    *(exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.NthValue),
+)
 
 
 def refuse_indeterminate(text: str) -> None:
-    """A view must be a function of its tables; say which call is not."""
+    """Raise if a text has a call whose value the tables do not determine."""
     if "${" in text:
         raise _random("${…}")
     try:
@@ -70,39 +71,35 @@ def refuse_indeterminate(text: str) -> None:
     for node in tree.walk():
         name = node.name.upper() if isinstance(node, exp.Anonymous) else node.key.upper()
         if isinstance(node, _RANDOM_NODES) or _is_random(node):
-            raise _random(f"{node.sql(dialect='spark')}")
+            raise _random(node.sql(dialect="spark"))
         if _is_undetermined(node, name):
-            raise NotMaintainable(
-                f"{node.sql(dialect='spark')}", "which row it takes, or in which order, is not determined",
-                _WAYS_OUT.get(type(node), "Use min, max, min_by or max_by."),
-            )  # fmt: skip
+            cause = "which row it takes, or in which order, is not determined"
+            remedy = _WAYS_OUT.get(type(node), "Use min, max, min_by or max_by.")
+            raise NotMaintainable(node.sql(dialect="spark"), cause, remedy)
 
 
 def refuse_users_functions(text: str, users: Collection[str]) -> None:
-    """Refuse a call of a function that is not Spark's own: whoever replaces it changes what the view means, unseen.
+    """Raise if a text calls a function that is not Spark's own: to replace it would change the view unnoticed.
 
-    `users` are the names of such functions in the current database; a call with a database is always of one.
+    `users` are the names of such functions in the current database; a call that names a database is always refused.
     """
     tokens = tokenize(text)
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if after.token_type != TokenType.L_PAREN or token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
             continue
         if before.token_type == TokenType.DOT or fold(token.text) in users:
-            raise NotMaintainable(
-                f"function {token.text} in the definition of a view",
-                "it is not one of Spark's own, so that a change of it would not be seen",
-                "Write what it computes into the definition.",
-            )
+            cause = "it is not one of Spark's own, so that a change of it would not be seen"
+            remedy = "Write what it computes into the definition."
+            raise NotMaintainable(f"function {token.text} in the definition of a view", cause, remedy)
 
 
 def _random(what: str) -> NotMaintainable:
-    return NotMaintainable(
-        what, "its value is not determined by the tables", "Leave it out, or put the value into a table."
-    )
+    remedy = "Leave it out, or put the value into a table."
+    return NotMaintainable(what, "its value is not determined by the tables", remedy)
 
 
 def _refuse_words(text: str) -> None:
-    """Of a text that cannot be parsed here, the words of such calls are refused, in whatever order they stand."""
+    """Raise if a text that cannot be parsed here has the words of a call whose value the tables do not determine."""
     tokens = tokenize(text)
     for i, token in enumerate(tokens):
         name = token.text.upper()
@@ -114,14 +111,11 @@ def _refuse_words(text: str) -> None:
         if (is_call and name in _RANDOM) or name in _BARE:
             raise _random(token.text)
         if is_call and (name in _UNORDERED_WORDS or name.startswith(_SKETCHES)):
-            raise NotMaintainable(
-                token.text, "which row it takes, or in which order, may not be determined",
-                "Rewrite the query in plain SELECT syntax, or leave it out.",
-            )  # fmt: skip
+            raise NotMaintainable(token.text, "which row it takes, or in which order, may not be determined", _REWRITE)
 
 
 def _is_random(node: exp.Expr) -> bool:
-    """A call whose value the tables do not determine, or a date that is written 'today'."""
+    """Is a node a call whose value the tables do not determine, or a date that is written 'today'?"""
     names = [node.name.upper()] if isinstance(node, exp.Anonymous) else _names_of(node)
     return not _RANDOM.isdisjoint(names) or takes_moment(node, names)
 
@@ -131,7 +125,7 @@ def _names_of(node: exp.Expr) -> list[str]:
 
 
 def _is_undetermined(node: exp.Expr, name: str) -> bool:
-    """Does an aggregate depend on the order of its rows? Sorted it does not, and in windows ties are broken."""
+    """Does an aggregate depend on the order of its rows? Not if its result is sorted, nor in windows without ties."""
     named = isinstance(node, exp.Anonymous) and (name in _UNORDERED_NAMES or name.startswith(_SKETCHES))
     if not named and not isinstance(node, _UNORDERED):
         return False
@@ -146,46 +140,38 @@ def _is_undetermined(node: exp.Expr, name: str) -> bool:
 
 
 def refuse_open_ties(text: str, reason: str) -> None:
-    """Where a text must run as it is, nobody breaks its ties: what depends on them is refused."""
+    """Raise if the rows of a text depend on ties: it runs as it is written, so that no order can be added."""
+    why = f"is not determined, since no order can be added to the text: {reason}"
     try:
         tree = sqlglot.parse_one(text, read="spark")
-    except (sqlglot.errors.SqlglotError, RecursionError):
-        _refuse_open_words(text, reason)
+    except UNREADABLE:
+        _refuse_open_words(text, why)
         return
     undetermined = next((n for n in tree.find_all(exp.Limit, exp.ArgMax, exp.ArgMin) if not _is_limit_all(n)), None)
     if undetermined is not None:
         limit = isinstance(undetermined, exp.Limit)
-        raise NotMaintainable(
-            "LIMIT" if limit else undetermined.sql(dialect="spark"),
-            f"which of equal rows it keeps is not determined, since no order can be added to the text: {reason}",
-            "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery.",
-        )
+        cause = f"which of equal rows it keeps {why}"
+        remedy = "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery."
+        raise NotMaintainable("LIMIT" if limit else undetermined.sql(dialect="spark"), cause, remedy)
     for window in tree.find_all(exp.Window):
         if _is_positional(window):
-            raise NotMaintainable(
-                window.sql(dialect="spark"),
-                f"which of tied rows comes first is not determined, since no order can be added to the text: {reason}",
-                "Use rank() or dense_rank(), or rewrite the other construct.",
-            )
+            remedy = "Use rank() or dense_rank(), or rewrite the other construct."
+            raise NotMaintainable(window.sql(dialect="spark"), f"which of tied rows comes first {why}", remedy)
 
 
 def _is_limit_all(node: exp.Expr) -> bool:
     return isinstance(node, exp.Limit) and node.expression is not None and node.expression.name.upper() == "ALL"
 
 
-def _refuse_open_words(text: str, reason: str) -> None:
-    """Of a text that cannot be parsed here, words that may leave ties open are refused."""
+def _refuse_open_words(text: str, why: str) -> None:
+    """Raise if a text that cannot be parsed here has a word that may leave ties open."""
     found = re.search(r"\b(limit|offset|row_number|lead|lag|ntile|nth_value|max_by|min_by)\b", text, re.IGNORECASE)
     if found:
-        raise NotMaintainable(
-            found[0].upper(),
-            f"which of equal rows it takes is not determined, since no order can be added to the text: {reason}",
-            "Rewrite the query in plain SELECT syntax, or leave it out.",
-        )
+        raise NotMaintainable(found[0].upper(), f"which of equal rows it takes {why}", _REWRITE)
 
 
 def with_tie_breaks(lowered: Lowered, types_of: TypesOf) -> Lowered:
-    """Positional window functions and LIMIT order ties by all columns of the row, the same on every path."""
+    """The tree in which positional window functions and LIMIT order ties by all columns of the row, on every path."""
 
     def rule(node: Node) -> Node:
         if isinstance(node, TopK):  # lowering has added the columns
@@ -200,7 +186,7 @@ def with_tie_breaks(lowered: Lowered, types_of: TypesOf) -> Lowered:
 
 
 def _signs_of_zeros(node: Node, types_of: TypesOf) -> list[exp.Ordered]:
-    """Terms that tell 0.0 from -0.0, which are equal but not the same row."""
+    """Terms of an order that distinguish 0.0 from -0.0, which are equal but not the same row."""
     types = types_of(node)
     without = next((types[c] for c in node.columns if _NO_ORDER.search(types[c])), None)
     if without is not None:
@@ -212,7 +198,7 @@ def _signs_of_zeros(node: Node, types_of: TypesOf) -> list[exp.Ordered]:
     ]
 
 
-_NO_ORDER = re.compile(r"\bmap<|\bvariant\b|\binterval\b(?! )|collate")  # or equal values that are not the same
+_NO_ORDER = re.compile(r"\bmap<|\bvariant\b|\binterval\b(?! )|collate")  # or equal values that are not identical
 
 
 def _is_positional(call: exp.Expr) -> bool:
@@ -232,18 +218,16 @@ _BOUNDS = (("start", "start_side"), ("end", "end_side"))
 
 
 def _ordered(call: exp.Expr, ties: list[exp.Ordered]) -> exp.Expr:
-    """A call whose order leaves no ties. Its frame must hold the same rows, or it would mean another thing."""
+    """A call whose order leaves no ties; raise if its frame would then hold other rows."""
     kind, start, end = _frame(call)
     first = any(isinstance(x, exp.First | exp.FirstValue) for x in call.walk())
-    known = call.find(exp.IgnoreNulls) is not None  # the first known value may be that of any row of the frame
+    known = call.find(exp.IgnoreNulls) is not None  # the first non-NULL value may be that of any row of the frame
     from_start = first and not known and start in ("", _FROM_START) and end in ("", "CURRENT ROW", _TO_END)
     steady = not any(isinstance(x, _FRAMED) for x in call.walk()) or kind == "ROWS"
     whole = start == _FROM_START and end == _TO_END
     if not steady and not whole and not from_start:
-        raise NotMaintainable(
-            call.sql(dialect="spark"), "its frame ends among rows that tie: which of them it takes is not determined",
-            "Say ROWS BETWEEN …, or use max_by or min_by.",
-        )  # fmt: skip
+        cause = "its frame ends among rows that tie: which of them it takes is not determined"
+        raise NotMaintainable(call.sql(dialect="spark"), cause, "Say ROWS BETWEEN …, or use max_by or min_by.")
     call = call.copy()
     order = call.args.get("order")
     terms = order.expressions if order is not None else []
@@ -252,11 +236,11 @@ def _ordered(call: exp.Expr, ties: list[exp.Ordered]) -> exp.Expr:
 
 
 _FROM_START, _TO_END = "UNBOUNDED PRECEDING", "UNBOUNDED FOLLOWING"
-_FRAMED = (exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.NthValue)  # those that look at a frame
+_FRAMED = (exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.NthValue)  # their value depends on the frame
 
 
 def best_by_pairs(lowered: Lowered, types_of: TypesOf) -> Lowered:
-    """max_by(x, y) and min_by(x, y) as the best pair (y, x): of equal y the best x wins, the same on every path.
+    """The tree with max_by(x, y) and min_by(x, y) as the best pair (y, x): of equal y the best x wins, on every path.
 
     As in Spark, rows without y do not count, and x may be NULL.
     """
@@ -270,14 +254,15 @@ def best_by_pairs(lowered: Lowered, types_of: TypesOf) -> Lowered:
         _refuse_unordered(node, list(found.values()), types_of)
         items = tuple((f"{n}__pair", _paired(e)) if n in found else (n, e) for n, e in node.items)
         pairs: Node = replace(node, items=items)
-        shown = [(n, exp.Dot(this=column(f"{n}__pair"), expression=exp.to_identifier("x"))) for n in found]
+        values = [(n, exp.Dot(this=column(f"{n}__pair"), expression=exp.to_identifier("x"))) for n in found]
         others = same(c for c in node.columns if c not in found)
-        return Project(pairs, (*others, *shown))
+        return Project(pairs, (*others, *values))
 
     return Lowered(rewrite(lowered.node, rule), lowered.outputs)
 
 
-PAIRS = "max(named_struct('y', y, 'x', x)).x"  # the way out, in the user's hands
+PAIRS = "max(named_struct('y', y, 'x', x)).x"  # how a user writes max_by without ties
+_REWRITE = "Rewrite the query in plain SELECT syntax, or leave it out."
 
 
 def _best_by(call: exp.Expr) -> exp.ArgMax | exp.ArgMin | None:
@@ -301,7 +286,7 @@ def _paired(call: exp.Expr) -> exp.Expr:
 
 
 def _refuse_unordered(node: Aggregate | Window, calls: list[exp.Expr], types_of: TypesOf) -> None:
-    """Ties are broken by x, so it needs an order."""
+    """Raise if x has no order: ties are broken by x."""
     found = [best for best in map(_best_by, calls) if best is not None]
     types = types_of(Project(node.input, tuple((f"x{i}", b.this.copy()) for i, b in enumerate(found))))
     for i, best in enumerate(found):
@@ -309,7 +294,5 @@ def _refuse_unordered(node: Aggregate | Window, calls: list[exp.Expr], types_of:
         if best.args.get("count") is not None:
             raise NotMaintainable(text, "which of equal rows it takes is not determined", f"Use {PAIRS}, or rank().")
         if re.search(r"\b(map<|variant)", types[f"x{i}"]):
-            raise NotMaintainable(
-                text, f"of rows with equal order, which one it takes is not determined: {types[f'x{i}']} has no order",
-                "Take a key by max_by, and join the rest to it.",
-            )  # fmt: skip
+            cause = f"of rows with equal order, which one it takes is not determined: {types[f'x{i}']} has no order"
+            raise NotMaintainable(text, cause, "Take a key by max_by, and join the rest to it.")

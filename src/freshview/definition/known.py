@@ -1,4 +1,4 @@
-"""The definitions of stored views, analysed once per process, and asked about again when the program is a newer one."""
+"""The definitions of stored views, analysed once per process; a new version of the program asks Spark again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
-from freshview.definition.analysis import Definition, analyse, shown_column, unread, visible_columns, visible_schema
+from freshview.definition.analysis import Definition, analyse, member_column, unread, visible_columns, visible_schema
 from freshview.definition.reading import TRIAL, Reader, wants_selftest
 from freshview.definition.verdict import RECOMPUTED, Verdict
 from freshview.errors import NotMaintainable, ViewUnusable
@@ -22,7 +22,7 @@ from freshview.spark.running import Frame, PlanRunner
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
-# Under other arithmetic than Spark's own, a plan says too little of the delta rules: they are tested.
+# Under another arithmetic than Spark's default, a plan does not prove the delta rules: they are tested.
 _STRICT = ("spark.sql.ansi.enabled", "spark.sql.decimalOperations.allowPrecisionLoss")
 
 
@@ -48,7 +48,7 @@ class Definitions:
         self._known.clear()
 
     def _opened(self, view: Relation) -> Definition:
-        """The definition of a stored view. What another version of the program said of its reading is asked again."""
+        """The definition of a stored view. A verdict by another version of the program is asked for again."""
         sources = self._views.sources(view)
         columns = {n: tuple(e["columns"]) for n, e in json.loads(view.facts["sources"]).items()}
         names = tuple(json.loads(view.facts["columns"]))
@@ -66,55 +66,52 @@ class Definitions:
                 verdict = Verdict(RECOMPUTED, reason="its rows were stored in another form, by another version")
                 known = unread(text, sources, columns, names, refresh, verdict.reason)
         except NotMaintainable as error:
-            raise ViewUnusable(
-                f"view {view.name}", f"this version of Freshview cannot keep it ({error})",
-                "Create it again: CREATE OR REPLACE MATERIALIZED VIEW.",
-            ) from error  # fmt: skip
+            cause = f"this version of Freshview cannot keep it ({error})"
+            remedy = "Create it again: CREATE OR REPLACE MATERIALIZED VIEW."
+            raise ViewUnusable(f"view {view.name}", cause, remedy) from error
         return replace(known, verdict=verdict)
 
     def asked(
         self, definition: Definition, name: str, settings: Mapping[str, str], properties: Mapping[str, str]
     ) -> tuple[Definition, Verdict]:
-        """A definition as far as Spark reads it as we do: one that it reads otherwise keeps its text."""
+        """A definition with Spark's verdict: one that Spark reads otherwise keeps its text and is recomputed."""
 
         def progress(step: str) -> None:
             self._events.emit("view.reading", view=name, step=step)
 
         schemas = {}
         for source, relation in definition.sources.items():
-            shown = visible_schema(relation)
-            schemas[source] = Schema(tuple(shown.column(c) for c in definition.columns[source]), relation.schema.key)
+            visible = visible_schema(relation)
+            schemas[source] = Schema(tuple(visible.column(c) for c in definition.columns[source]), relation.schema.key)
         runner = PlanRunner(self._engines.under({**settings, **TRIAL}, small=True))
         strict = all(settings.get(key, "true").lower() == "true" for key in _STRICT)
         reader = Reader(definition, runner, schemas, strict)
         verdict = reader.verdict(selftest=wants_selftest(properties), progress=progress)
         if verdict.kind == RECOMPUTED and definition.form is not None:
-            definition = unread(
-                definition.text, definition.sources, definition.columns, definition.names, definition.refresh,
-                verdict.reason,
-            )  # fmt: skip
+            d = definition
+            definition = unread(d.text, d.sources, d.columns, d.names, d.refresh, verdict.reason)
         return replace(definition, verdict=verdict), verdict
 
 
 def settings_of(view: Relation) -> dict[str, str]:
-    """The settings of the session in which a view was created: what its text means."""
+    """The settings of the session in which a view was created: they decide what its text means."""
     settings: dict[str, str] = json.loads(view.facts["settings"])
     return settings
 
 
 def empty_rows(engine: SparkEngine, relation: Relation) -> Frame:
-    """No rows of a relation, as queries see them."""
-    return as_seen(relation, engine.frame(relation.schema.arrow.empty_table(), relation.schema))
+    """An empty frame with the columns of a relation that queries see."""
+    return visible_rows(relation, engine.frame(relation.schema.arrow.empty_table(), relation.schema))
 
 
-def as_seen(relation: Relation, frame: Frame) -> Frame:
-    """Stored rows as queries see them: a view's hidden columns and rows are left out."""
+def visible_rows(relation: Relation, frame: Frame) -> Frame:
+    """The stored rows that queries see: all but a view's hidden columns and rows."""
     if relation.kind != "view":
         return frame
-    return chosen(frame, visible_columns(relation), shown_column(relation))
+    return members(frame, visible_columns(relation), member_column(relation))
 
 
-def chosen(frame: Frame, columns: Sequence[str], shown: str | None) -> Frame:
-    """Some columns of the rows that belong to a view; `shown` is the column that says which do."""
-    rows = frame.where(quote(shown)) if shown else frame
+def members(frame: Frame, columns: Sequence[str], member: str | None) -> Frame:
+    """Some columns of the rows that belong to a view; `member` is the column that marks them."""
+    rows = frame.where(quote(member)) if member else frame
     return rows.select(*map(quote, columns))

@@ -1,7 +1,7 @@
 """Strings that Spark takes for a date or a time that passes: 'today', 'now UTC'.
 
-Spark converts such a constant wherever a date or a time is wanted; whether one is, only types could tell. So the word
-is refused, unless it stands where text does: beside what is surely text, or as an argument of what takes text.
+Spark converts such a constant wherever a date or a time is expected; only types could tell where that is. So the word
+is refused, unless it is surely used as text: beside other text, or as an argument of a function of text.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from freshview.sql.literals import is_moment, may_become_moment
 
 _CONVERSIONS = (exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate)
 _COMPARISONS = (
-    exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In, exp.Nullif,
-)  # fmt: skip
+    *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE, exp.LT, exp.LTE),
+    *(exp.Between, exp.In, exp.Nullif),
+)
 _OF_TIME = re.compile("DATE|TIME|TS_|DAY|MONTH|YEAR|WEEK|QUARTER|HOUR|MINUTE|SECOND|TRUNC|EXTRACT|INTERVAL|UNIX")
 _OF_TEXT = (
-    exp.Alias, exp.Select, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Like, exp.ILike, exp.RegexpLike, exp.Lower,
-    exp.Upper, exp.Trim, exp.Length, exp.StrPosition, exp.Contains, exp.StartsWith, exp.EndsWith, exp.Reverse,
-)  # fmt: skip
-# Expressions whose value is text whatever they are made of; || of arrays is an array, so it counts by its operands.
+    *(exp.Alias, exp.Select, exp.Concat, exp.ConcatWs, exp.DPipe, exp.Like, exp.ILike, exp.RegexpLike, exp.Lower),
+    *(exp.Upper, exp.Trim, exp.Length, exp.StrPosition, exp.Contains, exp.StartsWith, exp.EndsWith, exp.Reverse),
+)
+# Expressions whose value is text whatever their operands are. (|| of arrays is an array.)
 _TEXTS = (exp.ConcatWs, exp.Lower, exp.Upper, exp.Trim, exp.RawString)
 
 
@@ -63,12 +64,12 @@ def is_text(node: exp.Expr) -> bool:
 
 
 def _mix(parts: Sequence[exp.Expr]) -> bool:
-    """Does such a string stand beside what may be a date?"""
+    """Is a string that may become a moment combined with a value that may be a date?"""
     return any(map(may_become_moment, parts)) and not all(map(is_text, parts))
 
 
 def _arms(node: exp.Expr) -> list[exp.Expr] | None:
-    """Expressions that Spark gives one type; None if an expression has none such."""
+    """The operands to which Spark gives one common type; None if the expression has none."""
     match node:
         case exp.Case():
             found = [branch.args.get("true") for branch in node.args["ifs"]] + [node.args.get("default")]
@@ -93,8 +94,7 @@ def _columns(node: exp.Expr) -> list[list[exp.Expr]]:
 
 
 def _are_alike(node: exp.SetOperation) -> bool:
-    """Do columns of the parts stand opposite each other? Not if a star hides how many there are; then no part may have
-    such a string at all."""
+    """Do all parts have the same number of columns? If a star hides it: has no part a string that may be a moment?"""
     parts = _columns(node)
     clear = len({len(part) for part in parts}) == 1 and not any(i.is_star for part in parts for i in part)
     return clear or not any(map(may_become_moment, (i for part in parts for i in part)))

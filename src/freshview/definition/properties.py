@@ -1,5 +1,5 @@
-"""What the properties of a view say: its mode, how it is refreshed, its deadline; of a deferred one also the scenario,
-and what runs when (DEFER §3, §5.3).
+"""The properties of a view: its mode, how it is refreshed, its deadline; for a deferred view also its scenario and its
+policy (DEFER §3, §5.3).
 
 Plain data in, plain data out. Times are in microseconds on the catalog's clock.
 """
@@ -19,7 +19,7 @@ SCENARIOS = (COMBINED, BASE_LOG, DIFFERENTIAL)
 LAZY, EAGER, DEFERRED, AUTO = "lazy", "eager", "deferred", "auto"
 MODES = (LAZY, EAGER, DEFERRED, AUTO)
 REFRESH = ("auto", "incremental", "full")
-PROPERTIES = ("scenario", "propagate", "refresh.policy")  # that only deferred views have
+PROPERTIES = ("scenario", "propagate", "refresh.policy")  # of deferred views only
 
 _SECOND = 1_000_000
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
@@ -28,39 +28,39 @@ _EVERY = re.compile(r"every\s+(\d+)\s*(second|minute|hour|day)s?")
 
 @dataclass(frozen=True)
 class Trigger:
-    """What sets it off: 'every' so long, 'idle' time, a 'query' of the view, or somebody's 'demand' alone."""
+    """When a transaction of a deferred view runs: 'every' so long, in 'idle' time, at a 'query', or on 'demand'."""
 
     kind: str = "demand"
     every: int = 0
 
     def due(self, last: int, now: int) -> int | None:
-        """The last moment at which it should have run, if it has not run since; None if it is not due."""
+        """The last moment at which the transaction should have run, if it has not run since; None if it is not due."""
         if self.kind != "every" or now < last + self.every:
             return None
         return last + (now - last) // self.every * self.every
 
     def following(self, last: int) -> int | None:
-        """When it is due next."""
+        """The next moment at which the transaction is due; None if it has no schedule."""
         return last + self.every if self.kind == "every" else None
 
 
 @dataclass(frozen=True)
 class Policy:
-    """When the log of a deferred view is propagated, and when what it shows is refreshed, wholly or partially."""
+    """The scenario of a deferred view, when its log is propagated, and when it is refreshed, wholly or partially."""
 
     scenario: str = COMBINED
     propagate: Trigger = Trigger()
     refresh: Trigger = Trigger()
     partial: bool = False
 
-    def wants_job(self, stand: Deferral, oldest_at: int, now: int) -> tuple[bool, int | None]:
-        """Should its log be propagated in the background? With the moment it was due at; None: whenever there is time.
+    def wants_job(self, deferral: Deferral, oldest_at: int, now: int) -> tuple[bool, int | None]:
+        """Should the log be propagated in the background, and since when is that due? None: whenever there is time.
 
-        `oldest_at` is when the oldest commit of the log was made: what came after the moment is left to the next one.
+        `oldest_at` is the time of the oldest commit in the log: commits after a due moment wait for the next one.
         """
-        moments = [self.propagate.due(stand.propagated_at, now)]
+        moments = [self.propagate.due(deferral.propagated_at, now)]
         if not self.partial:
-            moments.append(self.refresh.due(stand.refreshed_at, now))
+            moments.append(self.refresh.due(deferral.refreshed_at, now))
         due = [moment for moment in moments if moment is not None and oldest_at <= moment]
         return bool(due) or self.propagate.kind == "idle", min(due, default=None)
 
@@ -86,7 +86,7 @@ def is_deferred(view: Relation) -> bool:
 
 
 def is_auto(view: Relation) -> bool:
-    """Has its mode been left to the advice?"""
+    """Is the mode of a view left to the advice?"""
     return mode_in(view.properties) == AUTO
 
 
@@ -95,8 +95,8 @@ def mode_of(eager: bool) -> str:
 
 
 def keeps_lazy(sources: Iterable[Relation], is_eager: Callable[[Relation], bool]) -> Relation | None:
-    """The first of a view's sources for which it cannot be eager: what an eager view reads changes only by commits
-    that can maintain it."""
+    """The first source that keeps a view over these sources from being eager; None if it can be. Law: the sources of an
+    eager view change only by commits that can maintain it."""
     return next((s for s in sources if s.is_external or (s.kind == "view" and not is_eager(s))), None)
 
 
@@ -106,7 +106,7 @@ def policy_of(view: Relation) -> Policy:
 
 
 def parse_policy(properties: Mapping[str, str]) -> Policy:
-    """The policy that properties describe; InvalidStatement if they make no sense, each alone or together."""
+    """The policy that properties describe; raise InvalidStatement if one is wrong, or two contradict each other."""
     scenario = scenario_in(properties)
     if scenario not in SCENARIOS:
         raise _bad("scenario", scenario, f"is not among {', '.join(SCENARIOS)}", "Choose one of them.")
@@ -149,12 +149,12 @@ def _bad(name: str, value: str, why: str, remedy: str) -> InvalidStatement:
     return InvalidStatement(f"property '{name}'='{value}'", why, remedy)
 
 
-def next_runs(policy: Policy, stand: Deferral) -> str:
-    """When a view's transactions are due next, in words."""
+def next_runs(policy: Policy, deferral: Deferral) -> str:
+    """The next due moments of a view's transactions, in words."""
     found = []
     for name, trigger, last in (
-        ("propagate", policy.propagate, stand.propagated_at),
-        ("partial refresh" if policy.partial else "refresh", policy.refresh, stand.refreshed_at),
+        ("propagate", policy.propagate, deferral.propagated_at),
+        ("partial refresh" if policy.partial else "refresh", policy.refresh, deferral.refreshed_at),
     ):
         if (due := trigger.following(last)) is not None:
             found.append(f"{name} at {datetime.fromtimestamp(due / _SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC")
@@ -164,27 +164,24 @@ def next_runs(policy: Policy, stand: Deferral) -> str:
 
 
 def parse_deadline(text: str) -> tuple[int, int]:
-    """'06:00', or 'before 06:00', as hour and minute."""
+    """The hour and minute of a deadline, which is written '06:00' or 'before 06:00'."""
     match = re.fullmatch(r"\s*(?:before\s+)?([01]?\d|2[0-3]):([0-5]\d)\s*", text, re.IGNORECASE)
     if match is None:
-        raise InvalidStatement(f"property 'deadline'='{text}'", "is not a time of day", "Write it as '06:00'.")
+        raise _bad("deadline", text, "is not a time of day", "Write it as '06:00'.")
     return int(match[1]), int(match[2])
 
 
 def checked_refresh(given: Mapping[str, str], merged: Mapping[str, str]) -> str:
-    """The value of 'refresh', if all properties make sense; `merged` are the given ones with those that a view has."""
+    """The value of 'refresh'; raise if a given property is wrong. `merged` are the given ones and those of the view."""
     known = {"refresh": REFRESH, "maintenance": MODES, "selftest": ("on", "off")}
     for name, value in given.items():
         if name in known and value.lower() not in known[name]:
-            raise InvalidStatement(
-                f"property '{name}'='{value}'", f"is not among {', '.join(known[name])}", "Choose one of them."
-            )
+            raise _bad(name, value, f"is not among {', '.join(known[name])}", "Choose one of them.")
     if "deadline" in given:
         parse_deadline(given["deadline"])
     if mode_in(merged) == DEFERRED:
         parse_policy(merged)
     elif alone := [name for name in PROPERTIES if name in given]:
-        raise InvalidStatement(
-            f"property '{alone[0]}'", "only deferred views have it", "Set 'maintenance'='deferred' as well."
-        )
+        remedy = "Set 'maintenance'='deferred' as well."
+        raise InvalidStatement(f"property '{alone[0]}'", "only deferred views have it", remedy)
     return given.get("refresh", "auto").lower()

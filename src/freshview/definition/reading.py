@@ -1,10 +1,10 @@
-"""Is a definition read here as Spark reads it? Spark is asked, before a view is maintained by what was read.
+"""Is a definition read here as Spark reads it? Spark is asked before a view is maintained by delta rules.
 
     the text    The parsed query, written back with every operator in brackets, means the same to Spark as the text.
     the parts   What is taken for a scalar expression is one, and is determined: Spark counts its values.
     the tree    The algebra, written as SQL, has Spark's columns and types, names inside types to the letter; and its
-                optimised plan is that of the text. Where shapes differ, or plans say too little, the self-test
-                decides (`selftest.py`).
+                optimised plan is that of the text. Where plans differ, or do not prove enough, the self-test decides
+                (`selftest.py`).
 
 A definition that does not pass keeps its text and is recomputed from it. The verdict is stored with the view.
 """
@@ -17,21 +17,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from freshview.algebra.nodes import (
-    Aggregate,
-    Filter,
-    Generate,
-    Join,
-    Node,
-    Project,
-    TopK,
-    Union,
-    Window,
-    names_in,
-)
+from freshview.algebra.nodes import Aggregate, Filter, Generate, Join, Node, Project, TopK, Union, Window, names_in
 from freshview.algebra.traversal import bottom_up, columns_read
 from freshview.definition.analysis import Definition
-from freshview.definition.selftest import SelfTest, told
+from freshview.definition.selftest import SelfTest, brief
 from freshview.definition.verdict import PLAN, RECOMPUTED, TESTED, UNTESTED, Verdict
 from freshview.delta.forms import rows_form
 from freshview.errors import FreshviewError
@@ -42,40 +31,44 @@ from freshview.sql.binding import UNREADABLE
 from freshview.sql.brackets import bracketed
 from freshview.sql.fragments import Unsupported
 from freshview.sql.plans import normal, optimised, renumbered
+from freshview.sql.tokens import word_set
 
-# The session that proofs run in: plans are printed whole; for a few rows no code is generated, and nothing is sent
-# around, which would take jobs of its own.
+# Settings of the session for proofs and self-tests: plans are printed whole; for a few rows no code is generated, and
+# nothing is broadcast, which would take jobs of its own.
 TRIAL = {
-    "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.optimizer.disableHints": "true",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.optimizer.disableHints": "true",
     "spark.sql.join.preferSortMergeJoin": "false",
-    "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.debug.maxToStringFields": "100000", "spark.sql.maxPlanStringLength": "100000000",
-}  # fmt: skip
-SELFTEST = "on"  # where a view does not say
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.debug.maxToStringFields": "100000",
+    "spark.sql.maxPlanStringLength": "100000000",
+}
+SELFTEST = "on"  # the default of the view property 'selftest'
 
 Progress = Callable[[str], None]
 
 
 def wants_selftest(properties: Mapping[str, str]) -> bool:
-    """Is a view with these properties to be tested where its plan does not prove it?"""
+    """Is a view with these properties to be tested if its plan does not prove it?"""
     return properties.get("selftest", SELFTEST).lower() != "off"
 
 
 class _Differs(Exception):
-    """The reading is not Spark's; the message says how."""
+    """Spark reads the definition otherwise; the message describes the difference."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Asks Spark about one definition; `runner` is on a session with the definition's settings and TRIAL."""
+    """Asks Spark about one definition; `runner` has a session with the definition's settings and TRIAL."""
 
     definition: Definition
     runner: PlanRunner
     schemas: Mapping[str, Schema]  # of the sources, in the columns that they had at CREATE
-    strict: bool = True  # the settings are Spark's own: overflow is an error, decimals lose digits as documented
+    strict: bool = True  # the arithmetic is Spark's default: overflow is an error, decimals lose digits as documented
 
     def verdict(self, *, selftest: bool = True, progress: Progress = lambda _: None) -> Verdict:
-        """What Spark says; never an error of its own."""
+        """Spark's verdict; errors on the way to it become the reason for a verdict of RECOMPUTED."""
         if self.definition.form is None:
             return Verdict(RECOMPUTED, reason=self.definition.reason)
         try:
@@ -83,7 +76,7 @@ class Reader:
         except (_Differs, Unsupported) as differs:
             reason = str(differs)
         except (FreshviewError, pa.ArrowException, *UNREADABLE) as error:
-            reason = f"what was made of it cannot be asked about ({told(error)})"
+            reason = f"what was made of it cannot be asked about ({brief(error)})"
         return Verdict(RECOMPUTED, reason=reason)
 
     def _asked(self, selftest: bool, progress: Progress) -> Verdict:
@@ -106,9 +99,8 @@ class Reader:
             return Verdict(UNTESTED)
         progress("self-test")
         assert self.definition.form is not None
-        stored = self.runner.engine.schema_of(
-            self.runner.run(self.definition.form.tree, lambda s: frames[s.relation]), ()
-        )
+        rows = self.runner.run(self.definition.form.tree, lambda s: frames[s.relation])
+        stored = self.runner.engine.schema_of(rows, ())
         tested = SelfTest(self.definition, self.runner, self.schemas, stored).run()
         if tested.difference:
             raise _Differs(tested.difference)
@@ -120,7 +112,7 @@ class Reader:
     # -- the text ----------------------------------------------------------------------------------
 
     def _require_same_text(self, text: Frame, frames: Mapping[str, Frame]) -> str | None:
-        """The text and its bracketed form mean the same; the optimised plan of the text."""
+        """Raise if the text and its bracketed form differ; return the optimised plan of the text."""
         again = bracketed(self.definition.text)
         own = self._plan(self.definition.text, frames)
         try:
@@ -129,7 +121,7 @@ class Reader:
                 return own
             theirs = self._plan(again, frames)
         except FreshviewError as error:
-            raise _Differs(f"read here as {again:.200}, which Spark refuses ({told(error)})") from error
+            raise _Differs(f"read here as {again:.200}, which Spark refuses ({brief(error)})") from error
         if own is None or theirs is None or renumbered(own) != renumbered(theirs):
             one, two = (normal(p) if p is not None else None for p in (own, theirs))
             if one is None or one != two:
@@ -142,7 +134,7 @@ class Reader:
     # -- the parts ---------------------------------------------------------------------------------
 
     def _require_scalars(self, frames: Mapping[str, Frame]) -> None:
-        """Spark counts the values of an expression only if that is a scalar, and determined by its row."""
+        """Raise if an expression is not a scalar determined by its row: Spark counts the values of no other."""
         assert self.definition.plain is not None
         parts: list[Node] = []
         doubtful: list[exp.Expr] = []
@@ -159,13 +151,13 @@ class Reader:
         try:
             self.runner.run(asked_all, lambda s: frames[s.relation])
         except FreshviewError as error:
-            shown = ", ".join(dict.fromkeys(e.sql(dialect="spark") for e in doubtful))
-            raise _Differs(f"{shown:.200}: not all of it is a scalar to Spark ({told(error)})") from error
+            texts = ", ".join(dict.fromkeys(e.sql(dialect="spark") for e in doubtful))
+            raise _Differs(f"{texts:.200}: not all of it is a scalar to Spark ({brief(error)})") from error
 
     # -- the tree ----------------------------------------------------------------------------------
 
     def _plan_says_all(self) -> bool:
-        """Are the delta rules beyond doubt, once the tree is? It has only calls and types that laws are tested on."""
+        """Does an equal plan prove the delta rules too? It does for calls and types that their laws are tested on."""
         definition = self.definition
         if not definition.as_written or not self.strict or "#" in definition.text:
             return False
@@ -184,18 +176,17 @@ class Reader:
         return one is not None and one == two
 
 
-_ORDINARY = frozenset(
-    {*INTEGERS, "boolean", "decimal", "string", "date", "timestamp", "timestamp_ntz", "double", "float"}
-)
+_ORDINARY = word_set("boolean decimal string date timestamp timestamp_ntz double float").union(INTEGERS)
 _ORDINARY_CALLS = (exp.Count, exp.Sum, exp.Min, exp.Max, exp.Avg)
 _KNOWN_SCALARS = (
-    exp.And, exp.Or, exp.Not, exp.Case, exp.If, exp.Cast, exp.TryCast, exp.Coalesce, exp.Nullif, exp.Lower, exp.Upper,
-    exp.Substring, exp.Length, exp.Trim, exp.Abs, exp.Year, exp.Month, exp.Day, exp.Concat, exp.Round,
-)  # fmt: skip
+    *(exp.And, exp.Or, exp.Not, exp.Case, exp.If, exp.Cast, exp.TryCast, exp.Coalesce, exp.Nullif),
+    *(exp.Lower, exp.Upper, exp.Substring, exp.Length, exp.Trim, exp.Concat),
+    *(exp.Abs, exp.Round, exp.Year, exp.Month, exp.Day),
+)
 
 
 def _scalars(node: Node) -> Iterator[tuple[Node, list[exp.Expr]]]:
-    """The expressions of a node that are taken for scalars, with the input that they stand over."""
+    """The expressions of a node that are taken for scalars, with the input whose columns they use."""
     match node:
         case Project():
             yield node.input, [e for _, e in node.items]
@@ -212,5 +203,5 @@ def _scalars(node: Node) -> Iterator[tuple[Node, list[exp.Expr]]]:
 
 
 def _is_doubtful(expression: exp.Expr) -> bool:
-    """Has the expression a call that is not known to be a scalar?"""
+    """Does an expression contain a call that is not known to be a scalar?"""
     return any(isinstance(n, exp.Func) and not isinstance(n, _KNOWN_SCALARS) for n in expression.walk())

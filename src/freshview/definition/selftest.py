@@ -1,12 +1,12 @@
-"""The self-test of a view: its text, what was made of it, and its rows kept by delta rules, over small tables.
+"""The self-test of a view: its text, the tree made of it, and its rows maintained by delta rules, over small tables.
 
 Law: for every state of the tables,   text  =  tree  =  stored rows ⊕ what the delta rules give,   as bags.
 
 The tables are made for the definition (`worlds.py`). They begin empty and go through a few changes. In every state
-Spark's answer to the text is compared with the tree's; from each state to the next, all that is stored with what the
-rules give: so the rules are right for rows that rules have kept. All states are asked about in one query of each kind,
-since most of what a query over few rows costs is its planning. A difference is made small before it is shown. Where
-the text leaves the order of ties open, the tables have none in what it orders by.
+Spark's answer to the text is compared with the tree's; after each change, the tree's rows with those that the delta
+rules give, hidden columns too: so the rules are right for rows that rules have maintained. One query of each kind asks
+about all states, since planning is most of the cost of a query over few rows. A difference is reduced to few rows
+before it is reported. Where the text leaves ties open, the columns that it orders by have none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from freshview.algebra.nodes import WEIGHT, Lowered, Node, Scan, Stored
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import columns_read, per_use
 from freshview.definition.analysis import Definition
-from freshview.definition.worlds import EXTREME, Profile, World, changed, empty, profiles_for, words_of, world
+from freshview.definition.worlds import EXTREME, Profile, World, changed, empty, hints_of, profiles_for, world
 from freshview.delta.forms import Form, delta_plan, rows_form
 from freshview.delta.signed import net, net_images, part, with_weight
 from freshview.delta.tolerance import beyond_tolerance
@@ -36,8 +36,8 @@ from freshview.spark.running import PlanRunner
 
 _ROUNDS = 3
 _SECONDS = 2.5  # after which no further tables are tried
-_SMALL = 25  # operators of a view whose changes are asked about together
-_QUESTIONS = 30  # that may be asked to make a difference small
+_SMALL = 25  # operators of a view whose changes are tested in one query
+_QUESTIONS = 30  # queries that may be run to reduce a difference
 
 
 class Fails(Exception):
@@ -46,19 +46,19 @@ class Fails(Exception):
 
 @dataclass(frozen=True)
 class Tested:
-    """What a self-test found: nothing different on so many rows in so many rounds, or a difference, in words."""
+    """The result of a self-test: no difference on so many rows in so many rounds, or a difference in words."""
 
     rows: int = 0
     rounds: int = 0
     difference: str = ""
 
 
-Reading = Callable[[Scan], Any]  # the frame that a scan reads
+FrameOf = Callable[[Scan], Any]  # returns the frame that a scan reads
 
 
 @dataclass(frozen=True)
 class _Move:
-    """A change of the tables, and the rows that the view had before it."""
+    """A change of the tables, and the rows that the view had stored before it."""
 
     before: World
     after: World
@@ -79,12 +79,12 @@ class SelfTest:
         self._runner = runner
         self._schemas = schemas
         self._stored = stored
-        self._words = words_of(definition.text)
+        self._hints = hints_of(definition.text)
         self._frames: dict[tuple[str, int], Any] = {}
-        self._kept: list[World] = []  # worlds whose frames are known by id
+        self._kept: list[World] = []  # worlds whose tables' ids are keys of `_frames`
 
     def run(self) -> Tested:
-        """Try worlds until one is met on which the text does not fail; extremes go with it, if those do not fail."""
+        """Test on the first world on which the text does not fail, and on extremes, if the text does not fail there."""
         until = time.monotonic() + _SECONDS
         nothing = empty(self._schemas)
         failure = ""
@@ -107,22 +107,22 @@ class SelfTest:
         return Tested(difference=f"it could not be tested: Spark fails on all tables that were tried ({failure})")
 
     def _types(self) -> Iterator[DataType]:
-        """The types of the columns that are read."""
+        """The types of the columns that the view reads."""
         for name, columns in columns_read(self._form.tree).items():
             yield from (self._schemas[name].column(column).type for column in columns)
 
     def _states(self, profile: Profile, rounds: int) -> Iterator[World]:
         untied = not self._definition.as_written
-        state = world(self._schemas, self._words, profile, untied=untied)
+        state = world(self._schemas, self._hints, profile, untied=untied)
         yield state
         for number in range(1, rounds):
-            state = changed(state, self._schemas, self._words, profile, number, untied=untied)
+            state = changed(state, self._schemas, self._hints, profile, number, untied=untied)
             yield state
 
     def _through(
         self, states: Sequence[World], texts: Sequence[pa.Table], moves: Sequence[tuple[int, int]], until: float
     ) -> Tested:
-        """Every state by the tree, then every move between two by delta rules; beyond a time, two are enough."""
+        """Test the tree in every state, then the delta rules on every move; when time is up, two moves are enough."""
         trees: list[pa.Table] = []
         for state, text, found in zip(states, texts, self._trees(states), strict=True):
             if isinstance(found, str) or not self._equal(text, found, state):
@@ -146,13 +146,12 @@ class SelfTest:
 
     def _texts(self, states: Sequence[World]) -> list[pa.Table]:
         """Spark's answers to the text."""
-        asked = [
-            self._runner.bound(self._definition.text, {n: self._frame(n, state) for n in state}) for state in states
-        ]
+        text = self._definition.text
+        asked = [self._runner.bound(text, {n: self._frame(n, state) for n in state}) for state in states]
         try:
             return self._runner.engine.answers(asked, "self-test")
         except (FreshviewError, pa.ArrowException) as error:
-            raise Fails(told(error)) from error
+            raise Fails(brief(error)) from error
 
     def _trees(self, states: Sequence[World]) -> list[pa.Table | str]:
         """The stored rows from scratch, by the tree; or the error."""
@@ -173,17 +172,17 @@ class SelfTest:
                 result.append(Overlay(self._stored, net(signed, self._stored)).apply(move.stored))
         return result
 
-    def _delta(self, move: _Move) -> tuple[Node, Reading] | None:
-        """What the delta rules run for a change, and over which frames; None if nothing."""
+    def _delta(self, move: _Move) -> tuple[Node, FrameOf] | None:
+        """The delta query of a move, and the frames that it reads; None if the view does not change."""
         used = columns_read(self._form.tree)
         deltas: dict[str, tuple[pa.Table, Schema]] = {}
         for name, schema in self._schemas.items():
             if move.before[name] is move.after[name]:
                 continue
-            shown = part(schema, used.get(name) or schema.names[:1])
-            delta = net_images((move.before[name], move.after[name]), schema, shown)
+            wanted = part(schema, used.get(name) or schema.names[:1])
+            delta = net_images((move.before[name], move.after[name]), schema, wanted)
             if delta.num_rows:
-                deltas[name] = (delta, shown)
+                deltas[name] = (delta, wanted)
         grows = frozenset(n for n, (d, _) in deltas.items() if min(d.column(-1).to_pylist()) > 0)
         plan = delta_plan(self._form, self._lowered, set(deltas), self._definition.types, inserts_only=grows)
         if plan is None:
@@ -194,57 +193,57 @@ class SelfTest:
             if isinstance(scan.source, Stored):
                 return engine.frame(move.stored, self._stored)
             if scan.version == "delta":
-                rows, shown = deltas[scan.relation]
-                return engine.frame(rows, with_weight(shown))
+                rows, wanted = deltas[scan.relation]
+                return engine.frame(rows, with_weight(wanted))
             return self._frame(scan.relation, move.before if scan.version == "old" else move.after)
 
         return plan, frame
 
-    def _ran(self, plans: Sequence[tuple[Node, Reading]], schema: Schema) -> list[pa.Table | str]:
-        """The rows of each plan, or the error. Plans that need no stages are asked together."""
+    def _ran(self, plans: Sequence[tuple[Node, FrameOf]], schema: Schema) -> list[pa.Table | str]:
+        """The rows of each plan, or the error. Plans that need no stages run in one query."""
         if len(plans) > 1 and not any(staged(plan)[0] for plan, _ in plans):
             try:
                 asked = [self._runner.text(plan, frame) for plan, frame in plans]
                 return [schema.conform(t) for t in self._runner.engine.answers(asked, "view")]
             except (FreshviewError, pa.ArrowException):
-                pass  # which of them failed is seen one by one
+                pass  # run one by one, to find those that fail
         return [self._ran_alone(plan, frame, schema) for plan, frame in plans]
 
-    def _ran_alone(self, plan: Node, frame: Reading, schema: Schema) -> pa.Table | str:
+    def _ran_alone(self, plan: Node, frame: FrameOf, schema: Schema) -> pa.Table | str:
         try:
             return schema.conform(self._runner.engine.arrow(self._runner.in_stages(plan, frame), "view"))
         except (FreshviewError, pa.ArrowException) as error:
-            return told(error)
+            return brief(error)
 
     def _in_batches(self, moves: Sequence[_Move]) -> Iterator[Sequence[_Move]]:
-        """Moves that are asked about together: all, or one by one where plans are large."""
+        """The moves that are tested in one query: all, or one by one where plans are large."""
         size = per_use(self._form.tree, lambda _: 1)
         step = len(moves) if size <= _SMALL else 1
         for start in range(0, len(moves), step):
             yield moves[start : start + step]
 
-    def _reader(self, state: World) -> Reading:
+    def _reader(self, state: World) -> FrameOf:
         return lambda scan: self._frame(scan.relation, state)
 
     def _frame(self, name: str, state: World) -> Any:
         key = (name, id(state[name]))
         if key not in self._frames:
-            self._kept.append(state)  # so that no other table gets its id
+            self._kept.append(state)  # so that no other table gets the id of one of its tables
             self._frames[key] = self._runner.engine.frame(state[name], self._schemas[name])
         return self._frames[key]
 
     # -- comparing ---------------------------------------------------------------------------------
 
-    def _shown(self, stored: pa.Table) -> pa.Table:
-        rows = stored.filter(stored.column(self._form.shown)) if self._form.shown else stored
+    def _members(self, stored: pa.Table) -> pa.Table:
+        rows = stored.filter(stored.column(self._form.member)) if self._form.member else stored
         return rows.select(list(self._definition.names))
 
     def _equal(self, expected: pa.Table, stored: pa.Table, state: World) -> bool:
-        if not _differs(expected, self._shown(stored)):
+        if not _differs(expected, self._members(stored)):
             return True
         if self._definition.as_written or self._definition.plain is None:
             return False
-        # Ties may still be open: then the tree without tie-breaks gives what the text gives, and the rest is as stored.
+        # Ties may still be open: then the tree without tie-breaks gives what the text gives.
         plain = rows_form(self._definition.plain, self._definition.names).tree
         visible = Schema(tuple(self._stored.column(n) for n in self._definition.names))
         read = self._ran_alone(plain, self._reader(state), visible)
@@ -253,14 +252,14 @@ class SelfTest:
     # -- the smallest example ----------------------------------------------------------------------
 
     def _smallest(self, before: World | None, after: World) -> str:
-        """A difference in words, over as few rows as can be found with a few questions."""
+        """A difference in words, over as few rows as can be found with a few queries."""
         for start in (None, before):
-            if self._told(start, after) is not None:
-                return self._told(start, self._reduced(start, after)) or ""
+            if self._difference(start, after) is not None:
+                return self._difference(start, self._reduced(start, after)) or ""
         return "the rows kept by delta rules differ from the text's after several changes"
 
     def _reduced(self, before: World | None, after: World) -> World:
-        """The state with rows left out, by halves, that the difference does not need."""
+        """The state without rows that the difference does not need; they are left out by halves."""
         asked = 0
         for name in sorted(after, key=lambda n: -after[n].num_rows):
             size = after[name].num_rows
@@ -270,15 +269,15 @@ class SelfTest:
                     rows = after[name]
                     fewer = {**after, name: pa.concat_tables([rows.slice(0, place), rows.slice(place + size)])}
                     asked += 1
-                    if self._told(before, fewer) is None:
+                    if self._difference(before, fewer) is None:
                         place += size
                     else:
                         after = fewer
                 size //= 2
         return after
 
-    def _told(self, before: World | None, after: World) -> str | None:
-        """The difference between the text and the tree, or the rules from one state to another; None if none."""
+    def _difference(self, before: World | None, after: World) -> str | None:
+        """The difference in words between the text and the tree, or the delta rules from `before` on; None if none."""
         try:
             expected = self._texts([after])[0]
         except Fails:
@@ -294,10 +293,11 @@ class SelfTest:
         if same:
             return None
         tables = "; ".join(f"{n}: {_rows(t)}" for n, t in sorted(after.items()))
-        how = "" if before is None else f" (changed from {'; '.join(f'{n}: {_rows(t)}' for n, t in before.items())})"
+        if before is not None:
+            tables += f" (changed from {'; '.join(f'{n}: {_rows(t)}' for n, t in before.items())})"
         if isinstance(found, str):
-            return f"what was made of it fails ({found}) where the text gives {_rows(expected)}, over {tables}{how}"
-        return f"the text gives {_rows(expected)}, what was made of it {_rows(self._shown(found))}, over {tables}{how}"
+            return f"what was made of it fails ({found}) where the text gives {_rows(expected)}, over {tables}"
+        return f"the text gives {_rows(expected)}, what was made of it {_rows(self._members(found))}, over {tables}"
 
 
 def _differs(expected: pa.Table, found: pa.Table) -> bool:
@@ -311,15 +311,15 @@ def _differs(expected: pa.Table, found: pa.Table) -> bool:
 
 
 def _rows(rows: pa.Table) -> str:
-    shown = [tuple(r.values()) for r in python_rows(rows.slice(0, 4))]
-    more = ", …" if rows.num_rows > len(shown) else ""
-    return f"[{', '.join(map(_cell_row, shown))}{more}]"
+    first = [tuple(r.values()) for r in python_rows(rows.slice(0, 4))]
+    more = ", …" if rows.num_rows > len(first) else ""
+    return f"[{', '.join(map(_cell_row, first))}{more}]"
 
 
 def _cell_row(row: tuple[Any, ...]) -> str:
     return f"({', '.join(str(v) if v is not None else 'NULL' for v in row):.120})"
 
 
-def told(error: BaseException) -> str:
-    """An error in a few words, without the text of a query of ours."""
+def brief(error: BaseException) -> str:
+    """An error in a few words, without the text of our query."""
     return first_line(error.cause if isinstance(error, FreshviewError) and error.cause else error)[:200]

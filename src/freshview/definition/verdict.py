@@ -1,4 +1,4 @@
-"""What Spark said of the reading of a view's text, as it is stored with the view and shown."""
+"""Whether Spark reads a view's text as we do: the verdict, as it is stored with the view and printed."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from importlib.metadata import version
 
 from freshview.display import counted
 
-# Raised whenever a text may be read otherwise than before: verdicts of an earlier number are asked for again.
-READING = 2
+# Increased whenever a text may be read otherwise than before: verdicts of an earlier number are asked for again.
+READING = 3
 PLAN, TESTED, UNTESTED, RECOMPUTED = "plan", "tested", "untested", "recomputed"
 FACT = "reading"
 
 
 @cache
 def present() -> str:
-    """What a verdict holds for: this program, its way of reading, and this Spark."""
+    """The versions that a verdict holds for: this program, its way of reading, and this Spark."""
     return f"{version('freshview')}/{READING}/{version('pyspark')}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a definition is maintained by what was read of its text, and why it may be."""
+    """Whether a definition may be maintained by delta rules, and why."""
 
     kind: str  # PLAN | TESTED | UNTESTED | RECOMPUTED
     rows: int = 0
     rounds: int = 0
     reason: str = ""  # why it is recomputed
-    since: int = 0  # the CSN from which on the stored rows are right: an earlier version may have read it otherwise
+    since: int = 0  # the CSN from which on the stored rows are right: an earlier program may have read it otherwise
     version: str = field(default_factory=present)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Verdict:
 
     @staticmethod
     def of(facts: Mapping[str, str]) -> Verdict | None:
-        """The verdict among a view's facts; None if it was never asked for, or says what is not known here."""
+        """The verdict among a view's facts; None if there is none, or this version of the program cannot read it."""
         try:
             return Verdict(**json.loads(facts[FACT])) if FACT in facts else None
         except (ValueError, TypeError):

@@ -3,7 +3,7 @@
 A world is a state of all tables that a definition reads. Values come from the definition's own literals and their
 neighbours first, then from a pool for each type: few values, so that rows join and groups have several rows; NULLs,
 duplicates, empty strings, trailing spaces, mixed case, −0.0, arrays and maps of length 0, 1 and more; extremes in
-worlds of their own, since many expressions fail on them. Everything follows from a seed.
+worlds of their own, since many expressions fail on them. A seed determines every value.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ World = dict[str, pa.Table]
 _BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 _DAY = datetime.date(2024, 3, 1)
 _DIGITS = Context(prec=80)  # more than any DECIMAL has
-_MOST_KEYS = 200  # tries at a key that no other row has
+_MOST_TRIES = 200  # rows that are drawn for one table, including those whose key another row has
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What kind of values a world has."""
+    """The kind of values that a world has."""
 
     name: str
     seed: int
     rows: int = 9
-    first: float = 0.45  # how often a column takes the value it prefers: then joins and conditions are met
-    nulls: float = 0.12
+    first: float = 0.45  # the share of a column's preferred value: it lets rows join and meet conditions
+    nulls: float = 0.12  # the share of NULLs
     strings: tuple[str, ...] = ("a", "A", "b", "", "a ", "ab")
     extremes: bool = False
-    small: bool = False  # numbers above 0 only, so that little fails
+    small: bool = False  # only numbers above 0, on which few expressions fail
 
 
 _NUMBERS_AS_TEXT = ("1", " 1", "01", "2", "10", "-3", "0", "1.0")
 _DATES_AS_TEXT = ("2024-03-01", "2024-02-29", "2023-12-31", "1999-01-01", "2024-03-02", "2024-01-01")
 _JSON = ('{"a":1,"b":"x"}', '{"a":2}', "[1,2]", "{}", '{"A":3}', '{"a":null}')
 
-# Tried in this order until one is met on which the definition does not fail.
+# Tried in this order until the definition does not fail on one.
 PROFILES = (
     Profile("plain", 1),
     Profile("numbers as text", 2, strings=_NUMBERS_AS_TEXT),
@@ -64,7 +64,7 @@ EXTREME = Profile("extremes", 11, extremes=True, strings=("a", "A", "", "a ", " 
 
 
 def profiles_for(types: Iterable[DataType]) -> Iterator[Profile]:
-    """The profiles that differ from those before them in values of these types."""
+    """The profiles, without those that give columns of these types the same values as an earlier one."""
     parts = [part for type_ in types for part in type_.walk() if not part.is_nested]
     has_text, has_others = any(p.is_text for p in parts), not all(p.is_text for p in parts)
     met = set()
@@ -76,22 +76,22 @@ def profiles_for(types: Iterable[DataType]) -> Iterator[Profile]:
 
 
 @dataclass(frozen=True)
-class Words:
-    """What a definition says of values: literals by the column they are compared with, others, ordered columns."""
+class Hints:
+    """What a definition reveals about useful values: its literals, and the columns that it orders by."""
 
-    by_column: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    others: tuple[Any, ...] = ()
-    ordered: frozenset[str] = frozenset()  # columns in an ORDER BY: without ties, the text alone says which rows
+    by_column: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # literals compared with a column
+    others: tuple[Any, ...] = ()  # all literals
+    ordered: frozenset[str] = frozenset()  # columns in an ORDER BY: without ties in them, the text determines its rows
 
 
-def words_of(text: str) -> Words:
-    """The literals and ordered columns of a definition, as far as they can be found."""
+def hints_of(text: str) -> Hints:
+    """The hints in a definition's text; none if the text cannot be parsed here."""
     by_column: dict[str, list[Any]] = {}
     others: list[Any] = []
     try:
         tree = sqlglot.parse_one(text, read="spark")
     except UNREADABLE:
-        return Words()
+        return Hints()
     for literal in tree.find_all(exp.Literal):
         value = _literal(literal)
         others.append(value)
@@ -102,12 +102,12 @@ def words_of(text: str) -> Words:
             for column in above.find_all(exp.Column):
                 by_column.setdefault(fold(column.name), []).append(value)
     ordered = {fold(c.name) for o in tree.find_all(exp.Ordered) for c in o.find_all(exp.Column)}
-    return Words({k: tuple(dict.fromkeys(v)) for k, v in by_column.items()}, tuple(dict.fromkeys(others)),
-                 frozenset(ordered))  # fmt: skip
+    unique = {k: tuple(dict.fromkeys(v)) for k, v in by_column.items()}
+    return Hints(unique, tuple(dict.fromkeys(others)), frozenset(ordered))
 
 
 def _literal(node: exp.Literal) -> Any:
-    """A literal as text or as a number; of a pattern, a text that it matches."""
+    """A literal as text or as a number; for a pattern, a text that it matches."""
     if node.is_string:
         like = isinstance(node.parent, exp.Like | exp.ILike)
         return node.this.replace("%", "x").replace("_", "y") if like else node.this
@@ -117,10 +117,10 @@ def _literal(node: exp.Literal) -> Any:
         return node.this
 
 
-def world(schemas: Mapping[str, Schema], words: Words, profile: Profile, *, untied: bool = False) -> World:
-    """Tables full of rows. `untied`: columns that the definition orders by have no value twice."""
+def world(schemas: Mapping[str, Schema], hints: Hints, profile: Profile, *, untied: bool = False) -> World:
+    """The first state of all tables. `untied`: columns that the definition orders by have no value twice."""
     draw = random.Random(f"{profile.seed}")
-    return {n: _table(s, words, profile, draw, profile.rows, untied=untied) for n, s in sorted(schemas.items())}
+    return {n: _table(s, hints, profile, draw, profile.rows, untied=untied) for n, s in sorted(schemas.items())}
 
 
 def empty(schemas: Mapping[str, Schema]) -> World:
@@ -128,9 +128,9 @@ def empty(schemas: Mapping[str, Schema]) -> World:
 
 
 def changed(
-    before: World, schemas: Mapping[str, Schema], words: Words, profile: Profile, number: int, *, untied: bool = False
+    before: World, schemas: Mapping[str, Schema], hints: Hints, profile: Profile, number: int, *, untied: bool = False
 ) -> World:
-    """The next state: rows go, rows come; in odd states one table stays as it is, in even ones one loses all rows."""
+    """The next state: rows go, rows come; in odd states one table does not change, in even ones one loses all rows."""
     draw = random.Random(f"{profile.seed}/{number}")
     names = sorted(before)
     emptied = draw.choice(names) if number % 2 == 0 else None
@@ -143,13 +143,13 @@ def changed(
             continue
         kept = [i for i in range(rows.num_rows) if name != emptied and draw.random() < 0.65]
         come = 3 if name != emptied else 0
-        more = _table(schema, words, profile, draw, come, start=100 * number, untied=untied)
+        more = _table(schema, hints, profile, draw, come, start=100 * number, untied=untied)
         result[name] = _unique(pa.concat_tables([rows.take(pa.array(kept, pa.int64())), more]), schema)
     return result
 
 
 def _unique(rows: pa.Table, schema: Schema) -> pa.Table:
-    """Of rows with one key the last."""
+    """The rows with the last one of each key."""
     if not schema.key:
         return rows
     last: dict[Any, int] = {}
@@ -159,19 +159,18 @@ def _unique(rows: pa.Table, schema: Schema) -> pa.Table:
 
 
 def _table(
-    schema: Schema, words: Words, profile: Profile, draw: random.Random, count: int, *, start: int = 0,
-    untied: bool = False,
-) -> pa.Table:  # fmt: skip
+    schema: Schema, hints: Hints, profile: Profile, draw: random.Random, count: int, *, start: int = 0, untied: bool
+) -> pa.Table:
     required = {fold(c) for c in schema.required}
     makers = []
     for column in schema.columns:
-        own = words.by_column.get(fold(column.name), ())
-        alone = untied and fold(column.name) in words.ordered
-        makers.append(_Maker(column.type, own, words.others, profile, draw, fold(column.name) not in required, alone))
+        own = hints.by_column.get(fold(column.name), ())
+        alone = untied and fold(column.name) in hints.ordered
+        makers.append(_Maker(column.type, own, hints.others, profile, draw, fold(column.name) not in required, alone))
     rows: list[tuple[Any, ...]] = []
     keys: set[str] = set()
     tries = 0
-    while len(rows) < count and tries < _MOST_KEYS:
+    while len(rows) < count and tries < _MOST_TRIES:
         tries += 1
         row = tuple(m.value(start + len(rows)) for m in makers)
         key = repr([row[i] for i in schema.key_positions])
@@ -191,7 +190,7 @@ class _Maker:
     """Draws the values of one column."""
 
     type: DataType
-    own: Sequence[Any]  # literals that it is compared with
+    own: Sequence[Any]  # literals that the column is compared with
     others: Sequence[Any]
     profile: Profile
     draw: random.Random
@@ -224,7 +223,7 @@ class _Maker:
         return None if self.draw.random() < self.profile.nulls else self._some(type_)
 
     def _key(self, type_: DataType, number: int) -> Any:
-        """Keys of a map: not NULL, and hashable once they are repeated."""
+        """A key of a map: not NULL, and hashable."""
         value = self._some(type_) if not type_.is_nested else None
         return value if value is not None else _at(type_, number)
 
@@ -298,7 +297,7 @@ def _extreme(type_: DataType) -> list[Any]:
 
 
 def _at(type_: DataType, number: int) -> Any:
-    """A value of a type for each number, in order, as far as the type has so many."""
+    """The value of a type for a number: ascending, and different for each, as far as the type has so many values."""
     kind = type_.kind
     if kind in INTEGERS:
         return number if kind != "tinyint" else number % 120
@@ -326,7 +325,7 @@ def _at(type_: DataType, number: int) -> Any:
 
 
 def _near(literal: Any, type_: DataType) -> list[Any]:
-    """A literal as a value of a type, and its neighbours; nothing if it is none."""
+    """A literal as a value of a type, and its neighbours; empty if it is no value of the type."""
     kind = type_.kind
     try:
         if kind in INTEGERS:

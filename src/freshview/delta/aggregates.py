@@ -1,16 +1,16 @@
-"""The state of aggregates: what is kept of each group, how a change adds to it, and the result it gives.
+"""The state of aggregates: what is stored per group, how a change adds to it, and the result computed from it.
 
-    COUNT(x)        how many x are known (not NULL)
-    SUM(x)          the sum, and the known count: the sum of nothing is NULL, not 0 (law 11.8)
-    AVG(x)          the same; the quotient is computed as Spark computes it
+    COUNT(x)        the known count: how many x are not NULL
+    SUM(x)          the sum, and the known count: the sum of no values is NULL, not 0 (law 11.8)
+    AVG(x)          sum and known count; the quotient is computed as Spark computes it
     MIN(x), MAX(x)  the best value. Inserted values merge into it. If a deleted value is not strictly worse, the best
                     may be gone, and only then is the group computed again; bool_and is MIN, bool_or is MAX
 
 f(x) FILTER (WHERE c) is f(CASE WHEN c THEN x END). Equal arguments share their state.
 
-Only what adds up exactly is kept so (law 11.5): counts; sums of integers and decimals as long as Spark adds two of them
+Only what adds up exactly has a state (law 11.5): counts; sums of integers and decimals if Spark adds two of them
 without losing digits; AVG where the quotient below repeats Spark's own to the last digit; MIN and MAX of types in
-which equal values are the same bits. Types are Spark's: it is asked, nothing is inferred.
+which equal values have the same bits. Types are Spark's answers; nothing is inferred.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ TypesOf = Callable[[Node], Mapping[str, str]]  # Spark's types of a tree's colum
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _PLAIN = r"(?:tinyint|smallint|int|bigint|decimal\(\d+,\d+\)|boolean|date|timestamp|timestamp_ntz|string|binary)"
-_ONE_IMAGE = re.compile(f"{_PLAIN}|struct<y:{_PLAIN},x:{_PLAIN}>")  # equal values are the same bits
+_ONE_IMAGE = re.compile(f"{_PLAIN}|struct<y:{_PLAIN},x:{_PLAIN}>")  # equal values have the same bits
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _WIDEST = 38  # digits of a decimal; a sum of that type can overflow
-_IN_DOUBLES = 15  # Spark computes averages of at most so many digits in doubles
+_IN_DOUBLES = 15  # Spark computes averages of at most this many digits in doubles
 _SPARE = 13  # digits beyond the result's that a quotient needs, see _decimal_quotient
 _BEST = ("min", "max")
 
 
 def one_image(type_: str) -> bool:
-    """Are equal values of a type the same bits?"""
+    """Have equal values of a type the same bits?"""
     return _ONE_IMAGE.fullmatch(type_) is not None
 
 
@@ -51,14 +51,14 @@ class Part:
 
     @property
     def over_rows(self) -> exp.Expr:
-        """The part from scratch."""
+        """The aggregate call that computes the part from all rows."""
         if self.argument is None:
             return exp.Count(this=exp.Star())
         call = {"count": exp.Count, "sum": exp.Sum, "min": exp.Min, "max": exp.Max}[self.kind]
         return call(this=self.argument.copy())
 
     def over_delta(self, type_: str, *, grows: bool) -> tuple[tuple[str, exp.Expr], ...]:
-        """What a change adds up to: of its inserted rows alone if it only `grows`. `type_` is the stored one."""
+        """The aggregates of a change, as items; one that `grows` has no deleted rows. `type_` is the stored type."""
         if self.argument is None:
             return ((added(self.name), exp.Sum(this=column(WEIGHT))),)
         if self.kind == "count":
@@ -77,7 +77,7 @@ class Part:
         )
 
     def merged(self, type_: str) -> exp.Expr:
-        """The part's new value from the stored one and what the change adds."""
+        """The part's new value, from the stored value and that of the change."""
         old, new = column(stored(self.name)), column(added(self.name))
         if self.kind in _BEST:
             worse = (exp.GTE if self.kind == "max" else exp.LTE)(this=old.copy(), expression=new.copy())
@@ -91,10 +91,10 @@ class Part:
 
     @property
     def in_doubt(self) -> exp.Expr | None:
-        """Whether the best may be gone: a deleted value is not strictly worse than the stored best.
+        """The condition that the best may be gone: a deleted value is not strictly worse than the stored best.
 
-        Values that come and go within the change meet the same test: either they are strictly worse than what
-        stays, or they were deleted, too. Without a stored best nothing vouches for them.
+        Values inserted and deleted by one change meet this test, too: either they are strictly worse than a value that
+        stays, or they count as deleted. Without a stored best there is nothing to compare with: the best is in doubt.
         """
         if self.kind not in _BEST:
             return None
@@ -107,7 +107,7 @@ class Part:
 
 @dataclass(frozen=True)
 class State:
-    """What is kept of a group, and each aggregate that was asked for as an expression over it."""
+    """What is stored of a group, and each aggregate of the view as an expression over it."""
 
     parts: tuple[Part, ...]  # the first counts the group's rows
     results: tuple[tuple[str, exp.Expr], ...]
@@ -122,11 +122,12 @@ class State:
 
 
 def stored(name: str) -> str:
-    """A stored column as a delta plan reads it."""
+    """The name of a stored column in a delta plan."""
     return f"{name} old"  # no column has a space in its name
 
 
 def added(name: str) -> str:
+    """The name of the column that holds what a change adds to a part."""
     return f"{name} add"
 
 
@@ -139,11 +140,12 @@ def _sign(comparison: type[exp.GT | exp.LT]) -> exp.Expr:
 
 
 def case(condition: exp.Expr, value: exp.Expr, default: exp.Expr | None = None) -> exp.Expr:
+    """CASE WHEN condition THEN value ELSE default END."""
     return exp.Case(ifs=[exp.If(this=condition, true=value)], default=default)
 
 
 def _sum_of(name: str) -> exp.Expr:
-    """Stored and added together; either may be missing. (No literal stands here: it would widen a decimal's type.)"""
+    """Stored + added; either may be NULL. (There is no literal in it: that would widen a decimal's type.)"""
     old, new = column(stored(name)), column(added(name))
     lacks = [(exp.Is(this=a.copy(), expression=exp.Null()), b.copy()) for a, b in ((old, new), (new, old))]
     return exp.Case(ifs=[exp.If(this=c, true=v) for c, v in lacks], default=exp.Add(this=old, expression=new))
@@ -153,7 +155,7 @@ def _sum_of(name: str) -> exp.Expr:
 
 
 def plain_call(call: exp.Expr) -> tuple[str, exp.Expr | None] | None:
-    """An aggregate as (kind, argument), its FILTER inside the argument; None for others than those above."""
+    """An aggregate as (kind, argument), its FILTER inside the argument; None if its kind has no state."""
     condition = None
     if isinstance(call, exp.Filter):
         condition, call = call.expression.this, call.this
@@ -178,15 +180,13 @@ def _kind(call: exp.Expr) -> str | None:
     return _BY_CLASS.get(type(call))
 
 
-_BY_CLASS: dict[type[exp.Expr], str] = {
-    exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max",
-    exp.LogicalAnd: "min", exp.LogicalOr: "max", exp.Any: "max",
-}  # fmt: skip
+_BY_CLASS: dict[type[exp.Expr], str] = {exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg"}
+_BY_CLASS |= dict.fromkeys((exp.Min, exp.LogicalAnd), "min") | dict.fromkeys((exp.Max, exp.LogicalOr, exp.Any), "max")
 _BY_NAME = {"BOOL_AND": "min", "EVERY": "min", "BOOL_OR": "max", "SOME": "max", "MEAN": "avg"}
 
 
 def state_of(root: Aggregate, hidden: Callable[[str], str], types_of: TypesOf) -> State | None:
-    """The state of an aggregate; None if one of its calls has none that is exact. `hidden` names its columns."""
+    """The state of an aggregate; None if one of its calls has no exact state. `hidden` names the state's columns."""
     calls = [(name, plain_call(call)) for name, call in root.items]
     if any(c is None for _, c in calls):
         return None
@@ -201,7 +201,7 @@ def state_of(root: Aggregate, hidden: Callable[[str], str], types_of: TypesOf) -
 
 
 def _probe(root: Aggregate, plain: list[tuple[str, str, exp.Expr | None]]) -> Node:
-    """What Spark is asked: the type of each call, of two such sums added, of an average's argument, and the mode."""
+    """A tree whose types Spark is asked for: each call, the sum of two sums, an average's argument, and the mode."""
     items = list(root.items)
     for name, kind, argument in plain:
         if argument is not None and kind in ("sum", "avg"):
@@ -214,7 +214,7 @@ def _probe(root: Aggregate, plain: list[tuple[str, str, exp.Expr | None]]) -> No
     return Aggregate(root.input, root.keys, (*items, (_MODE, lax)))
 
 
-_MODE = "__mode"  # '1' + 1: a double where overflow gives NULL, a bigint under ANSI, where it fails
+_MODE = "__mode"  # '1' + 1: a double in the mode where overflow gives NULL, a bigint under ANSI, where overflow fails
 
 
 def _total(name: str) -> str:
@@ -238,10 +238,10 @@ class _Building:
         self._arguments: list[exp.Expr] = []
         self.parts = [Part(hidden("rows"), "count")]
         self.results: list[tuple[str, exp.Expr]] = []
-        self.quotients: dict[str, tuple[exp.Expr, str]] = {}  # averages to be divided in decimals: argument, type
+        self.quotients: dict[str, tuple[exp.Expr, str]] = {}  # averages computed by dividing decimals: argument, type
 
     def add(self, name: str, kind: str, argument: exp.Expr | None) -> bool:
-        """Take in one call; False if it has no exact state."""
+        """Add the parts of one call; return False if it has no exact state."""
         if argument is None:
             self.results.append((name, column(self.parts[0].name)))
         elif kind == "count":
@@ -265,7 +265,7 @@ class _Building:
         return True
 
     def _adds_up(self, name: str) -> bool:
-        """Sums of this type can be added without losing digits, and none was lost by an overflow unnoticed."""
+        """Can sums of this type be added without losing digits, and does no overflow pass unnoticed?"""
         type_, twice = self._types[_total(name)], self._types[_twice(name)]
         if type_ in _INTEGERS:
             return True
@@ -309,13 +309,13 @@ class _Building:
 def _in_doubles(total: exp.Expr, known: exp.Expr) -> exp.Expr:
     """AVG of small integers: Spark adds doubles, which is exact up to 2^53, and divides once.
 
-    Beyond that (4 million rows of the largest INT in one group) Spark's own sum depends on the order of the rows.
+    Beyond 2^53 (4 million rows of the largest INT in one group) Spark's own sum depends on the order of the rows.
     """
     return exp.Div(this=exp.cast(total, "double"), expression=exp.cast(known, "double"))
 
 
 def _through_doubles(total: exp.Expr, known: exp.Expr, type_: str, scale: int) -> exp.Expr:
-    """AVG of short decimals: Spark averages the unscaled integers in doubles, divides by the scale, and rounds that."""
+    """AVG of short decimals: Spark averages the unscaled integers in doubles, divides by 10^scale, and rounds."""
     power = exp.cast(exp.Literal.number(10**scale), f"decimal({scale + 1}, 0)")
     unscaled = exp.Mul(this=total, expression=power)
     mean = exp.Div(this=_in_doubles(unscaled, known), expression=exp.cast(exp.Literal.number(10**scale), "double"))
@@ -325,10 +325,10 @@ def _through_doubles(total: exp.Expr, known: exp.Expr, type_: str, scale: int) -
 def _decimal_quotient(total: exp.Expr, known: exp.Expr, digits: int) -> tuple[exp.Expr, exp.Expr, exp.Expr]:
     """AVG of other decimals: the quotient's whole part and its fraction, whose sum is rounded to the result's scale r.
 
-    Spark rounds total / n once to r places (HALF_UP), we round the fraction, the sum and then the result. That is the
-    same unless the exact quotient q lies so near a midpoint m of two results that an earlier rounding reaches m. But
+    Spark rounds total / n once to r places (HALF_UP); here the fraction, the sum and then the result are rounded. Both
+    agree unless the exact quotient q lies so near a midpoint m of two results that an earlier rounding reaches m. But
     q − m is a multiple of 1 / (2 · 10^r · n): with fewer than 10^12 rows in a group and 13 digits more than r (_SPARE)
-    it is out of reach; and a q that is a midpoint has r + 1 places and is not rounded before the end.
+    m is out of reach; and a q that is a midpoint has r + 1 places and is not rounded before the end.
     """
     count = exp.cast(known.copy(), "decimal(12, 0)")
     rest = exp.Mod(this=total.copy(), expression=count.copy())
@@ -342,8 +342,8 @@ def _decimal_quotient(total: exp.Expr, known: exp.Expr, digits: int) -> tuple[ex
 def _repeats(root: Aggregate, name: str, argument: exp.Expr, type_: str, types_of: TypesOf) -> bool:
     """Does the quotient keep enough digits to repeat Spark's average, after the point and before it?
 
-    Where a type has too few digits before the point, Spark gives NULL or fails. How it shares the digits between both
-    sides of the point is a setting (allowPrecisionLoss), so Spark is asked for each step.
+    Where a type has too few digits before the point, Spark gives NULL or fails. How digits are shared between both
+    sides of the point is a setting (allowPrecisionLoss), so Spark is asked for the type of each step.
     """
     match = _DECIMAL.fullmatch(type_)
     assert match is not None

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import cache, partial
 
 from sqlglot import exp
 
@@ -44,7 +45,7 @@ from freshview.algebra.nodes import (
     names_in,
     same,
 )
-from freshview.algebra.traversal import relations, rewrite
+from freshview.algebra.traversal import relations, rewrite, with_inputs
 
 
 def at_version(root: Node, version: str) -> Node:
@@ -53,10 +54,11 @@ def at_version(root: Node, version: str) -> Node:
 
 
 def derive(root: Node, changed: set[str], *, small: bool = True) -> Node | None:
-    """The delta of a tree whose relations `changed` have changed; None if nothing it reads has.
+    """The delta of a tree after a change of the relations `changed`; None if the tree reads none of them.
 
-    The result has the tree's columns and a weight. If the changes are small compared with the rest, they are marked so
-    where they are joined, and the right sides of left, semi and anti joins are reduced by what meets them.
+    The result has the tree's columns and a weight. If the changes are `small` compared with the relations, they are
+    marked for broadcast where they are joined, and left, semi and anti joins first reduce their right side to the rows
+    that can match.
     """
     return _Deriving(changed, small).delta(root)
 
@@ -66,24 +68,13 @@ class _Deriving:
         self._changed = changed
         self._small = small
         self._numbers = itertools.count(1)
-        self._old: dict[int, Node] = {}
-        self._new: dict[int, Node] = {}
-        self._done: dict[int, Node | None] = {}
-        self._kept: list[Node] = []  # keeps nodes alive, so that their ids stay theirs
+        self._done: dict[Node, Node | None] = {}
+        self.old, self.new = (cache(partial(at_version, version=v)) for v in ("old", "new"))  # shared nodes stay shared
 
     def delta(self, node: Node) -> Node | None:
-        if id(node) not in self._done:
-            self._kept.append(node)
-            self._done[id(node)] = self._delta(node) if relations(node) & self._changed else None
-        return self._done[id(node)]
-
-    def old(self, node: Node) -> Node:
-        self._kept.append(node)
-        return self._old.setdefault(id(node), at_version(node, "old"))
-
-    def new(self, node: Node) -> Node:
-        self._kept.append(node)
-        return self._new.setdefault(id(node), at_version(node, "new"))
+        if node not in self._done:
+            self._done[node] = self._delta(node) if relations(node) & self._changed else None
+        return self._done[node]
 
     def _delta(self, node: Node) -> Node | None:
         if isinstance(node, Scan):
@@ -109,7 +100,7 @@ class _Deriving:
             case SetOperation():
                 return self._per_key(node, deltas, (node.left.columns, node.right.columns))
             case TopK():
-                return self._difference(node, self.new(node), self.old(node))
+                return difference(node.columns, self.new(node), self.old(node))
             case Values():
                 return None
         raise TypeError(type(node).__name__)
@@ -125,7 +116,7 @@ class _Deriving:
         return self._united(node, terms)
 
     def _outward(self, start: Node, others: list[Node], conjuncts: list[exp.Expr]) -> Node:
-        """Join a small start with the others, next always one that a condition connects."""
+        """Join a small start with the others; the next one is always one that a condition connects, if there is one."""
         waiting = list(conjuncts)
         current, waiting = _filtered(start, waiting)
         rest = []
@@ -139,7 +130,7 @@ class _Deriving:
             condition = _connecting(current, other, waiting)
             waiting = [c for c in waiting if c not in condition]
             current = Join(current, other, "inner", conjunction(condition), small)
-            small = ""  # one row of a delta may meet many: what comes of it is Spark's to judge
+            small = ""  # one row of a delta may match many rows: Spark judges the size of the result
         return current
 
     def _linear_in_left(self, node: Join, left: Node | None, right: Node | None) -> Node:
@@ -154,17 +145,17 @@ class _Deriving:
         return self._united(node, terms)
 
     def _near_join(self, left: Node, right: Node, node: Join) -> Node:
-        """left op right, with the right side first reduced to what can match."""
-        if not self._small or not equalities(node):  # nothing that a hash join could use
+        """left op right, the right side first reduced to the rows that can match."""
+        if not self._small or not equalities(node):  # no hash join could reduce it
             return Join(left, right, node.kind, node.condition)
         keys = Project(left, same(node.left.columns))
         near = Join(right, keys, "semi", node.condition, "right")
         return Join(left, near, node.kind, node.condition, "right")
 
     def _per_key(self, node: Node, deltas: list[Node | None], keys: tuple[tuple[str, ...], ...]) -> Node:
-        """Affected keys. `keys` names the key columns of each input, matched by place."""
+        """The rule "affected keys"; `keys` names the key columns of each input, matched by place."""
         if not keys[0]:
-            return self._difference(node, self.new(node), self.old(node))
+            return difference(node.columns, self.new(node), self.old(node))
         names = tuple(f"{k}__k{next(self._numbers)}" for k in keys[0])
         touched = [
             Project(delta, tuple((n, column(k)) for n, k in zip(names, own, strict=True)))
@@ -179,17 +170,14 @@ class _Deriving:
 
         new = restricted(tuple(self.new(i) for i in node.inputs))
         old = restricted(tuple(self.old(i) for i in node.inputs))
-        return self._difference(node, _over(node, new), _over(node, old))
-
-    def _difference(self, node: Node, new: Node, old: Node) -> Node:
-        return self._united(node, [weighted(new, 1), weighted(old, -1)])
+        return difference(node.columns, with_inputs(node, new), with_inputs(node, old))
 
     def _united(self, node: Node, terms: list[Node]) -> Node:
         return terms[0] if len(terms) == 1 else Union(tuple(terms), (*node.columns, WEIGHT))
 
 
 def _is_inner_join(node: Node) -> bool:
-    """An inner join, perhaps under filters."""
+    """Is a node an inner join, perhaps under filters?"""
     while isinstance(node, Filter):
         node = node.input
     return isinstance(node, Join) and node.kind == "inner"
@@ -221,32 +209,30 @@ def _connecting(left: Node, right: Node, waiting: list[exp.Expr]) -> list[exp.Ex
     return [c for c in waiting if names_in(c) <= available]
 
 
-def _over(node: Node, inputs: tuple[Node, ...]) -> Node:
-    match node:
-        case Aggregate() | Window():
-            return replace(node, input=inputs[0])
-        case SetOperation():
-            return replace(node, left=inputs[0], right=inputs[1])
-    raise TypeError(type(node).__name__)
-
-
 def _ordered(delta: Node, node: Node) -> Node:
-    """The node's columns in their order, the weight last."""
+    """A delta with the node's columns in their order, the weight last."""
     return chosen(delta, (*node.columns, WEIGHT))
 
 
 def _named(delta: Node, union: Union) -> Node:
-    """A part's delta under the union's names, by place."""
+    """The delta of a union's part, its columns renamed to the union's by place."""
     own = [c for c in delta.columns if c != WEIGHT]
     pairs = zip((*union.names, WEIGHT), (*own, WEIGHT), strict=True)
     return Project(delta, tuple((name, column(c)) for name, c in pairs))
 
 
+def difference(columns: tuple[str, ...], new: Node, old: Node) -> Node:
+    """new − old over these columns, as a signed bag."""
+    return Union((weighted(new, 1), weighted(old, -1)), (*columns, WEIGHT))
+
+
 def weighted(node: Node, weight: int) -> Node:
+    """The rows of a node, each with the same weight."""
     sign: exp.Expr = exp.Literal.number(abs(weight))
     return Project(node, (*same(node.columns), (WEIGHT, exp.Neg(this=sign) if weight < 0 else sign)))
 
 
 def null_safe(left: tuple[str, ...], right: tuple[str, ...]) -> exp.Expr:
+    """Null-safe equality of columns, pairwise."""
     pairs = [exp.NullSafeEQ(this=column(a), expression=column(b)) for a, b in zip(left, right, strict=True)]
     return exp.and_(*pairs)

@@ -1,12 +1,12 @@
-"""How a view is stored, and the plan of its delta in that form.
+"""The stored form of a view, and the plan of its delta in that form.
 
     rows     the view's rows as a bag; Δ by the general rules.
-    groups   γ at the root: stored with its group keys; Δ = γ(new(E) ⋉ K) − stored ⋉ K. What is taken away is
-             read from the stored rows, so sums of doubles are retracted exactly as they were stored (law 11.5).
+    groups   γ at the root: stored with its group keys; Δ = γ(new(E) ⋉ K) − stored ⋉ K. Deleted rows are read
+             from the stored rows, so sums of doubles are retracted exactly as they were stored (law 11.5).
     sums     γ at the root whose aggregates all have an exact state (delta/aggregates.py): stored with it, and Δ-groups
              are added to it. A group dies when its row count is 0 (LAZY §3.3); without keys there is always one row
              (law 11.9). Groups whose MIN or MAX may have been deleted are computed again, from new(E) ⋉ those keys.
-             All groups are stored, also those that HAVING hides: a hidden column says which rows are shown.
+             All groups are stored, also those that HAVING drops: the hidden column `member` marks rows of the view.
 
 Columns beyond the view's own are hidden from queries.
 """
@@ -33,9 +33,9 @@ from freshview.algebra.nodes import (
     column,
     same,
 )
-from freshview.algebra.traversal import bottom_up, relations, rewrite
+from freshview.algebra.traversal import fold, relations, rewrite
 from freshview.delta.aggregates import State, TypesOf, case, one_image, state_of, stored
-from freshview.delta.derive import at_version, derive, null_safe, weighted
+from freshview.delta.derive import at_version, derive, difference, null_safe
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Form:
     chain: tuple[Node, ...] = ()  # projections and filters above the aggregate, outermost first
     keys: tuple[tuple[str, str], ...] = ()  # (group key in the tree, stored column)
     state: State | None = None
-    shown: str | None = None  # the hidden column that is true for rows that belong to the view; None: all do
+    member: str | None = None  # the hidden column that is true for rows that belong to the view; None: all do
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -57,8 +57,8 @@ class Form:
 
 
 def rows_form(lowered: Lowered, names: tuple[str, ...]) -> Form:
-    items = tuple((n, column(c)) for n, (c, _) in zip(names, lowered.outputs, strict=True))
-    return Form("rows", Project(lowered.node, items), names)
+    """The form "rows", which every definition allows."""
+    return Form("rows", Project(lowered.node, _outputs(lowered, names)), names)
 
 
 def choose_form(lowered: Lowered, names: tuple[str, ...], types_of: TypesOf) -> Form:
@@ -77,7 +77,7 @@ def choose_form(lowered: Lowered, names: tuple[str, ...], types_of: TypesOf) -> 
 
 
 def hidden(name: str, visible: tuple[str, ...]) -> str:
-    """The name of a hidden column, one that no visible column has."""
+    """The name of a hidden column, different from all visible columns."""
     name = f"__{name}"
     while any(name == v.casefold() for v in visible):
         name += "_"
@@ -88,12 +88,12 @@ def _key_columns(root: Aggregate, names: tuple[str, ...]) -> tuple[tuple[str, st
     return tuple((k, hidden(f"key{i}", names)) for i, k in enumerate(root.keys))
 
 
-def _outputs(lowered: Lowered, names: tuple[str, ...]) -> list[tuple[str, exp.Expr]]:
-    return [(n, column(c)) for n, (c, _) in zip(names, lowered.outputs, strict=True)]
+def _outputs(lowered: Lowered, names: tuple[str, ...]) -> tuple[tuple[str, exp.Expr], ...]:
+    return tuple((n, column(c)) for n, (c, _) in zip(names, lowered.outputs, strict=True))
 
 
 def _carried(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...]) -> Node:
-    """The chain over a base, with further columns of the base carried to the top."""
+    """The chain over a base, with `extra` columns of the base carried to the top."""
     node = base
     for step in reversed(chain):
         if isinstance(step, Filter):
@@ -115,58 +115,63 @@ def _sums_form(
     lowered: Lowered, names: tuple[str, ...], chain: tuple[Node, ...], root: Aggregate, state: State
 ) -> Form:
     keys = _key_columns(root, names)
-    shown = hidden("shown", names) if any(isinstance(n, Filter) for n in chain) else None
+    member = hidden("shown", names) if any(isinstance(n, Filter) for n in chain) else None
     base = Aggregate(root.input, root.keys, tuple((p.name, p.over_rows) for p in state.parts))
-    form = Form("sums", base, names, root, chain, keys, state, shown)
+    form = Form("sums", base, names, root, chain, keys, state, member)
     return replace(form, tree=_from_state(form, lowered, base))
 
 
 def _from_state(form: Form, lowered: Lowered, base: Node, extra: tuple[str, ...] = ()) -> Node:
-    """The stored columns over a base that gives keys and state, and further columns of the base."""
+    """The stored columns over a base that has keys and state, and `extra` columns of the base."""
     assert form.root is not None
     assert form.state is not None
     results = Project(base, (*same(form.root.keys), *form.state.results, *same((*form.state.names, *extra))))
-    top = _marked(form.chain, results, (*form.root.keys, *form.state.names, *extra), form.shown)
-    rest = (*form.state.names, *((form.shown,) if form.shown else ()), *extra)
+    top = _marked(form.chain, results, (*form.root.keys, *form.state.names, *extra), form.member)
+    rest = (*form.state.names, *((form.member,) if form.member else ()), *extra)
     own = tuple((s, column(k)) for k, s in form.keys)
     return Project(top, (*_outputs(lowered, form.visible), *own, *same(rest)))
 
 
-def _marked(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...], shown: str | None) -> Node:
-    """The chain over a base, where a filter does not drop rows but marks those it keeps.
+def _marked(chain: tuple[Node, ...], base: Node, extra: tuple[str, ...], member: str | None) -> Node:
+    """The chain over a base, where a filter drops no rows but marks those it keeps in the column `member`.
 
-    What is computed above a filter is computed for the rows it keeps: on others it might fail.
+    Expressions above a filter are computed only for the rows it keeps: on other rows they might fail.
     """
     node, marked = base, False
     for step in reversed(chain):
         if isinstance(step, Filter):
-            assert shown is not None
-            kept = exp.and_(column(shown), step.predicate.copy()) if marked else step.predicate.copy()
-            others = tuple(c for c in node.columns if c != shown)
-            node = Project(node, (*same(others), (shown, case(kept, exp.true(), exp.false()))))
+            assert member is not None
+            kept = exp.and_(column(member), step.predicate.copy()) if marked else step.predicate.copy()
+            others = tuple(c for c in node.columns if c != member)
+            node = Project(node, (*same(others), (member, case(kept, exp.true(), exp.false()))))
             marked = True
             continue
         assert isinstance(step, Project)
         items = step.items
-        if marked and shown is not None:
-            items = tuple((n, e if isinstance(e, exp.Column) else case(column(shown), e.copy())) for n, e in items)
-            extra = (*(c for c in extra if c != shown), shown)
+        if marked and member is not None:
+            items = tuple((n, e if isinstance(e, exp.Column) else case(column(member), e.copy())) for n, e in items)
+            extra = (*(c for c in extra if c != member), member)
         node = Project(node, (*items, *same(_missing(extra, step))))
     return node
 
 
 def _missing(names: tuple[str, ...], step: Project) -> list[str]:
-    """Columns that a projection does not hand on by itself."""
+    """The columns among `names` that a projection does not have."""
     return [n for n in names if n not in step.columns]
 
 
 def delta_plan(
-    form: Form, lowered: Lowered, changed: set[str], types: Mapping[str, str], *, small: bool = True,
+    form: Form,
+    lowered: Lowered,
+    changed: set[str],
+    types: Mapping[str, str],
+    *,
+    small: bool = True,
     inserts_only: frozenset[str] = frozenset(),
-) -> Node | None:  # fmt: skip
+) -> Node | None:
     """The change of the stored rows, with a weight; None if the view reads nothing that changed.
 
-    `types` gives Spark's type of each stored column; `small` is that of `derive`; `inserts_only` names changed
+    `types` has Spark's type of each stored column; `small` is passed to `derive`; `inserts_only` names changed
     relations whose change has no negative weight.
     """
     if form.rule == "rows":
@@ -182,20 +187,19 @@ def delta_plan(
 
 
 def only_grows(root: Node, changed: set[str], inserts_only: frozenset[str]) -> bool:
-    """Has the derived delta of a tree positive weights only? Only operators whose rule never subtracts keep it so."""
-    grows: dict[int, bool] = {}
-    for node in bottom_up(root):
-        inputs = all(grows[id(i)] for i in node.inputs)
+    """Has the derived delta of a tree positive weights only? So it stays under operators whose rule never subtracts."""
+
+    def grows(node: Node, inputs: tuple[bool, ...]) -> bool:
         match node:
             case Scan():
-                grows[id(node)] = node.relation not in changed or node.relation in inserts_only
+                return node.relation not in changed or node.relation in inserts_only
             case Filter() | Project() | Generate() | Union() | Join(kind="inner"):
-                grows[id(node)] = inputs
+                return all(inputs)
             case Join():
-                grows[id(node)] = inputs and not relations(node.right) & changed
-            case _:
-                grows[id(node)] = not relations(node) & changed
-    return grows[id(root)]
+                return all(inputs) and not relations(node.right) & changed
+        return not relations(node) & changed
+
+    return fold(root, grows)
 
 
 def _stored_scan(form: Form) -> Scan:
@@ -204,19 +208,18 @@ def _stored_scan(form: Form) -> Scan:
 
 def _groups_delta(form: Form, delta: Node, small: str) -> Node:
     assert form.root is not None
-    affected = _touched_keys(form, delta)
+    touched = _touched_keys(form.root, delta)
+    affected = Aggregate(touched, touched.columns, ())
     new_input = at_version(form.root.input, "new")
     if form.keys:
         new_input = Join(new_input, affected, "semi", null_safe(form.root.keys, affected.columns), small)
-    fresh = _replaced(form, Aggregate(new_input, form.root.keys, form.root.items))
-    return _difference(form, fresh, _stored_near(form, affected))
+    root = Aggregate(new_input, form.root.keys, form.root.items)
+    fresh = rewrite(form.tree, lambda n: root if n is form.root else n)
+    return difference(form.stored, fresh, _stored_near(form, affected))
 
 
-def _touched_keys(form: Form, delta: Node) -> Node:
-    assert form.root is not None
-    names = tuple(map(_touched, form.root.keys))
-    keys = Project(delta, tuple((n, column(k)) for n, k in zip(names, form.root.keys, strict=True)))
-    return Aggregate(keys, names, ())
+def _touched_keys(root: Aggregate, rows: Node) -> Project:
+    return Project(rows, tuple((f"{k}__touched", column(k)) for k in root.keys))
 
 
 def _stored_near(form: Form, affected: Node) -> Node:
@@ -225,20 +228,6 @@ def _stored_near(form: Form, affected: Node) -> Node:
     if form.keys:
         old = Join(old, affected, "semi", null_safe(tuple(stored(s) for _, s in form.keys), affected.columns))
     return Project(old, tuple((c, column(stored(c))) for c in form.stored))
-
-
-def _replaced(form: Form, root: Node) -> Node:
-    """The stored columns over another root aggregate."""
-    assert form.root is not None
-    return _swap(form.tree, form.root, root)
-
-
-def _swap(tree: Node, old: Node, new: Node) -> Node:
-    return rewrite(tree, lambda n: new if n is old else n)
-
-
-def _difference(form: Form, new: Node, old: Node) -> Node:
-    return Union((weighted(new, 1), weighted(old, -1)), (*form.stored, WEIGHT))
 
 
 def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, str], grows: bool, small: str) -> Node:
@@ -253,15 +242,14 @@ def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, s
     if not doubts:
         return _in_one_pass(form, lowered, joined, types)
     updated = Project(joined, (*same(root.keys), *((p.name, p.merged(types[p.name])) for p in state.parts)))
-    fresh = _settled(root, state, updated, exp.or_(*doubts), small)
-    affected = Project(groups, tuple((_touched(k), column(k)) for k in root.keys))
-    return _difference(form, _from_state(form, lowered, fresh), _stored_near(form, affected))
+    fresh = _recomputed_where(exp.or_(*doubts), root, state, updated, small)
+    return difference(form.stored, _from_state(form, lowered, fresh), _stored_near(form, _touched_keys(root, groups)))
 
 
 def _in_one_pass(form: Form, lowered: Lowered, joined: Join, types: Mapping[str, str]) -> Node:
-    """Every touched group twice, as it will be and as it is stored: the groups are computed once.
+    """Every touched group twice, with its new state and with its stored one: the groups are computed once.
 
-    Only groups that have rows get so far as the view's expressions, which might fail on others.
+    The view's expressions are computed only for groups that have rows: on others they might fail.
     """
     root, state = form.root, form.state
     assert root is not None
@@ -274,10 +262,10 @@ def _in_one_pass(form: Form, lowered: Lowered, joined: Join, types: Mapping[str,
         return case(comes.copy(), new, column(stored(old)))
 
     both = Filter(Generate(joined, signs, (WEIGHT,)), exp.or_(comes.copy(), there))
-    read = (*form.visible, *((form.shown,) if form.shown else ()))
+    read = (*form.visible, *((form.member,) if form.member else ()))
     old = tuple(map(stored, read))
-    # A stored key that equals the group's is the same bits, but for doubles and the like. A CASE would be right for all
-    # types, but it hides from Spark that a key is a CHAR(n), and how to compare it.
+    # A stored key that equals the group's has the same bits, except for doubles and their like. A CASE would be right
+    # for all types, but it hides from Spark that a key is a CHAR(n), and so how to compare it.
     keys = tuple((k, column(k) if one_image(types[s]) else chosen(column(k), s)) for k, s in form.keys)
     parts = tuple((p.name, chosen(p.merged(types[p.name]), p.name)) for p in state.parts)
     living = _alive(root, state, Project(both, (*keys, *parts, *same((*old, WEIGHT)))))
@@ -287,14 +275,14 @@ def _in_one_pass(form: Form, lowered: Lowered, joined: Join, types: Mapping[str,
 
 
 def _alive(root: Aggregate, state: State, groups: Node) -> Node:
-    """Groups that have rows; the one group of a global aggregate never dies (law 11.9)."""
+    """The groups that have rows; the one group of an aggregate without keys never dies (law 11.9)."""
     if not root.keys:
         return groups
     return Filter(groups, exp.GT(this=column(state.rows), expression=exp.Literal.number(0)))
 
 
-def _settled(root: Aggregate, state: State, updated: Project, doubt: exp.Expr, small: str) -> Node:
-    """Updated groups; those whose best value is in doubt are computed again from their new rows."""
+def _recomputed_where(doubt: exp.Expr, root: Aggregate, state: State, updated: Project, small: str) -> Node:
+    """The updated groups; those whose best value is in doubt are computed again from their new rows."""
     mark = f"{state.rows}__doubt"
     marked = Project(updated.input, (*updated.items, (mark, case(doubt, exp.true(), exp.false()))))
     living = _alive(root, state, marked)
@@ -303,10 +291,6 @@ def _settled(root: Aggregate, state: State, updated: Project, doubt: exp.Expr, s
     match = null_safe(root.keys, doubtful.columns) if root.keys else None
     near = Join(at_version(root.input, "new"), doubtful, "semi", match, small)
     again: Node = Aggregate(near, root.keys, tuple((p.name, p.over_rows) for p in state.parts))
-    if not root.keys:  # of no rows it would still give one
+    if not root.keys:  # without keys, an aggregate of no rows has one row
         again = Join(again, doubtful, "semi", None, small)
     return Union((kept, again), updated.columns)
-
-
-def _touched(key: str) -> str:
-    return f"{key}__touched"

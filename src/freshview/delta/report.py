@@ -1,12 +1,12 @@
 """The maintainability report: for each operator of a view, how its change is found, and why so.
 
     linear          the operator is applied to the change of its input
-    multilinear     one term per changed input, each from that input's change outward
-    affected keys   computed again for the keys that a change touches, minus what was there
-    state           what the change adds up to is added to the stored state
-    recompute       no key narrows the work: the operator is computed over everything
+    multilinear     one term per changed input, each joined outward from that input's change
+    affected keys   computed again for the keys that a change touches, minus the old rows of these keys
+    state           the aggregates of the change are added to the stored state
+    recompute       no key narrows the work: the operator is computed over all rows
 
-A report is data: EXPLAIN prints it, and errors take their operator's name from it. Ways follow the rules in
+A report is data: EXPLAIN prints it, and errors take the operator's name from it. Ways follow the rules in
 delta/derive.py (operators inside) and delta/forms.py (the aggregate at the root, whose old rows are stored).
 """
 
@@ -35,29 +35,27 @@ from freshview.algebra.nodes import (
     equalities,
     names_in,
 )
-from freshview.algebra.traversal import bottom_up, scans
+from freshview.algebra.traversal import fold, scans
 from freshview.delta.forms import Form
 
-SOURCE, CONSTANT = "source", "constant"
-LINEAR, MULTILINEAR, AFFECTED_KEYS, STATE, RECOMPUTE = (
-    "linear", "multilinear", "affected keys", "state", "recompute",
-)  # fmt: skip
+SOURCE, CONSTANT, LINEAR, MULTILINEAR = "source", "constant", "linear", "multilinear"
+AFFECTED_KEYS, STATE, RECOMPUTE = "affected keys", "state", "recompute"
 WAYS = (SOURCE, CONSTANT, LINEAR, MULTILINEAR, AFFECTED_KEYS, STATE, RECOMPUTE)
-_BEST = (exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr)
-_WIDTH = 70  # of an operator's text
+_WIDTH = 70  # characters of an operator's text
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operator: its text, the way its change is found, the reason, and the same for its inputs."""
+    """One operator: its text, the way its change is computed, the reason, and the steps of its inputs."""
 
     operator: str
     way: str
     reason: str
-    keys: tuple[str, ...] = ()  # which keys are affected, in the user's words
+    keys: tuple[str, ...] = ()  # the affected keys, by the user's names
     inputs: tuple[Step, ...] = ()
 
     def walk(self) -> Iterator[Step]:
+        """The step and all below it, inputs after their operator."""
         yield self
         for step in self.inputs:
             yield from step.walk()
@@ -66,19 +64,17 @@ class Step:
 def report(lowered: Lowered, form: Form, obstacles: Mapping[Node, str] | None = None) -> Step:
     """How each operator of a view is maintained.
 
-    `obstacles` tells of operators why they make the view recompute, although there may be a rule for them.
+    `obstacles` maps operators to the reason why the view is recomputed because of them, even if they have a rule.
     """
     names = _names(lowered.node)
-    steps: dict[int, Step] = {}
-    for node in bottom_up(lowered.node):
+
+    def step(node: Node, inputs: tuple[Step, ...]) -> Step:
         way, reason, keys = _way(node, form)
         if obstacles and node in obstacles:
             way, reason, keys = RECOMPUTE, obstacles[node], ()
-        steps[id(node)] = Step(
-            _operator(node, names), way, reason, tuple(_shown(k, names) for k in keys),
-            tuple(steps[id(i)] for i in node.inputs),
-        )  # fmt: skip
-    return steps[id(lowered.node)]
+        return Step(_operator(node, names), way, reason, tuple(_name(k, names) for k in keys), inputs)
+
+    return fold(lowered.node, step)
 
 
 def unreadable(reason: str) -> Step:
@@ -87,7 +83,7 @@ def unreadable(reason: str) -> Step:
 
 
 def operator_of(lowered: Lowered, node: Node) -> str:
-    """An operator of a view in the user's words."""
+    """The text of one operator of a view, with the user's names."""
     return _operator(node, _names(lowered.node))
 
 
@@ -102,7 +98,7 @@ def lines(step: Step, indent: str = "") -> list[str]:
 
 
 def _way(node: Node, form: Form) -> tuple[str, str, tuple[str, ...]]:
-    """(way, reason, keys) of an operator by itself."""
+    """(way, reason, keys) of one operator."""
     match node:
         case Scan():
             return SOURCE, "its net change since the frontier", ()
@@ -128,23 +124,23 @@ def _way(node: Node, form: Form) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _outer(node: Join) -> tuple[str, str, tuple[str, ...]]:
-    """Left, semi and anti joins are linear in the left input; a change on the right touches the rows it matches."""
+    """The way of a left, semi or anti join: linear on the left; a change on the right touches the rows it matches."""
     keys = [name for own, _, _ in equalities(node) for name in sorted(names_in(own))]
     how = "by these keys" if keys else "by its condition, each pair compared"
     return AFFECTED_KEYS, f"linear on the left; rows of the left that a change on the right matches, {how}", tuple(keys)
 
 
 def _root(node: Aggregate, form: Form) -> tuple[str, str, tuple[str, ...]]:
-    """The aggregate whose old rows are stored."""
+    """The way of the aggregate whose old rows are stored."""
     if form.rule == "sums":
-        return STATE, "counts, exact sums, best values: what the change adds up to joins the stored groups", node.keys
+        return STATE, "counts, exact sums, best values of the change are added to those stored", node.keys
     if not node.keys:
-        return RECOMPUTE, "its one group is all rows; what was there is read from the stored row", ()
-    return AFFECTED_KEYS, "these groups are computed again; what was there is read from the stored rows", node.keys
+        return RECOMPUTE, "its one group is all rows; the old row is the stored one", ()
+    return AFFECTED_KEYS, "these groups are computed again; their old rows are the stored ones", node.keys
 
 
 def _grouped(node: Aggregate | Window) -> tuple[str, str, tuple[str, ...]]:
-    """An aggregate or a window somewhere inside: both its old and its new rows are computed."""
+    """The way of another aggregate or a window: both its old and its new rows are computed."""
     keys = node.keys if isinstance(node, Aggregate) else node.partition
     if keys:
         return AFFECTED_KEYS, "computed for these keys, over the old and the new rows", keys
@@ -153,22 +149,22 @@ def _grouped(node: Aggregate | Window) -> tuple[str, str, tuple[str, ...]]:
     return RECOMPUTE, "without GROUP BY its one group is all rows, old and new", ()
 
 
-# -- words -----------------------------------------------------------------------------------------
+# -- texts -----------------------------------------------------------------------------------------
 
 
 def _names(root: Node) -> dict[str, str]:
-    """What columns of stored relations are called: relation.column."""
+    """The columns of scans, as the user calls them: relation.column."""
     return {name: f"{s.relation}.{c}" for s in scans(root) for c, name in s.fields}
 
 
-def _shown(column: str, names: Mapping[str, str]) -> str:
-    """A column in the user's words: one that is computed loses the number that made its name unique."""
+def _name(column: str, names: Mapping[str, str]) -> str:
+    """The user's name of a column; that of a computed one is without the number that makes it unique."""
     return names.get(column) or re.sub(r"_\d+$", "", column)
 
 
 def _text(expression: exp.Expr, names: Mapping[str, str]) -> str:
     def rename(node: exp.Expr) -> exp.Expr:
-        return exp.column(_shown(node.name, names)) if isinstance(node, exp.Column) else node
+        return exp.column(_name(node.name, names)) if isinstance(node, exp.Column) else node
 
     return _cut(expression.copy().transform(rename).sql(dialect="spark"))
 
@@ -200,7 +196,7 @@ def _operator(node: Node, names: Mapping[str, str]) -> str:
             kind = "cross" if node.kind == "inner" and node.condition is None else node.kind
             return f"{kind} join" + (f" on {_text(node.condition, names)}" if node.condition is not None else "")
         case Aggregate():
-            by = f" by {_listed([_shown(k, names) for k in node.keys])}" if node.keys else ""
+            by = f" by {_listed([_name(k, names) for k in node.keys])}" if node.keys else ""
             if not node.items:
                 return f"distinct{by}"
             return f"aggregate {_listed([_text(e, names) for _, e in node.items])}{by}"

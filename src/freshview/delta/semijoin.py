@@ -1,17 +1,17 @@
-"""Which rows of a large scan a delta plan can need: only those that meet the delta.
+"""Semi-join reduction: which rows of a large scan a delta plan can need, those that match the delta.
 
-A plan starts at small deltas and joins outward. Where a join asks for `a = b` and the values of `a` come from a
-scan that is small (a delta, or a scan that was reduced already), the scan behind `b` matters only as far as its
-column holds one of those values. The scan is told so; whoever reads it may leave the other rows out.
+A plan starts at small deltas and joins outward. Where a join has the condition `a = b` and the values of `a` come from
+a small scan (a delta, or a scan that is already reduced), of the scan behind `b` only rows with one of those values
+matter. The scan gets a `SemiJoin` that says so; its reader may skip the other rows.
 
-Law: leaving out rows that no restriction admits does not change what the plan gives. A restriction therefore
+Law: skipping rows that a restriction does not admit does not change the result of the plan. A restriction therefore
 
     passes      σ, π of a plain column, ⊎, EXCEPT/INTERSECT ALL, generators; the group keys of γ, the partition keys of
                 windows (law 11.6); both sides of an inner join; the left side of left, semi and anti joins
     arises      at a join's equality: for the other side of an inner or semi join, the right side of a left or anti join
     ends        at everything else.
 
-Nothing is known about sizes here: a restriction is an offer that the reader takes up if the values are few.
+Sizes are not known here: a restriction is an offer, of which the reader makes use if the values are few.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ Origins = Mapping[str, _Values]  # columns whose values come from small scans
 
 
 def reduced(plan: Node) -> Node:
-    """The plan with its scans told which rows matter."""
+    """The plan, with each scan restricted to the rows that can matter."""
     return _Reducing().visit(plan, {}, ())[0]
 
 
 class _Reducing:
     def __init__(self) -> None:
         self._done: dict[object, tuple[Node, Origins]] = {}
-        self._deltas: dict[int, bool] = {}
+        self._deltas: dict[Node, bool] = {}
 
     def visit(self, node: Node, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
-        """The node under these restrictions. `conditions` are those of filters above, which an inner join may use."""
-        key = (id(node), tuple(sorted(wanted.items(), key=lambda w: w[0])), tuple(map(id, conditions)))
+        """The node under restrictions; an inner join also makes use of the `conditions` of the filters above it."""
+        key = (node, tuple(sorted(wanted.items(), key=lambda w: w[0])), tuple(map(id, conditions)))
         if key not in self._done:
             self._done[key] = self._visit(node, wanted, conditions)
         return self._done[key]
@@ -89,8 +89,7 @@ class _Reducing:
         self, node: Aggregate | Window | Generate, wanted: Wanted, columns: set[str], *, keeps: bool = False
     ) -> tuple[Node, Origins]:
         below, origins = self.visit(node.input, {c: w for c, w in wanted.items() if c in columns}, ())
-        shown = origins if keeps else {c: o for c, o in origins.items() if c in columns}
-        return with_inputs(node, (below,)), shown
+        return with_inputs(node, (below,)), {c: o for c, o in origins.items() if keeps or c in columns}
 
     def _project(self, node: Project, wanted: Wanted) -> tuple[Node, Origins]:
         plain = {name: e.name for name, e in node.items if isinstance(e, exp.Column)}
@@ -108,14 +107,14 @@ class _Reducing:
             below, origins = self.visit(part, own, ())
             parts.append(below)
             found.append([origins.get(c) for c in part.columns])
-        shown: dict[str, _Values] = {}
+        origins_by_name: dict[str, _Values] = {}
         for place, name in enumerate(node.columns):
             values = [f[place] for f in found]
             if isinstance(node, SetOperation) and values[0] is not None:
-                shown[name] = values[0]
+                origins_by_name[name] = values[0]
             elif all(v is not None for v in values):
-                shown[name] = tuple(dict.fromkeys(s for v in values if v for s in v))
-        return with_inputs(node, tuple(parts)), shown
+                origins_by_name[name] = tuple(dict.fromkeys(s for v in values if v for s in v))
+        return with_inputs(node, tuple(parts)), origins_by_name
 
     def _join(self, node: Join, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
         pairs = [
@@ -138,14 +137,14 @@ class _Reducing:
         else:
             left, from_left = self.visit(node.left, left_wanted, to_left)
             right, from_right = self.visit(node.right, _more(right_wanted, pairs, from_left), to_right)
-        shown = {**from_left, **(from_right if node.kind in ("inner", "left") else {})}
-        return with_inputs(node, (left, right)), shown
+        origins = {**from_left, **(from_right if node.kind in ("inner", "left") else {})}
+        return with_inputs(node, (left, right)), origins
 
     def _starts(self, node: Node, wanted: Wanted) -> bool:
-        """Does this side bring values of its own: a delta, or a restriction?"""
-        if id(node) not in self._deltas:
-            self._deltas[id(node)] = any(s.version == "delta" for s in scans(node))
-        return bool(wanted) or self._deltas[id(node)]
+        """Has one side of a join a source of values: a delta, or a restriction?"""
+        if node not in self._deltas:
+            self._deltas[node] = any(s.version == "delta" for s in scans(node))
+        return bool(wanted) or self._deltas[node]
 
 
 def _scan(node: Scan, wanted: Wanted) -> tuple[Node, Origins]:
@@ -160,7 +159,7 @@ def _scan(node: Scan, wanted: Wanted) -> tuple[Node, Origins]:
 
 
 def _more(wanted: Wanted, pairs: list[tuple[str, str, bool]], origins: Origins) -> Wanted:
-    """Restrictions that a join's equalities add: pairs of (known column, its partner, null-safe)."""
+    """The restrictions and those that a join's equalities add; pairs are (known column, its partner, null-safe)."""
     result = dict(wanted)
     for known, partner, nulls in pairs:
         if known in origins:

@@ -1,6 +1,6 @@
 """Signed bags on the driver: Arrow tables whose last column is a weight.
 
-Δ = new − old      rows that come have a weight above 0, rows that go one below; equal rows cancel
+Δ = new − old      inserted rows have a weight above 0, deleted rows one below 0; equal rows cancel
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from freshview.relation.types import DataType
 
 
 def with_weight(schema: Schema) -> Schema:
-    """The schema of a relation's delta."""
+    """The schema of a relation's delta: its columns and the weight."""
     return Schema((*schema.columns, Column(WEIGHT, DataType("int"))))
 
 
 def part(schema: Schema, columns: Sequence[str] | None) -> Schema:
-    """Some columns of a relation, as a bag."""
+    """The schema of some columns of a relation (None: all), without a key."""
     return Schema(schema.columns if columns is None else tuple(schema.column(c) for c in columns))
 
 
-def net_images(images: tuple[pa.Table, pa.Table], schema: Schema, shown: Schema) -> pa.Table:
-    """Deleted and inserted images as one signed bag of the shown columns, equal ones cancelled."""
-    places = [schema.position(n) for n in shown.names]
+def net_images(images: tuple[pa.Table, pa.Table], schema: Schema, wanted: Schema) -> pa.Table:
+    """Deleted and inserted images of a schema as one signed bag of the wanted columns, equal rows cancelled."""
+    places = [schema.position(n) for n in wanted.names]
     old, new = (table.select(places) for table in images)
-    rows = overlay([tag(old, shown, DELETE, 1), tag(new, shown, INSERT, 2)], shown).rows
+    rows = overlay([tag(old, wanted, DELETE, 1), tag(new, wanted, INSERT, 2)], wanted).rows
     weights = np.where(is_live(rows).to_numpy(), 1, -1).astype(np.int32)
-    return pa.table([*untag(rows).columns, pa.array(weights, pa.int32())], schema=with_weight(shown).arrow)
+    return pa.table([*untag(rows).columns, pa.array(weights, pa.int32())], schema=with_weight(wanted).arrow)
 
 
 def weighted(rows: pa.Table, weight: int, schema: Schema) -> pa.Table:
-    """Rows that all have the same weight."""
+    """The rows as a signed bag, each with the same weight."""
     weights = pa.array(np.full(rows.num_rows, weight, np.int32))
     return pa.table([*rows.columns, weights], schema=with_weight(schema).arrow)
 
 
 def net(signed: pa.Table, schema: Schema) -> pa.Table:
-    """Signed rows as delta rows, equal ones cancelled (full condense, LAZY §4)."""
+    """Signed rows as delta rows, equal rows cancelled (full condense, LAZY §4)."""
     weights = signed.column(WEIGHT).cast(pa.int64())
     rows = signed.drop_columns([WEIGHT])
     parts = []

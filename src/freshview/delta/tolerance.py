@@ -1,9 +1,8 @@
-"""Two bags compared, floating-point numbers within a tolerance.
+"""The difference of two bags, floating-point numbers compared within a tolerance.
 
-Rows that are bit-identical cancel before. Of the others, a missing and an extra row are taken for the same if they
-agree in everything but floating-point numbers, and in those up to TOLERANCE of their size, wherever these stand: a
-column, an array, a struct, a map. NaN is NaN, infinity is infinity. Rows are sorted and met in order, not each
-with each.
+Bit-identical rows have cancelled before. Of the others, a missing and an extra row count as the same if they agree in
+everything but floating-point numbers, and in those up to TOLERANCE of their size, whether in a column, an array, a
+struct or a map. NaN equals NaN, infinity equals infinity. Rows are sorted and compared in order, not each with each.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from freshview.algebra.nodes import WEIGHT
 from freshview.relation.values import python_rows
 
 TOLERANCE = 1e-9  # of the larger number's size; sums of doubles depend on the order in which Spark adds
-_NEAR_ZERO = 1e-12  # what adds up to nothing leaves this much
+_NEAR_ZERO = 1e-12  # numbers that cancel may leave this much
 _SINGLE = 1e-6  # FLOAT has seven digits
-SHOWN = 100  # rows of each kind in a report
+LISTED = 100  # rows of each kind in a report
 
 Row = dict[str, Any]
 _Entry = tuple[Any, tuple[tuple[float, float], ...], Row]  # what must be equal, numbers with tolerances, the row
@@ -31,7 +30,7 @@ _Entry = tuple[Any, tuple[tuple[float, float], ...], Row]  # what must be equal,
 
 @dataclass(frozen=True)
 class Difference:
-    """What a store lacks and what it has too many: a few rows of each, and how many there are."""
+    """Rows that a store lacks and rows that it has too many: a few of each, and how many there are."""
 
     missing: tuple[Row, ...]
     extra: tuple[Row, ...]
@@ -40,7 +39,7 @@ class Difference:
 
 
 def beyond_tolerance(signed: pa.Table) -> Difference:
-    """Rows with a weight (above 0: missing, below: extra) without the pairs that are the same within tolerance."""
+    """The signed rows (above 0: missing, below 0: extra) without the pairs that are equal within tolerance."""
     left: tuple[list[Row], list[Row]] = ([], [])
     by_key: dict[Any, tuple[list[_Entry], list[_Entry]]] = {}
     for side, entries in enumerate(_entries(signed)):
@@ -49,11 +48,11 @@ def beyond_tolerance(signed: pa.Table) -> Difference:
     for ours, theirs in by_key.values():
         for side, rest in enumerate(_unpaired(ours, theirs)):
             left[side].extend(entry[2] for entry in rest)
-    return Difference(tuple(left[0][:SHOWN]), tuple(left[1][:SHOWN]), len(left[0]), len(left[1]))
+    return Difference(tuple(left[0][:LISTED]), tuple(left[1][:LISTED]), len(left[0]), len(left[1]))
 
 
 def _entries(signed: pa.Table) -> tuple[list[_Entry], list[_Entry]]:
-    """Missing and extra rows, each as often as its weight says."""
+    """Missing and extra rows, each repeated by its weight."""
     found: tuple[list[_Entry], list[_Entry]] = ([], [])
     for row in python_rows(signed):
         weight = row.pop(WEIGHT)
@@ -64,7 +63,7 @@ def _entries(signed: pa.Table) -> tuple[list[_Entry], list[_Entry]]:
 
 
 def _exact(value: Any, type_: pa.DataType, numbers: list[tuple[float, float]]) -> Any:
-    """The part of a value that must be equal; finite numbers go to `numbers`, with their tolerance."""
+    """The part of a value that must be equal; finite numbers are appended to `numbers`, with their tolerance."""
     if value is None:
         return None
     if pa.types.is_floating(type_):
@@ -74,7 +73,7 @@ def _exact(value: Any, type_: pa.DataType, numbers: list[tuple[float, float]]) -
         return "number"
     if pa.types.is_struct(type_):
         return tuple(_exact(value[f.name], f.type, numbers) for f in type_)
-    if pa.types.is_map(type_):  # entries have no order: they are met by key
+    if pa.types.is_map(type_):  # entries have no order: they are compared by key
         pairs = sorted(value, key=lambda kv: repr(kv[0]))
         kinds = (type_.key_type, type_.item_type)
         return tuple(tuple(_exact(x, t, numbers) for x, t in zip(kv, kinds, strict=True)) for kv in pairs)
@@ -84,7 +83,7 @@ def _exact(value: Any, type_: pa.DataType, numbers: list[tuple[float, float]]) -
 
 
 def _unpaired(ours: list[_Entry], theirs: list[_Entry]) -> tuple[list[_Entry], list[_Entry]]:
-    """Entries of equal keys that find no partner."""
+    """The entries, all of one key, that have no partner on the other side."""
     if not ours or not theirs:
         return ours, theirs
     left: tuple[list[_Entry], list[_Entry]] = ([], [])
@@ -96,7 +95,7 @@ def _unpaired(ours: list[_Entry], theirs: list[_Entry]) -> tuple[list[_Entry], l
 
 
 def _met_in_order(ours: list[_Entry], theirs: list[_Entry]) -> tuple[list[_Entry], list[_Entry]]:
-    """Two sorted lists without the pairs that are met by going through both once; with one number these are all."""
+    """Two sorted lists without the pairs found in one pass over both; rows of one number have no other pairs."""
     left: tuple[list[_Entry], list[_Entry]] = ([], [])
     i = j = 0
     while i < len(ours) and j < len(theirs):
@@ -112,27 +111,26 @@ def _met_in_order(ours: list[_Entry], theirs: list[_Entry]) -> tuple[list[_Entry
 
 
 def _clusters(entries: list[tuple[int, _Entry]]) -> list[list[tuple[int, _Entry]]]:
-    """Entries parted, number by number, wherever the next one is out of reach: partners stay together."""
+    """The entries split, number by number, where the next one is beyond tolerance: partners stay together."""
     waiting, done = [(entries, 0)], []
     width = len(entries[0][1][1])
     while waiting:
-        cluster, settled = waiting.pop()
-        if settled == width or len({s for s, _ in cluster}) == 1:
+        cluster, place = waiting.pop()  # split by the numbers before `place`
+        if place == width or len({s for s, _ in cluster}) == 1:
             done.append(cluster)
             continue
-        place = settled
         cluster.sort(key=lambda e: e[1][1][place][0])
         runs = [0]
         for (_, a), (_, b) in pairwise(cluster):
             runs.append(runs[-1] + (not _near(a[1][place], b[1][place])))
         numbered = zip(runs, cluster, strict=True)
         parts = [[e for _, e in part] for _, part in groupby(numbered, key=itemgetter(0))]
-        waiting += [(part, settled + 1) for part in parts]
+        waiting += [(part, place + 1) for part in parts]
     return done
 
 
 def _searched(ours: Sequence[_Entry], theirs: Sequence[_Entry]) -> tuple[list[_Entry], list[_Entry]]:
-    """Pairs among what is left over within one cluster, where rows differ in several numbers."""
+    """The entries of one cluster without the pairs found by comparing each with each: for rows of several numbers."""
     if not ours or not theirs or len(ours[0][1]) < 2:
         return list(ours), list(theirs)
     rest, left = list(theirs), []

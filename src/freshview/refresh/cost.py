@@ -1,7 +1,7 @@
-"""What a plan is expected to cost: rows that Spark reads from files, and a fixed price per operator.
+"""The estimated cost of a plan: rows that Spark reads from files, and a fixed price per operator.
 
-Only meant to tell incremental from recomputing. The figures were measured with TPC-H at scale 1 on two cores; the
-ratio between them matters more than their size. What jobs of a view really took corrects them (`Pace`).
+The estimate only serves to choose between delta rules and recomputing. The figures were measured with TPC-H at scale 1
+on two cores; their ratio matters more than their size. The times of a view's past jobs correct them (`Calibration`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from freshview.storage.reader import LOCAL_ROWS
 _ROWS_PER_SECOND = 2_500_000
 _SECONDS_PER_OPERATOR = 0.012  # analysis, planning, code generation
 _OPERATORS_PER_STAGE = 10  # a stage is a query of its own
-_LEAST = 0.05  # seconds: below this an estimate says nothing
-_MOST = 20.0  # times that a job may be off
-_LEARN = 0.5  # how much the newest job counts
-_FORGET = 0.1
+_LEAST = 0.05  # seconds: a smaller estimate is taken for this one
+_MOST = 20.0  # the largest factor by which a job may differ from its estimate
+_LEARN = 0.5  # the share of the newest job in the factor of its strategy
+_FORGET = 0.1  # the share by which the factors of other strategies move towards it
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Spark computes a query again for each use of it, so operators and rows count once per use."""
+    """The size of a query. Spark computes a part again for each use of it, so rows and operators count once per use."""
 
     rows: int
     operators: int
@@ -36,11 +36,11 @@ class Estimate:
         return self.rows / _ROWS_PER_SECOND + self.operators * _SECONDS_PER_OPERATOR
 
 
-class Pace:
-    """How much longer the jobs of one view take than estimated, by strategy; learnt from each job.
+class Calibration:
+    """The factor by which the jobs of one view take longer than estimated, by strategy; learnt from each job.
 
-    A way that is not taken is not measured: what is known of it drifts towards the way that is, so that one bad moment
-    of the machine does not rule a way out for good.
+    A strategy that is not chosen is not measured. Its factor drifts towards that of the chosen one, so that one slow
+    moment of the machine does not rule a strategy out for good.
     """
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class Pace:
         return self._factors.get(strategy, min(self._factors.values(), default=1.0))
 
     def factors(self) -> dict[str, float]:
-        """What is known of each strategy; of one that was never taken, what the others gave."""
+        """The factor of each strategy; one that was never measured has the smallest of the others."""
         return {strategy: self.factor(strategy) for strategy in ("incremental", "full")}
 
     def learn(self, strategy: str, estimated: float, actual: float) -> None:
-        """A job took this long."""
+        """Take in the time of one job."""
         seen = min(max(actual / max(estimated, _LEAST), 1 / _MOST), _MOST)
         known = self._factors.get(strategy)
         self._factors[strategy] = seen if known is None else known + _LEARN * (seen - known)
@@ -63,7 +63,7 @@ class Pace:
 
 
 def estimate(plan: Node, rows: Callable[[Scan], int]) -> Estimate:
-    """The cost of a plan, run in stages; `rows` tells how many rows a scan reads from files."""
+    """The cost of a plan, run in stages; `rows` returns how many rows a scan reads from files."""
 
     def read(node: Node) -> int:
         return rows(node) if isinstance(node, Scan) and not isinstance(node.source, Shared) else 0
@@ -75,7 +75,7 @@ def estimate(plan: Node, rows: Callable[[Scan], int]) -> Estimate:
 
 
 def estimate_full(definition: Definition, rows: Callable[[str], int]) -> Estimate:
-    """What recomputing a view should cost, over sources of so many rows; nothing is known of one without a tree."""
+    """The cost of recomputing a view over sources of so many rows; 0 for a view without a tree."""
     if definition.form is None:
         return Estimate(0, 0)
     sizes = {source: rows(source) for source in definition.sources}

@@ -5,7 +5,7 @@
     Δ(R) = the net of inserted and deleted rows     bags, views
     Δ(R) = the difference of two versions           external tables
 
-Rows come with a weight of +1 or −1, and only with the columns that are asked for: what changed elsewhere cancels.
+Rows have a weight of +1 or −1, and only the columns that are asked for: changes of other columns cancel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.catalog.records import Relation, Segment
-from freshview.definition.analysis import shown_column
+from freshview.definition.analysis import member_column
 from freshview.delta.signed import net_images, part
 from freshview.refresh.span import Span
 from freshview.relation.delta import (
@@ -46,37 +46,37 @@ class TooLarge(Exception):
 def changes(
     span: Span, relation: Relation, columns: Sequence[str] | None = None, segments: Sequence[Segment] | None = None
 ) -> pa.Table:
-    """The relation's signed delta over a span (whose segments, if they are at hand, need not be read again)."""
-    shown, storage = part(relation.schema, columns), span.storage
+    """The relation's signed delta over a span; `segments` are those of the span, if the caller has them already."""
+    wanted, storage = part(relation.schema, columns), span.storage
     segments = span.segments(relation) if segments is None else segments
     if relation.is_external:
         seen = {m.delta_version: m for m in span.catalog.mains(relation.id)}
         parts = [external_changes(relation, *s.versions, seen.get(s.versions[1])) for s in segments if s.versions]
-        return net_images(_images(parts, relation.schema), relation.schema, shown)
+        return net_images(_images(parts, relation.schema), relation.schema, wanted)
     if sum(s.rows for s in segments) > OVERLAY_ROWS:
         raise TooLarge(relation.name, sum(s.rows for s in segments))
     parts = [storage.reader.segment_rows(s, relation.schema) for s in segments]
     if not relation.schema.key:
         old, new = _images(parts, relation.schema)
-        return net_images((shown_rows(relation, old), shown_rows(relation, new)), relation.schema, shown)
+        return net_images((member_rows(relation, old), member_rows(relation, new)), relation.schema, wanted)
 
     def look_up(keys: pa.Table) -> pa.Table:
         state = span.before(relation)  # its columns may have had other names then, or not been there yet
-        places = [p for p in map(relation.schema.position, shown.names) if p < len(state.schema.columns)]
+        places = [p for p in map(relation.schema.position, wanted.names) if p < len(state.schema.columns)]
         own = [state.schema.names[p] for p in relation.schema.key_positions]
         return storage.reader.lookup(state, keys.rename_columns(own), columns=[state.schema.names[p] for p in places])
 
-    return net_images(_keyed_images(parts, relation.schema, look_up), relation.schema, shown)
+    return net_images(_keyed_images(parts, relation.schema, look_up), relation.schema, wanted)
 
 
-def shown_rows(relation: Relation, rows: pa.Table) -> pa.Table:
-    """Stored rows that belong to the relation: a view may keep groups that its HAVING hides."""
-    shown = shown_column(relation)
-    return rows.filter(rows.column(shown)) if shown else rows
+def member_rows(relation: Relation, rows: pa.Table) -> pa.Table:
+    """The stored rows that belong to the relation: a view may store groups that its HAVING hides."""
+    member = member_column(relation)
+    return rows.filter(rows.column(member)) if member else rows
 
 
 def _images(parts: Sequence[pa.Table], schema: Schema) -> tuple[pa.Table, pa.Table]:
-    """Deleted and inserted images of a bag's delta rows."""
+    """The deleted and inserted images of a bag's delta rows."""
     rows = _joined(parts, schema)
     live = is_live(rows)
     return untag(rows.filter(pc.invert(live))), untag(rows.filter(live))

@@ -1,15 +1,16 @@
-"""EXPLAIN REFRESH of a view: how it is stored, how each operator is kept, and the plan of its next job."""
+"""EXPLAIN REFRESH of a view: how it is stored, how each operator is maintained, and the plan of its next job."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 from freshview.algebra.nodes import Scan, Stored
 from freshview.definition.analysis import Definition
 from freshview.delta.report import Step, lines, report, unreadable
+from freshview.refresh.execute import Sizes
 from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, sketch
 from freshview.refresh.span import Span
 from freshview.sql.rendering import render
+
+Ahead = tuple[Span, JobPlan] | None  # the next job
 
 
 def maintainability(definition: Definition) -> Step:
@@ -20,11 +21,10 @@ def maintainability(definition: Definition) -> Step:
 
 
 def explained(
-    name: str, definition: Definition, frontier: int, mode: str = "", last: Mapping[str, Sequence[int]] | None = None,
-    ahead: tuple[Span, JobPlan] | None = None,
-) -> str:  # fmt: skip
-    """The whole report. `mode` is a line on the view's mode, `last` what its last job condensed, `ahead` the plan of
-    its next job; without that, the query is shown that runs when all sources have changed."""
+    name: str, definition: Definition, frontier: int, mode: str = "", last: Sizes | None = None, ahead: Ahead = None
+) -> str:
+    """The whole report. `mode` is a line on the view's mode, `last` the sizes of its last job, `ahead` the plan of its
+    next job; without a next job the report has the query that runs when all sources have changed."""
     found = [f"view {name}", f"  frontier: CSN {frontier}"] + [f"  {mode}"] * bool(mode)
     if definition.form is not None:
         found.append(f"  stored as: {definition.form.rule}")
@@ -43,8 +43,8 @@ def explained(
     return "\n".join(found)
 
 
-def _condensing(name: str, definition: Definition, last: Mapping[str, Sequence[int]]) -> list[str]:
-    """Where deltas are condensed, and what that took away in the last job."""
+def _condensing(name: str, definition: Definition, last: Sizes) -> list[str]:
+    """Where deltas are condensed, and how many rows that removed in the last job."""
     if not definition.incremental or definition.form is None:
         return []
     keys = {n: r.schema.key for n, r in sorted(definition.sources.items())}
@@ -59,7 +59,7 @@ def _condensing(name: str, definition: Definition, last: Mapping[str, Sequence[i
 
 
 def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
-    """The record of a job from one CSN to another, in lines."""
+    """The lines that describe the plan of a job from one CSN to another."""
     engine = "Spark over rows at hand" if plan.is_local else "Spark"
     ways = {FULL: "recomputes the view", INCREMENTAL: f"by delta rules, on {engine}", NOTHING: "changes nothing"}
     expected = f"; expected {plan.seconds:.2g} s" if plan.estimate is not None else ""
@@ -74,7 +74,7 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
 
 
 def _query(name: str, plan: JobPlan) -> str:
-    """The one Spark SQL text of a delta."""
+    """The Spark SQL text of a delta query."""
     assert plan.query is not None
     return render(plan.query, lambda s: _source(s, name))
 

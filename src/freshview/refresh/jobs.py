@@ -1,19 +1,20 @@
 """Jobs: one view, a run of its tasks combined into one, from its frontier c0 to c1 (LAZY §3.3 to §3.5).
 
-Law: jobs of one view follow each other in commit order. A job shows its result by compare-and-set on the frontier, or
-not at all; that alone makes it right. The lease on a view's next job only saves double work: who finds it taken waits
-for the job in progress, and takes over when its owner has been silent for too long on the catalog's clock.
+Law: jobs of one view follow each other in commit order. A job publishes its result by compare-and-set on the frontier,
+or not at all; that alone makes it right. The lease on a view's next job only saves double work: a process that finds
+it taken waits for the job in progress, and takes over when the lease has expired on the catalog's clock.
 
-Law: a view that reads views is computed at a CSN at which each of them has a version. They are brought there first;
-where one has gone further already, the job goes on to that one's next version.
+Law: a view that reads views is computed at a CSN at which each of them has a version. They are maintained up to that
+CSN first; where one of them is past it already, the job ends at that view's next version.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -35,25 +36,28 @@ from freshview.errors import (
 )
 from freshview.events import Events
 from freshview.interruption import stop_if_asked
-from freshview.refresh.execute import Work
+from freshview.refresh.execute import Change, Sizes
 from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import JOB_ROWS, Pending, combined, pending
 from freshview.storage.segments import fits_inline, in_files, inline
 from freshview.storage.store import Storage
 
 _ATTEMPTS = 20
-_PATIENCE = 600.0  # seconds that somebody waits for a job in progress elsewhere
-_POLLS = (0.01, 0.25)  # seconds between looks at it: at first, at most
+_PATIENCE = 600.0  # seconds of waiting for a job in progress elsewhere
+_POLLS = (0.01, 0.25)  # seconds between two looks at the lease: at first, at most
+
+
+Phases = Mapping[str, float]  # seconds of a job's phases: wait, sources, compute, store
 
 
 class Executor(Protocol):
-    """Who computes what a job shows."""
+    """Computes the results of jobs."""
 
-    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Work:
+    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Change:
         """The change of a view's stored rows over a span; `full`: recompute it."""
 
     def applied(self, state: RelationState) -> None:
-        """A job is done, and its view is in this state."""
+        """Note that a job is done, and that its view is in this state."""
 
 
 class JobRunner:
@@ -80,9 +84,9 @@ class JobRunner:
         self._guard = threading.Lock()
 
     def bring(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS, left: Pending | None = None) -> list[Job]:
-        """Maintain a view up to a CSN, in as many jobs as that takes; those that ran here.
+        """Maintain a view up to a CSN, in as many jobs as that takes; return those that ran here.
 
-        `left` is what was pending up to that CSN, where somebody has asked already.
+        `left` are the tasks up to that CSN, if the caller has asked for them already.
         """
         done: list[Job] = []
         left = left if left is not None else pending(self._views, view, csn)
@@ -93,13 +97,13 @@ class JobRunner:
                 done.append(job)
                 left, attempts = left.after(job.to_csn), _ATTEMPTS
             elif attempts := attempts - 1:
-                left = pending(self._views, view, csn)  # somebody else moved the frontier
+                left = pending(self._views, view, csn)  # another process moved the frontier
             else:
                 raise _crowded(view)
         return done
 
     def refresh(self, view: Relation) -> Job:
-        """Compute all rows of a view anew, with all commits of now."""
+        """Recompute all rows of a view, with all commits so far."""
         for _ in range(_ATTEMPTS):
             before = self._views.position(view)
             csn = self._views.reserve_csn(view)  # later commits are not in it
@@ -111,18 +115,18 @@ class JobRunner:
         raise _crowded(view)
 
     def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
-        """One job towards a CSN, if nobody else is at it; None if there is nothing to do."""
+        """Run one job towards a CSN; None if nothing is pending, or another process runs a job of the view."""
         left = pending(self._views, view, csn)
         return self._towards(view, csn, left, most_rows, wait=False) if left.tasks else None
 
     def next_end(self, left: Pending, most_rows: int = JOB_ROWS) -> int:
-        """The CSN at which the next job of a view ends that has these tasks."""
+        """The CSN at which the next job of a view with these tasks ends."""
         readers = self._views.snapshots(left.frontier.readable, left.tasks[-1].csn)
         return combined(left.tasks, readers, most_rows)
 
     def _towards(self, view: Relation, csn: int, left: Pending, most_rows: int, *, wait: bool) -> Job | None:
-        """A job that takes the first of these tasks, or, if it fails on its data, all of them: a later one may have
-        corrected what it failed on. None if somebody else moved the frontier."""
+        """Run a job that takes the first of these tasks or, if it fails on its data, all of them: a later commit may
+        have corrected the data. None if another process moved the frontier."""
         end, last = self.next_end(left, most_rows), left.tasks[-1].csn
         try:
             return self._attempt(view, csn, left, end, wait)
@@ -132,7 +136,7 @@ class JobRunner:
             return self._attempt(view, csn, left, last, wait)
 
     def _attempt(self, view: Relation, csn: int, left: Pending, end: int, wait: bool) -> Job | None:
-        """A job from the frontier to an end; `left` is all that was pending up to `csn`."""
+        """Run a job from the frontier to an end; `left` are all tasks up to `csn`."""
         begun = self._clock()
         try:
             end = self.reached(self._views.sources(view).values(), end)
@@ -146,7 +150,8 @@ class JobRunner:
     # -- the order of views ------------------------------------------------------------------------
 
     def reached(self, sources: Iterable[Relation], end: int) -> int:
-        """Bring the views among these to a CSN, or to the first one after it at which all of them have a version."""
+        """Maintain the views among these up to a CSN, or to the first later one at which all of them have a version;
+        return that CSN."""
         views = [source for source in sources if source.kind == "view"]
         for _ in range(_ATTEMPTS):
             for view in views:
@@ -162,7 +167,7 @@ class JobRunner:
     def _in_turn(
         self, view: Relation, c0: Frontier, run: Callable[[float], Job | None], *, wait: bool = True
     ) -> Job | None:
-        """Run a job from c0 when nobody else runs one for the view; None if the frontier moved before."""
+        """Run a job from c0 when no other job of the view runs; None if the frontier moved before."""
         begun = self._clock()
         with self._local_turn(view, wait) as ours:
             lease = self._lease(view, c0, wait) if ours else None
@@ -175,7 +180,7 @@ class JobRunner:
 
     @contextmanager
     def _local_turn(self, view: Relation, wait: bool) -> Iterator[bool]:
-        """Threads of this process wait for each other without polling."""
+        """Take the view's lock in this process, so that threads wait without polling; yield False if it is taken."""
         with self._guard:
             lock = self._locks.setdefault(view.id, threading.Lock())
         taken = lock.acquire(timeout=_PATIENCE) if wait else lock.acquire(blocking=False)
@@ -188,7 +193,7 @@ class JobRunner:
                 lock.release()
 
     def _lease(self, view: Relation, c0: Frontier, wait: bool) -> Lease | None:
-        """The right to the view's next job; None as soon as another's job has moved the frontier."""
+        """The lease on the view's next job; None as soon as another process has moved the frontier."""
         until, (pause, longest) = self._clock() + _PATIENCE, _POLLS
         while True:
             lease = self._catalog.lease(view.id, JOB_PATH, f"job-{view.id}")
@@ -206,15 +211,15 @@ class JobRunner:
     def _run(
         self, view: Relation, left: Pending, c1: int, waited: float, *, full: bool = False, sources: float = 0.0
     ) -> Job | None:
-        """Compute and show what these tasks change; None if the frontier moved meanwhile."""
+        """Compute and publish the change by these tasks; None if the frontier moved meanwhile."""
         start, begun = left.frontier, self._clock()
         c0 = start.readable
         pin = self._catalog.begin("job", at=c0)
         try:
             span = Span(self._catalog, self._storage, Point(start.csn, start.stmtsn), Point(c1))
-            work = self._executor.change(view, span, self._views.stored(view, start.csn), full=full or left.reset)
+            change = self._executor.change(view, span, self._views.stored(view, start.csn), full=full or left.reset)
             phases = {"wait": waited, "sources": sources, "compute": self._clock() - begun}
-            job = self._show(view, start, c1, left, work, begun, phases, anew=full)
+            job = self._publish(view, left, c1, change, begun, phases, full)
         except Exception as error:
             self._failed(view, start, c1, left, begun, error)
             raise
@@ -226,51 +231,41 @@ class JobRunner:
                 self._executor.applied(self._views.stored(view, c1))
         return job
 
-    def _show(
-        self,
-        view: Relation,
-        start: Frontier,
-        c1: int,
-        left: Pending,
-        work: Work,
-        begun: float,
-        phases: dict[str, float],
-        *,
-        anew: bool,
+    def _publish(
+        self, view: Relation, left: Pending, c1: int, change: Change, begun: float, phases: Phases, full: bool
     ) -> Job | None:
-        """Store what was computed, and move the frontier; None, and nothing is left of it, if that moved meanwhile."""
-        computed = self._clock()
-        segments, leases = store(self._catalog, self._storage, view.id, work.rows)
+        """Store a change, and move the frontier; None if the frontier moved meanwhile: then nothing stays stored."""
+        computed, c0 = self._clock(), left.frontier.readable
+        segments, leases = store(self._catalog, self._storage, view.id, change.rows)
         done = False
         try:
-            self._events.emit("job.computed", view=view.name, from_csn=start.readable, to_csn=c1)
+            self._events.emit("job.computed", view=view.name, from_csn=c0, to_csn=c1)
             now = self._clock()
-            job = Job(
-                view.id, start.readable, c1, work.strategy, len(left.tasks), work.delta_rows, work.rows.num_rows,
-                now - begun, None, view.name, left.rows, condensed(work.strategy, left.rows, work.delta_rows),
-                {**phases, "store": now - computed}, {c.on: (c.read, c.left) for c in work.condensed},
-            )  # fmt: skip
-            done = self._views.apply([ViewStep(view, start, c1, tuple(segments), tuple(leases), job, anew)])
+            job = Job(view_id=view.id, from_csn=c0, to_csn=c1, strategy=change.strategy, seconds=now - begun)
+            job = replace(job, tasks=len(left.tasks), delta_rows=change.delta_rows, view_rows=change.rows.num_rows)
+            job = detailed(job, view, left.rows, {**phases, "store": now - computed}, change.sizes)
+            done = self._views.apply([ViewStep(view, left.frontier, c1, tuple(segments), tuple(leases), job, full)])
             return job if done else None
         finally:
             if not done:
                 give_up(self._catalog, self._storage, view.id, segments, leases)
 
     def _failed(self, view: Relation, start: Frontier, c1: int, left: Pending, begun: float, error: Exception) -> None:
-        """Keep it in the history, unless somebody else has done the job meanwhile: then the view has no error."""
+        """Record a failed job in the history, unless the frontier has moved meanwhile: then the view has no error."""
         c0, seconds = start.readable, self._clock() - begun
         what = str(error) or type(error).__name__
         how = "cancelled" if isinstance(error, Cancelled) else "failed"
-        with suppress(FreshviewError):  # the error that is under way tells more
+        with suppress(FreshviewError):  # the caller raises the job's own error
             if self._views.position(view) == start:
-                job = Job(view.id, c0, c1, how, len(left.tasks), 0, 0, seconds, what, view.name, left.rows)
-                self._views.record(job)
+                job = Job(view_id=view.id, from_csn=c0, to_csn=c1, strategy=how, seconds=seconds, error=what)
+                self._views.record(replace(job, view=view.name, tasks=len(left.tasks), rows_in=left.rows))
         self._events.emit(f"job.{how}", view=view.name, from_csn=c0, to_csn=c1, error=what)
 
 
-def condensed(strategy: str, rows_in: int, delta_rows: int) -> int:
-    """Rows that cancelled before any join; a job that recomputed looked at none of them."""
-    return max(rows_in - delta_rows, 0) if strategy in ("incremental", "nothing") else 0
+def detailed(job: Job, view: Relation, rows_in: int, phases: Phases, sizes: Sizes) -> Job:
+    """A finished job with what else the history keeps; a job that recomputed condensed none of its rows."""
+    condensed = max(rows_in - job.delta_rows, 0) if job.strategy in ("incremental", "nothing") else 0
+    return replace(job, view=view.name, rows_in=rows_in, condensed=condensed, phases=phases, condense=sizes)
 
 
 def _crowded(view: Relation) -> FreshviewError:
@@ -281,7 +276,7 @@ def _crowded(view: Relation) -> FreshviewError:
 
 
 def store(catalog: Catalog, storage: Storage, view_id: int, rows: pa.Table) -> tuple[list[Segment], list[str]]:
-    """Delta rows as a segment: inline, or as a file under a lease."""
+    """Store delta rows as a segment: inline, or as a file under a lease; return the segments and the leases."""
     if rows.num_rows == 0:
         return [], []
     if fits_inline(rows.nbytes):
@@ -298,7 +293,7 @@ def store(catalog: Catalog, storage: Storage, view_id: int, rows: pa.Table) -> t
 
 
 def give_up(catalog: Catalog, storage: Storage, view_id: int, segments: list[Segment], leases: list[str]) -> None:
-    """Leave nothing of a result that was not shown; only files whose lease is still held are ours to remove."""
+    """Remove the files of a result that was not published; only files whose lease is still held are ours to remove."""
     if leases and catalog.drop_leases(leases):
         for folder in {f.path.split("/")[0] for s in segments for f in s.files}:
             storage.discard(view_id, folder)
@@ -310,5 +305,5 @@ _PASSING = (CatalogUnavailable, Crowded, SparkFailed, SparkUnavailable, StorageU
 
 
 def is_transient(error: BaseException) -> bool:
-    """Can the same job succeed later on the same data? (memory, cancelling, I/O; not a cast or a missing source)"""
+    """Can a job succeed later on the same data? (memory, cancelling, I/O; not a cast or a missing source)"""
     return isinstance(error, _PASSING) or not isinstance(error, FreshviewError)

@@ -1,7 +1,7 @@
-"""Reading on the driver what a delta plan needs of large scans: the few rows that meet the delta.
+"""The few rows of large scans that meet the delta, read on the driver.
 
-`delta/semijoin.py` says which rows matter; here they are fetched by key, before Spark sees the plan, as long as the
-values are few and so are the rows. Whatever cannot be had that way is left to Spark, in full.
+`delta/semijoin.py` decides which rows matter; here they are fetched by key, before Spark sees the plan, as long as the
+values are few and so are the rows. Any other scan is left to Spark, in full.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import pyarrow.compute as pc
 
 from freshview.algebra.nodes import Scan, SemiJoin, Stored
 from freshview.catalog.records import RelationState
-from freshview.definition.analysis import shown_column
-from freshview.refresh.deltas import shown_rows
+from freshview.definition.analysis import member_column
+from freshview.refresh.deltas import member_rows
 from freshview.relation.delta import encode
 from freshview.relation.schema import Column
 from freshview.storage.reader import StateReader
 
 _ROWS = 300_000  # rows of one scan that are fetched at most
 _WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
-_BINARY = frozenset({"string", "varchar", "char", "date"})  # equal exactly if their bits are
+_BINARY = frozenset({"string", "varchar", "char", "date"})  # two values are equal exactly if their bits are
 
 
 class Lookups:
-    """The scans of one plan that are read in part."""
+    """Reads the scans of one plan in part."""
 
     def __init__(
         self, reader: StateReader, state: Callable[[Scan], RelationState], deltas: Mapping[str, pa.Table]
@@ -34,10 +34,10 @@ class Lookups:
         self._state = state
         self._deltas = deltas
         self._tables: dict[object, pa.Table | None] = {}  # by scan
-        self._rows: dict[object, pa.Table | None] = {}  # by what is read: several scans may want the same
+        self._rows: dict[object, pa.Table | None] = {}  # by state, values and columns: several scans may share them
 
     def table(self, scan: Scan) -> pa.Table | None:
-        """The rows of a scan that matter; None if they are not known."""
+        """The rows of a scan that matter; None if Spark has to read them."""
         if scan.version == "delta":
             return self._deltas[scan.relation]
         if not scan.semijoins:
@@ -55,7 +55,7 @@ class Lookups:
         if not offers:
             return None
         by, values = min(offers, key=lambda o: len(o[1]))
-        # The bytes of the values tell them apart to the letter; a shown text of them would be shortened.
+        # The encoded bytes distinguish any two sets of values; their printed text would be shortened.
         key = (id(state), by.column, by.nulls, columns, encode(pa.table([values], names=[by.column])))
         if key not in self._rows:
             self._rows[key] = self._read(scan, state, by, values, columns)
@@ -64,10 +64,10 @@ class Lookups:
     def _read(
         self, scan: Scan, state: RelationState, by: SemiJoin, values: pa.Array, columns: tuple[str, ...]
     ) -> pa.Table | None:
-        shown = shown_column(state.relation) if not isinstance(scan.source, Stored) else None
-        wanted = (*columns, shown) if shown else columns
+        member = member_column(state.relation) if not isinstance(scan.source, Stored) else None
+        wanted = (*columns, member) if member else columns
         rows = self._reader.matching(state, by.column, values, nulls=by.nulls, columns=wanted, limit=_ROWS)
-        return rows if rows is None or not shown else shown_rows(state.relation, rows).select(list(columns))
+        return rows if rows is None or not member else member_rows(state.relation, rows).select(list(columns))
 
     def _values(self, by: SemiJoin, target: Column) -> pa.Array | None:
         """The values that a restriction admits, typed as the column they are compared with."""
@@ -76,7 +76,7 @@ class Lookups:
             rows = self.table(source)
             if rows is None or not _comparable(self._state(source).schema.column(name), target):
                 return None
-            # An integer that does not fit is cut to one that does: a value too many does no harm.
+            # An integer that does not fit is cut to one that does: one value too many does no harm.
             parts.append(pc.unique(rows.column(name)).cast(target.type.arrow, safe=False))
         return pc.unique(pa.chunked_array(parts, target.type.arrow)).drop_null()
 

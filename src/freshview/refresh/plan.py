@@ -1,10 +1,10 @@
-"""A job as data: one record says completely what a refresh of a view will do, before anything of it is done.
+"""A job as data: one record describes completely what a refresh of a view will do, before anything of it is done.
 
-    alternatives   every way to take a view over a change: from its definition and what changed
+    alternatives   every way to compute a view's change, from its definition and the changes of its sources
     choose         the best of them, once it is known how many rows each of their scans reads
 
-Law: both are pure. `execute` does what the record says and decides nothing; EXPLAIN prints the same record. Which way
-is taken decides how long a refresh takes, never what it gives.
+Law: both are pure. `execute` runs the record and decides nothing; EXPLAIN prints the same record. The choice decides
+how long a refresh takes, never what it gives.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from freshview.refresh.cost import Estimate, estimate
 
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
 
-_SMALL_DELTA = 50_000  # deltas up to this many rows are sent to the other sides, and the result is fetched
-_SLACK = 0.3  # seconds by which a delta plan may be dearer: it writes less
+_SMALL_DELTA = 50_000  # deltas up to this many rows are broadcast to the other sides, and the result is fetched
+_SLACK = 0.3  # seconds by which a delta plan may cost more: it writes less
 _RECOMPUTE_SHARE = 0.3  # a change of more than this share of a table is recomputed
 
 
@@ -32,9 +32,9 @@ class SourceChange:
 
     source: str
     read: int  # rows in its segments
-    rows: int  # what is left of them, condensed
-    grows: bool  # it only adds rows
-    size: int  # rows that the source has after it, at most
+    rows: int  # of them, after condensing
+    grows: bool  # the change only adds rows
+    size: int  # rows of the source after the change, at most
 
     @property
     def is_large(self) -> bool:
@@ -42,44 +42,49 @@ class SourceChange:
         return self.rows > max(1000, _RECOMPUTE_SHARE * self.size)
 
 
+Changes = Sequence[SourceChange]
+Reads = Callable[[Scan], int]  # the rows that a scan reads from files
+Factors = Mapping[str, float]  # by strategy: actual time over estimated time, learnt from earlier jobs
+
+
 @dataclass(frozen=True)
 class Way:
     """One way to compute the change of a view's stored rows."""
 
     strategy: str
-    query: Node | None = None  # of the delta; None: the definition is recomputed, and compared with what is stored
-    is_small: bool = False  # the deltas are: rows that meet them are looked up
-    obstacle: str = ""  # why it cannot be taken
+    query: Node | None = None  # of the delta; None: the definition is recomputed, and compared with the stored rows
+    is_small: bool = False  # the deltas are small: rows that meet them are looked up
+    obstacle: str = ""  # why this way is impossible
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A way that was not taken."""
+    """A way that was not chosen."""
 
     strategy: str
     why: str
-    seconds: float | None = None  # that it was expected to take, if it could have been taken
+    seconds: float | None = None  # its expected time, if it was possible
 
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """What the query of a job reads of a relation's state."""
+    """A scan of a job's query, and its cost."""
 
     scan: Scan
-    from_files: int  # rows that Spark reads from files; 0: they are on the driver, or part of Spark's plan
+    from_files: int  # rows that Spark reads from files; 0: the rows are on the driver, or part of Spark's plan
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What one job does for one view."""
+    """The plan of one job for one view."""
 
     strategy: str
     changes: tuple[SourceChange, ...] = ()
     query: Node | None = None
     scans: tuple[ScanPlan, ...] = ()
-    is_local: bool = False  # all that the query reads is at hand, and so is its result
+    is_local: bool = False  # the query reads only rows that are on the driver, and its result is small
     estimate: Estimate | None = None
-    seconds: float = 0.0  # expected, by the estimate and by what earlier jobs took
+    seconds: float = 0.0  # expected, by the estimate and by the times of earlier jobs
     rejected: tuple[Rejected, ...] = ()
 
     @property
@@ -87,17 +92,17 @@ class JobPlan:
         return sum(c.rows for c in self.changes) if self.strategy == INCREMENTAL else 0
 
     def instead(self, why: str) -> JobPlan:
-        """Recompute, since the way that was chosen could not be carried out."""
+        """The plan to recompute, since this one could not be carried out."""
         return recompute(self.changes, (*self.rejected, Rejected(self.strategy, why)))
 
 
 def recompute(changes: Iterable[SourceChange] = (), rejected: Iterable[Rejected] = ()) -> JobPlan:
-    """The plan that needs nothing but the definition."""
+    """The plan that recomputes the definition."""
     return JobPlan(FULL, tuple(changes), rejected=tuple(rejected))
 
 
-def alternatives(definition: Definition, changes: Sequence[SourceChange]) -> tuple[Way, ...]:
-    """All ways to take a view over a change, those by delta rules first."""
+def alternatives(definition: Definition, changes: Changes) -> tuple[Way, ...]:
+    """All ways to compute a view's change, those by delta rules first."""
     if not definition.incremental:
         return (Way(INCREMENTAL, obstacle=definition.reason or "the view is to be recomputed"), Way(FULL))
     large = [c for c in changes if c.is_large]
@@ -110,26 +115,24 @@ def alternatives(definition: Definition, changes: Sequence[SourceChange]) -> tup
     return (inward, outward, Way(FULL))
 
 
-def _delta_way(definition: Definition, changes: Sequence[SourceChange], is_small: bool, *, outward: bool) -> Way:
-    """A way by delta rules. `outward`: what is small is sent to what is large; else all is small, as Spark sees."""
-    assert definition.form is not None
-    assert definition.lowered is not None
-    query = delta_plan(
-        definition.form, definition.lowered, {c.source for c in changes}, definition.types,
-        small=is_small and outward, inserts_only=frozenset(c.source for c in changes if c.grows),
-    )  # fmt: skip
+def _delta_way(definition: Definition, changes: Changes, is_small: bool, *, outward: bool) -> Way:
+    """A way by delta rules. `outward`: small deltas are broadcast to large relations; else all relations are small."""
+    form, lowered = definition.form, definition.lowered
+    assert form is not None
+    assert lowered is not None
+    changed, grows = {c.source for c in changes}, frozenset(c.source for c in changes if c.grows)
+    query = delta_plan(form, lowered, changed, definition.types, small=is_small and outward, inserts_only=grows)
     assert query is not None
     return Way(INCREMENTAL, reduced(query) if is_small else query, is_small)
 
 
 def choose(
-    definition: Definition, changes: Sequence[SourceChange], ways: Sequence[Way], reads: Callable[[Scan], int],
-    full: Estimate, factors: Mapping[str, float],
-) -> JobPlan:  # fmt: skip
+    definition: Definition, changes: Changes, ways: Sequence[Way], reads: Reads, full: Estimate, factors: Factors
+) -> JobPlan:
     """The plan of a job.
 
-    `reads` gives the rows that a scan reads from files, `full` is the estimate of recomputing, and `factors` are what
-    was learnt of both strategies; where all is small, times tell more of the machine than of the way.
+    `full` is the estimate of recomputing. `factors` do not count where all is small: there times depend on the machine
+    more than on the strategy.
     """
     factors = factors if full.rows else {}
     anew = full.seconds * factors.get(FULL, 1.0)
@@ -140,23 +143,21 @@ def choose(
     inward, outward = possible
     at_hand = not any(map(reads, scans(_query(inward))))
     way = inward if at_hand else outward
-    # Rows that were not looked up count double: a delta meets many of them, else they would have been.
+    # Rows that were not looked up count double: a delta meets many of them, or they would have been looked up.
     cost = estimate(_query(way), lambda scan: 2 * reads(scan))
     seconds = cost.seconds * factors.get(INCREMENTAL, 1.0)
     if definition.refresh != INCREMENTAL and seconds > anew + _SLACK:
         dearer = Rejected(INCREMENTAL, "it is expected to take longer", seconds)
         return replace(recompute(changes, [dearer]), estimate=full, seconds=anew)
     forced = "'refresh' = 'incremental'" if definition.refresh == INCREMENTAL else ""
-    return JobPlan(
-        INCREMENTAL, tuple(changes), way.query,
-        tuple(ScanPlan(scan, reads(scan)) for scan in dict.fromkeys(scans(_query(way)))),
-        is_local=at_hand and way.is_small, estimate=cost, seconds=seconds,
-        rejected=(Rejected(FULL, forced or "it is expected to take longer", anew),),
-    )  # fmt: skip
+    planned = tuple(ScanPlan(scan, reads(scan)) for scan in dict.fromkeys(scans(_query(way))))
+    rejected = (Rejected(FULL, forced or "it is expected to take longer", anew),)
+    is_local = at_hand and way.is_small
+    return JobPlan(INCREMENTAL, tuple(changes), way.query, planned, is_local, cost, seconds, rejected)
 
 
 def sketch(definition: Definition) -> JobPlan | None:
-    """The plan when all sources have changed by a few rows, of which nothing is known yet; None if it recomputes."""
+    """The plan for a change of a few rows in every source, without an estimate; None if it recomputes."""
     changes = [SourceChange(name, 1, 1, grows=False, size=0) for name in definition.sources]
     ways = alternatives(definition, changes)
     if ways[0].query is None:

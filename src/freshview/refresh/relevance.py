@@ -1,21 +1,21 @@
-"""Can pending deltas matter to a query? Its predicate projected on the delta tables (LAZY §3.5).
+"""Can pending deltas matter to a query? Its predicate is projected on the delta tables (LAZY §3.5).
 
-Law: if no path is met, then σ_p(V) is the same before and after, as a bag: the query may read what is stored.
+Law: if no path is met, then σ_p(V) is the same before and after, as a bag: the query may read the stored rows.
 
-A *path* leads from one scan of a table up to the view. It is a tree without branches: what each operator on the way
-makes of one row of the scan, as far as that is known from this row alone. The conditions on the way, and those of the
-query on top, are met by a row or not. If no row of a scan's delta meets its path, then at every operator N the rows
-that the conditions above let through come from the same rows as before:
+A *path* leads from one scan of a table up to the view. It is a tree without branches: what each operator on the path
+makes of one row of the scan, as far as that is known from this row alone. A row meets the conditions on the path, and
+those of the query on top, or it does not. If no row of a scan's delta meets its path, then at every operator N the
+rows that the conditions above let through come from the same rows as before:
 
     σ, π     σ_p(σ_q(E)) = σ_{p∧q}(E); σ_p(π(E)) = π(σ_{p∘π}(E)): columns that are made of known ones are known
     γ        σ_p(γ_K(E)) = γ_K(σ_p(E)) for p over K: keys are known, if groups hold equal values that are the same bits
     ⋈, ×     σ_p(L ⋈ R) = σ_p(σ_pL(L) ⋈ σ_pR(R)): a side knows its own columns, and those of the other that the join
              makes equal to them, if equal values are the same bits
-    ⊎        each part knows its own, by place
+    ⊎        each part knows its own columns, by place
     others   know nothing (outer, semi and anti joins, windows, top-k, EXCEPT, generators); conditions below them count
 
-All paths of what changed must be unmet, those of all scans of a table too. A condition that fails on a row (a cast, a
-division) makes the delta matter; so does whatever is not understood.
+The paths of all scans of all changed tables must be unmet. A condition that fails on a row (a cast, a division) makes
+the delta matter; so does any construct that is not understood.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ from freshview.storage.store import Storage
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
-_MOST_PATHS = 64  # a definition that reads its tables more often than this is not looked into
+_MOST_PATHS = 64  # a definition that reads its tables more often than this is always maintained
 _HIT = "hit"
 _EXACT = re.compile(r"boolean|tinyint|smallint|int|bigint|decimal\(\d+,\d+\)|string|binary|date|timestamp(_ntz)?")
 
-# What a query asks of the rows of a view with these columns; None if that is not known.
+# Returns the conditions of a query on the rows of a view with these columns; None if they are not known.
 Matching = Callable[[Sequence[str]], list[exp.Expr] | None]
 
 
@@ -85,7 +85,7 @@ def paths(root: Node, types_of: TypesOf) -> list[Node]:
 
 
 def restricted(path: Node, conditions: Iterable[exp.Expr]) -> Node:
-    """A path whose rows also meet those conditions that it can tell of. It gives one constant column."""
+    """A path whose rows also meet those conditions whose columns it has. It gives one constant column."""
     for condition in conditions:
         if names_in(condition) <= set(path.columns):
             path = Filter(path, condition)
@@ -93,22 +93,22 @@ def restricted(path: Node, conditions: Iterable[exp.Expr]) -> Node:
 
 
 def is_open(path: Node) -> bool:
-    """Is a path met by every row?"""
+    """Does every row meet a path?"""
     return not any(isinstance(node, Filter) for node in bottom_up(path))
 
 
 class _Paths:
     def __init__(self, types_of: TypesOf) -> None:
         self._types_of = types_of
-        self._done: dict[int, list[Node]] = {}
+        self._done: dict[Node, list[Node]] = {}
 
     def of(self, node: Node) -> list[Node]:
-        if id(node) not in self._done:
+        if node not in self._done:
             found = self._of(node)
             if len(found) > _MOST_PATHS:
                 raise NotMaintainable("definition", "it reads its tables too often", "")
-            self._done[id(node)] = found
-        return self._done[id(node)]
+            self._done[node] = found
+        return self._done[node]
 
     def _of(self, node: Node) -> list[Node]:
         match node:
@@ -125,13 +125,13 @@ class _Paths:
         return [Project(path, ()) for i in node.inputs for path in self.of(i)]
 
     def _grouped(self, path: Node, node: Aggregate) -> Node:
-        """Of -0.0 and 0.0 a group shows one: such a key is not known from a row."""
+        """A path through a grouping. The key of a group of -0.0 and 0.0 is one of both: no row determines which."""
         known = [k for k in node.keys if k in path.columns]
         types = self._types_of(path) if known else {}
         return Project(path, same(k for k in known if _EXACT.fullmatch(types[k])))
 
     def _joined(self, node: Node) -> list[Node]:
-        """Filters and inner joins together: all conditions hold for the rows of all parts."""
+        """The paths through filters and inner joins: all conditions hold for the rows of all parts."""
         parts, conditions = _flat(node)
         equal = [(c.this.name, c.expression.name) for c in conditions if _is_equality(c)]
         pairs = [p for a, b in equal for p in ((a, b), (b, a)) if self._are_same(parts, a, b)]
@@ -162,12 +162,12 @@ def _is_equality(condition: exp.Expr) -> bool:
 
 
 def _met(path: Node, pairs: Sequence[tuple[str, str]], conditions: Sequence[exp.Expr]) -> Node:
-    """A path through a join: what is equal to known columns is known; then the conditions that it can tell of."""
+    """A path through a join: columns equal to known ones are known; then the conditions over known columns apply."""
     own = set(path.columns)
     while new := next(((a, b) for a, b in pairs if a in path.columns and b not in path.columns), None):
         path = Project(path, (*same(path.columns), (new[1], column(new[0]))))
     for condition in conditions:
-        copied = _is_equality(condition) and not names_in(condition) <= own  # equal to itself: tells nothing
+        copied = _is_equality(condition) and not names_in(condition) <= own  # would compare a column with itself
         if names_in(condition) <= set(path.columns) and not copied:
             path = Filter(path, condition)
     return path
@@ -187,12 +187,12 @@ def _by_place(path: Node, side: Node, node: Union) -> Node:
 
 @dataclass(frozen=True)
 class _Projection:
-    """A view's definition down to tables, by the paths from these. Scans name tables by their ids."""
+    """A view's definition over tables alone, and the paths from these. Scans name tables by their ids."""
 
     tree: Node
     tables: Mapping[str, Relation]
     runner: PlanRunner
-    _known: dict[int, tuple[Node, Mapping[str, str]]] = field(default_factory=dict)
+    _types: dict[Node, Mapping[str, str]] = field(default_factory=dict)
 
     @cached_property
     def paths(self) -> list[Node]:
@@ -208,13 +208,13 @@ class _Projection:
         return {name: empty_rows(self.runner.engine, table) for name, table in self.tables.items()}
 
     def types_of(self, node: Node) -> Mapping[str, str]:
-        if id(node) not in self._known:
-            self._known[id(node)] = node, self.runner.types_of(self._empty)(node) if node.columns else {}
-        return self._known[id(node)][1]
+        if node not in self._types:
+            self._types[node] = self.runner.types_of(self._empty)(node) if node.columns else {}
+        return self._types[node]
 
 
 class Relevance:
-    """Tells which queries can do without maintenance of a stale view."""
+    """Decides which queries need no maintenance of a stale view."""
 
     def __init__(
         self, catalog: Catalog, storage: Storage, events: Events, definitions: Definitions, engines: Engines
@@ -230,8 +230,8 @@ class Relevance:
     def unaffected(
         self, view: Relation, left: Pending, csn: int, matching: Matching, reader: SparkEngine
     ) -> RelationState | None:
-        """The stored rows, if they answer a query at a CSN as they are, whatever is `left` to do for the view until
-        then; None if it may have to be maintained."""
+        """The stored rows, if they answer a query at a CSN although the tasks in `left` are pending; None if the view
+        may have to be maintained."""
         try:
             if not _is_worth_testing(left):
                 return None
@@ -247,7 +247,7 @@ class Relevance:
             finally:
                 self._catalog.release(pin)
         except (FreshviewError, SqlglotError, TooLarge):
-            return None  # a test that fails says nothing; maintenance, or the query, will tell
+            return None  # a failed test decides nothing; maintenance or the query raises the error, if it is one
         self._events.emit("view.skipped", view=view.name, from_csn=start, to_csn=csn)
         return stored
 
@@ -277,13 +277,12 @@ class Relevance:
         if key not in self._projections:
             tables: dict[str, Relation] = {}
             tree = self._expanded(view, settings_of(view), tables)
-            self._projections[key] = _Projection(
-                tree, tables, PlanRunner(self._engines.under(settings_of(view), small=True))
-            )
+            runner = PlanRunner(self._engines.under(settings_of(view), small=True))
+            self._projections[key] = _Projection(tree, tables, runner)
         return self._projections[key]
 
     def _expanded(self, view: Relation, settings: Mapping[str, str], tables: dict[str, Relation]) -> Node:
-        """A view's definition, views below it replaced by their own."""
+        """A view's definition, in which the definitions of views below it replace their scans."""
         definition = self._definitions.of(view)
         if definition.lowered is None or settings_of(view) != settings:
             raise NotMaintainable(f"view {view.name}", "its definition cannot be looked into", "")
@@ -311,12 +310,12 @@ def _is_worth_testing(left: Pending) -> bool:
 
 
 def _means_the_same(condition: exp.Expr, types: Mapping[str, str], view: Relation) -> bool:
-    """Do the columns have the types under which the query sees them?"""
+    """Do the columns of a condition have the types that the query sees?"""
     return all(types.get(c) == str(view.schema.column(c).type) for c in names_in(condition))
 
 
 def _is_met(projection: _Projection, path: Node, table: str, delta: pa.Table) -> bool:
-    """Does a row of the delta meet the path? Over rows at hand Spark runs no job for that."""
+    """Does a row of the delta meet the path? Spark needs no job to answer that over rows of the driver."""
     if not delta.num_rows:
         return False
     if delta.num_rows > LOCAL_ROWS:

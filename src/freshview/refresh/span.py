@@ -1,8 +1,8 @@
-"""What a job goes over: from one point to another, each of them a state of all relations.
+"""The span of a job: from one point to another, each of them a state of all relations.
 
 A point is a CSN; or a place inside a commit, after some of its statements (a partial task begins there, LAZY §3.1); or
-a CSN with rows on top that nobody has committed yet (a transaction's own view, and eager maintenance). Delta rules
-know only "before" and "after": one description of both serves every kind of maintenance.
+a CSN with uncommitted rows on top (a transaction's own view, and eager maintenance). Delta rules know only "before"
+and "after": one description of both serves every kind of maintenance.
 
 Law: after = before ⊕ segments between, for every relation and every span.
 """
@@ -53,7 +53,7 @@ class Span:
         return self._state(relation, self.end)
 
     def segments(self, relation: Relation) -> list[Segment]:
-        """What leads from before to after, in order."""
+        """The segments that lead from before to after, in order."""
         committed = self.catalog.segments([relation.id], self.start.csn, self.end.csn)
         if self.start.stmtsn:
             committed = self._parts(relation, self.start, later=True) + committed
@@ -66,7 +66,7 @@ class Span:
         return replace(state, segments=(*state.segments, *early, *point.own.get(relation.id, ())))
 
     def _parts(self, relation: Relation, point: Point, *, later: bool) -> list[Segment]:
-        """The rows of one commit that its statements after the point wrote, or those up to it."""
+        """The rows of the point's commit that the statements after the point wrote, or those up to it."""
         commit = self.catalog.segments([relation.id], point.csn - 1, point.csn)
         return [p for s in commit if (p := self._part(s, relation, point.stmtsn, later)) is not None]
 
@@ -77,5 +77,5 @@ class Span:
 
 
 def later_than(seen: Own, now: Own, relations: Sequence[int]) -> bool:
-    """Has one of these relations own rows that were not there yet?"""
+    """Does one of these relations have own segments now that were not seen?"""
     return any(len(now.get(i, ())) > len(seen.get(i, ())) for i in relations)

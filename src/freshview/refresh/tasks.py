@@ -1,7 +1,7 @@
-"""Tasks: what a view has not seen yet, and how much of it one job takes (LAZY §2.2, §3.1, §3.4, §3.5).
+"""Tasks: the commits that a view has not seen yet, and how many of them one job takes (LAZY §2.2, §3.1, §3.4, §3.5).
 
-A task is a commit beyond the view's frontier to a table that the view reads, directly or through other views. Nothing
-is stored for it: it appears with the transaction's own commit, and goes with the maintenance commit or with the view.
+A task is a commit beyond the view's frontier to a table that the view reads, directly or through other views. No task
+is stored: it appears with the transaction's own commit, and goes with the maintenance commit or with the view.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Pending:
     tasks: tuple[Task, ...]
 
     def upto(self, csn: int) -> Pending:
-        """Those of the tasks that a job up to a CSN takes."""
+        """The tasks that a job up to a CSN takes."""
         return Pending(self.frontier, tuple(task for task in self.tasks if task.csn <= csn))
 
     def after(self, csn: int) -> Pending:
-        """What a job up to a CSN leaves."""
+        """The tasks that a job up to a CSN leaves."""
         return Pending(Frontier(csn), tuple(task for task in self.tasks if task.csn > csn))
 
     @property
@@ -45,7 +45,7 @@ class Pending:
 
 
 def pending(views: ViewCatalog, view: Relation, csn: int) -> Pending:
-    """What a view has not seen up to a CSN."""
+    """The tasks of a view up to a CSN."""
     frontier, tasks = views.pending(view, csn)
     return Pending(frontier, tuple(tasks))
 
@@ -53,7 +53,7 @@ def pending(views: ViewCatalog, view: Relation, csn: int) -> Pending:
 def combined(tasks: Sequence[Task], snapshots: Sequence[int], most_rows: int = JOB_ROWS) -> int:
     """The CSN at which a combined run of these tasks ends: the last task's, or an earlier one's.
 
-    Law: a run never goes past a snapshot that somebody may still read, if the view changes on both sides of it; nor
+    Law: a run never goes past a snapshot that may still be read, if the view changes on both sides of it; nor
     does it take more than `most_rows` delta rows, unless its first task alone does. It always takes one task.
     """
     first, last = tasks[0].csn, tasks[-1].csn

@@ -1,4 +1,4 @@
-"""Delta rows: how they are tagged, encoded, and folded onto a relation (the ⊕ of the design).
+"""Delta rows: how they are tagged, encoded and folded onto a relation (the ⊕ of the design).
 
 Law (keyed):    R ⊕ S  =  per key, the last row by (csn, stmtsn, delete before insert) replaces R's.
 Law (keyless):  R ⊕ S  =  R plus inserted rows minus deleted rows, as bags, by bit identity.
@@ -32,7 +32,7 @@ _POSITION = "__position"
 
 
 def tag(rows: pa.Table, schema: Schema, action: int, stmtsn: int) -> pa.Table:
-    """Rows of a relation as delta rows of one action and statement."""
+    """Delta rows of one action and statement, from rows of a relation."""
     n = rows.num_rows
     arrays = [*rows.columns, _constant(stmtsn, n, pa.int32()), _constant(action, n, pa.int8())]
     return pa.table(arrays, schema=schema.segment_arrow)
@@ -48,11 +48,12 @@ def untag(delta: pa.Table) -> pa.Table:
 
 
 def actions(delta: pa.Table) -> pa.ChunkedArray:
+    """The action of each delta row."""
     return delta.column(ACTION)
 
 
 def is_live(delta: pa.Table) -> pa.ChunkedArray:
-    """True for rows that put an image in place."""
+    """A mask of the rows that put an image in place (INSERT, UPSERT)."""
     return pc.greater_equal(actions(delta), pa.scalar(INSERT, pa.int8()))
 
 
@@ -76,7 +77,7 @@ def decode(payload: bytes, where: str) -> pa.Table:
 
 
 def conform_delta(delta: pa.Table, schema: Schema) -> pa.Table:
-    """Delta rows written under an earlier schema version, in today's columns."""
+    """Delta rows written under an earlier schema version, in the columns of `schema`."""
     if delta.schema.equals(schema.segment_arrow):
         return delta
     rows = schema.conform(untag(delta))
@@ -86,7 +87,7 @@ def conform_delta(delta: pa.Table, schema: Schema) -> pa.Table:
 def key_table(rows: pa.Table, schema: Schema) -> pa.Table:
     """The identity of each row as columns that compare by bits: the key, or the whole row of a bag.
 
-    Columns are named by place, since grouping by name would trip over dots and case.
+    Columns are named by place, since grouping by name fails on dots and case.
     """
     places = schema.key_positions or tuple(range(len(schema.columns)))
     arrays = [_identity(rows.column(i), schema.columns[i].type) for i in places]
@@ -94,12 +95,12 @@ def key_table(rows: pa.Table, schema: Schema) -> pa.Table:
 
 
 def _identity(column: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
-    """-0.0 and 0.0 differ, NaN equals itself: identity, not SQL equality (law 11.4)."""
+    """A column that compares by identity, not by SQL equality: -0.0 and 0.0 differ, NaN equals itself (law 11.4)."""
     if type_.is_nested:
         return pa.chunked_array([pa.array([repr(v) for v in numbered_values(column)], pa.string())])
     if type_.kind in INEXACT:
         bits = pa.int32() if type_.kind == "float" else pa.int64()
-        one_nan = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), column)  # of all its encodings
+        one_nan = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), column)  # one encoding of NaN
         return pa.chunked_array([c.view(bits) for c in one_nan.chunks], bits)
     return column
 
@@ -119,17 +120,17 @@ def _extreme_positions(keys: pa.Table, which: str) -> pa.Array:
 
 
 def last_positions(keys: pa.Table) -> pa.Array:
-    """The position of the last row of each key, ascending."""
+    """The positions of the last row of each key, ascending."""
     return _extreme_positions(keys, "max")
 
 
 def first_positions(keys: pa.Table) -> pa.Array:
-    """The position of the first row of each key, ascending."""
+    """The positions of the first row of each key, ascending."""
     return _extreme_positions(keys, "min")
 
 
 def first_duplicate(keys: pa.Table) -> int | None:
-    """The position of a row whose key an earlier row has too; None if keys are unique."""
+    """The position of a row whose key occurs twice; None if keys are unique."""
     if keys.num_rows < 2:
         return None
     last = last_positions(keys)
@@ -159,8 +160,8 @@ def positions_in(keys: pa.Table, others: pa.Table, *, inside: bool = True) -> pa
 class Overlay:
     """The net effect of a run of delta rows on a relation.
 
-    Keyed: `rows` holds one delta row per touched key. Keyless: `rows` holds one delta row per
-    surplus copy, inserts and deletes, none of which cancel.
+    Keyed: `rows` holds one delta row per touched key. Keyless: `rows` holds one delta row per surplus copy, inserts and
+    deletes, none of which cancel.
     """
 
     schema: Schema
@@ -168,16 +169,16 @@ class Overlay:
 
     @cached_property
     def live(self) -> pa.Table:
-        """Rows the overlay puts in place, without tags."""
+        """The rows that the overlay puts in place, without tags."""
         return untag(self.rows.filter(is_live(self.rows)))
 
     @cached_property
     def removals(self) -> pa.Table:
-        """Keyless only: rows the overlay takes away, one per copy."""
+        """The rows that the overlay of a keyless relation takes away, one per copy, without tags."""
         return untag(self.rows.filter(pc.invert(is_live(self.rows))))
 
     def apply(self, base: pa.Table) -> pa.Table:
-        """base ⊕ this."""
+        """The rows of base ⊕ this overlay."""
         if self.rows.num_rows == 0:
             return base
         if self.schema.key:
@@ -187,7 +188,7 @@ class Overlay:
 
 
 def overlay(deltas: Sequence[pa.Table], schema: Schema) -> Overlay:
-    """Fold delta rows, given in the order in which they apply."""
+    """Fold delta rows, given in the order in which they apply, into an overlay."""
     rows = pa.concat_tables([schema.segment_arrow.empty_table(), *(conform_delta(d, schema) for d in deltas)])
     if rows.num_rows > 1:
         keys = key_table(untag(rows), schema)
@@ -198,7 +199,7 @@ def overlay(deltas: Sequence[pa.Table], schema: Schema) -> Overlay:
 
 
 def _grouped(keys: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Group numbers and positions of all rows, ordered by group, then position."""
+    """The group numbers and positions of all rows, ordered by group, then position."""
     groups = _numbered(keys).group_by(_key_names(keys), use_threads=False).aggregate([(_POSITION, "list")])
     lists = groups.column(f"{_POSITION}_list").combine_chunks()
     positions = pc.list_flatten(lists).to_numpy()
@@ -208,7 +209,7 @@ def _grouped(keys: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ranks(numbers: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Per row: how many chosen rows its group has up to it, and in all."""
+    """For each row, the number of chosen rows in its group up to the row, and in the whole group."""
     running = np.cumsum(chosen)
     starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]) if len(numbers) else np.array([], dtype=int)
     before = np.r_[0, running][starts]
@@ -217,7 +218,7 @@ def _ranks(numbers: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _surplus(keys: pa.Table, live: pa.ChunkedArray) -> pa.Array:
-    """Positions that remain after equal inserts and deletes cancel, copy by copy; the last ones stay."""
+    """The positions that remain after equal inserts and deletes cancel, copy by copy; the last copies stay."""
     numbers, positions = _grouped(keys)
     alive = live.to_numpy()[positions]
     insert_rank, inserts = _ranks(numbers, alive)
@@ -228,7 +229,7 @@ def _surplus(keys: pa.Table, live: pa.ChunkedArray) -> pa.Array:
 
 
 def subtract(base: pa.Table, removals: pa.Table, schema: Schema) -> pa.Table:
-    """Bag difference by bit identity: one copy of base goes per copy in removals, if there is one."""
+    """The bag difference by bit identity: base without one copy of a row per copy in removals, if there is one."""
     if removals.num_rows == 0 or base.num_rows == 0:
         return base
     numbers, positions = _grouped(pa.concat_tables([key_table(removals, schema), key_table(base, schema)]))

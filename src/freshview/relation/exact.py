@@ -1,8 +1,8 @@
-"""Values into stored types: exactly, or not at all.
+"""Conversion of values to stored types: exactly, or not at all.
 
-Law: what is read back equals what was given. A fraction, a digit, a time zone or a field that the
-column cannot hold is an error. A binary floating-point number stands for its shortest decimal text,
-and a Python float goes into FLOAT as the nearest single, since Python has no other.
+Law: the value that is read back equals the one that was given. A fraction, a digit, a time zone or a field that the
+column cannot hold is an error. A binary floating-point number stands for its shortest decimal text, and a Python float
+is stored in FLOAT as the nearest single, since Python has no singles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from freshview.errors import TypeMismatch, first_line
 from freshview.relation.types import INEXACT, INTEGERS, DataType, fold, from_arrow
 
 _NONE = type(None)
-# Cells of these classes alone need no look at each value: Arrow checks their range.
+# A column whose cells all have these classes is not checked value by value: Arrow checks the range.
 _PLAIN: dict[str, set[type]] = {
     "boolean": {bool, _NONE},
     **{kind: {int, _NONE} for kind in INTEGERS},
@@ -37,7 +37,7 @@ _ARROW_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 class Unfit(Exception):
-    """A value that the type cannot hold; the text says why."""
+    """A value that the type cannot hold; the text is the reason."""
 
 
 def from_cells(cells: list[Any], type_: DataType) -> pa.Array:
@@ -46,7 +46,7 @@ def from_cells(cells: list[Any], type_: DataType) -> pa.Array:
         try:
             return pa.array(cells, type_.arrow)
         except _ARROW_ERRORS:
-            pass  # one of them does not fit: find it
+            pass  # a value does not fit: the loop below finds it
     values = []
     for i, cell in enumerate(cells):
         try:
@@ -60,7 +60,7 @@ def from_cells(cells: list[Any], type_: DataType) -> pa.Array:
 
 
 def value(given: Any, type_: DataType) -> Any:
-    """One Python value as Arrow should get it."""
+    """A Python value in the form that Arrow takes for a stored type; Unfit if the type cannot hold it."""
     if given is None or type(given).__name__ in ("NAType", "NaTType"):  # pandas' missing values
         return None
     if isinstance(given, np.generic):
@@ -229,7 +229,7 @@ _CONVERTERS: dict[str, Callable[[Any, DataType], Any]] = {
 
 
 def from_arrays(source: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
-    """An Arrow column of any type as one of the stored type."""
+    """An Arrow column of any type, converted to the stored type; Unfit if a value would change."""
     if source.type == type_.arrow:
         return source
     if pa.types.is_null(source.type):

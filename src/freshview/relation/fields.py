@@ -1,6 +1,6 @@
-"""Casts of nested Arrow columns that lose nothing: fields are matched to the letter, or it is an error.
+"""Casts of nested Arrow columns that lose nothing: names of fields are equal to the letter, or it is an error.
 
-Arrow casts structs by name, fills what it does not find with NULL and drops what it is not asked for, without a word.
+Arrow casts structs by name: it silently fills missing fields with NULL and drops surplus ones.
 Names of columns may differ (a column's place identifies it); names inside a column are data and may not.
 """
 
@@ -14,9 +14,9 @@ __all__ = ["cast_column", "cast_table"]
 
 
 def cast_column(column: pa.ChunkedArray, type_: pa.DataType, what: str, *, may_lack: bool = False) -> pa.ChunkedArray:
-    """A column in another type with the same fields.
+    """The column cast to a type with the same fields; FieldMismatch if the fields differ.
 
-    `may_lack`: fields that the column does not have are NULL (a file that was written before they were added).
+    With `may_lack`, fields that the column does not have are NULL (a file that was written before they were added).
     """
     if column.type == type_:
         return column
@@ -25,7 +25,7 @@ def cast_column(column: pa.ChunkedArray, type_: pa.DataType, what: str, *, may_l
 
 
 def cast_table(table: pa.Table, schema: pa.Schema, what: str) -> pa.Table:
-    """A table in another schema, columns by place, each with the same fields."""
+    """The table cast to a schema, columns by place; FieldMismatch if the fields of a column differ."""
     arrays = [cast_column(c, f.type, f"{what}, column {f.name}") for c, f in zip(table.columns, schema, strict=True)]
     return pa.table(arrays, schema=schema)
 
@@ -35,10 +35,8 @@ def _require_same(given: pa.DataType, wanted: pa.DataType, what: str, *, may_lac
         ours, theirs = _names(wanted), _names(given)
         lost = [n for n in theirs if n not in ours]
         if lost or (ours != theirs and not may_lack):
-            raise FieldMismatch(
-                what, f"it has the fields {', '.join(theirs)}, where {', '.join(ours)} were expected",
-                "Create the view again, and report this with its definition.",
-            )  # fmt: skip
+            cause = f"it has the fields {', '.join(theirs)}, where {', '.join(ours)} were expected"
+            raise FieldMismatch(what, cause, "Create the view again, and report this with its definition.")
         given_fields = {f.name: f.type for f in given.fields}
         for field in wanted.fields:
             if field.name in given_fields:

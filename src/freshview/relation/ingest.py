@@ -1,7 +1,7 @@
-"""User data (Arrow, pandas, rows) as an Arrow table of exactly a relation's columns.
+"""Conversion of user data (Arrow, pandas, rows) to an Arrow table with exactly a relation's columns.
 
-A value that would change on the way (an overflow, a fraction cut off, a time without a zone) is an
-error, never a silent repair. Only what Spark itself does to CHAR and VARCHAR is done here too.
+A value that would change (an overflow, a fraction cut off, a time without a zone) is an error and never repaired
+silently. The one exception is what Spark itself does to CHAR and VARCHAR.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Given:
 
 
 def to_table(data: Data, schema: Schema, name: str, only: Sequence[str] | None = None) -> pa.Table:
-    """The data in the relation's columns (or those of `only`), typed; missing columns are NULL."""
+    """The data as a table of the relation's columns (or those of `only`), typed; missing columns are NULL."""
     columns = schema.columns if only is None else tuple(schema.column(c) for c in only)
     given = _given(data, name)
     by_name: dict[str, pa.ChunkedArray | list[Any]] = {}
@@ -59,7 +59,7 @@ def _given(data: Data, name: str) -> _Given:
         try:
             return _from_arrow(pa.table(data))
         except (pa.ArrowException, TypeError, ValueError):
-            pass  # an array, say: data, but no table
+            pass  # Arrow data that is no table, such as an array
     elif isinstance(data, Mapping):
         return _from_rows([data], name)
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
@@ -76,7 +76,7 @@ def _from_arrow(table: pa.Table) -> _Given:
 
 
 def _from_pandas(frame: Any, name: str) -> _Given:
-    """pandas has one way to say that a value is missing (NaN, NaT, None, NA), so all of them are NULL."""
+    """The columns of a pandas DataFrame; pandas' missing values (NaN, NaT, None, NA) are all NULL."""
     columns: list[tuple[str, pa.ChunkedArray | list[Any]]] = []
     for i, label in enumerate(frame.columns):
         series = frame.iloc[:, i]
@@ -108,7 +108,7 @@ def _from_rows(rows: list[Any], name: str) -> _Given:
 
 
 def store(source: pa.ChunkedArray | list[Any], column: Column, name: str) -> pa.ChunkedArray:
-    """A column of any Arrow type, or of Python values, as the stored type; TypeMismatch if it would change."""
+    """An Arrow column or Python values, converted to the column's type; TypeMismatch if a value would change."""
     try:
         stored = (
             pa.chunked_array([from_cells(source, column.type)])
@@ -123,7 +123,7 @@ def store(source: pa.ChunkedArray | list[Any], column: Column, name: str) -> pa.
 
 
 def sized(source: pa.ChunkedArray, column: Column, name: str) -> pa.ChunkedArray:
-    """CHAR(n) is padded to n; both CHAR and VARCHAR drop surplus trailing spaces, and refuse more."""
+    """Text as CHAR(n) or VARCHAR(n): without surplus trailing spaces, CHAR padded to n; TypeMismatch if longer."""
     limit = column.type.params[0]
     length = pc.utf8_length(source)
     if pc.any(pc.greater(length, limit)).as_py():
@@ -144,7 +144,7 @@ def sized(source: pa.ChunkedArray, column: Column, name: str) -> pa.ChunkedArray
 
 
 def check_required(rows: pa.Table, schema: Schema, name: str, columns: Sequence[str] | None = None) -> None:
-    """NOT NULL and key columns hold no NULL."""
+    """Raise NotNullViolation if a NOT NULL or key column (or one of `columns`) holds NULL."""
     for required in columns if columns is not None else schema.required:
         column = rows.column(schema.position(required) if columns is None else required)
         if column.null_count:
@@ -155,7 +155,7 @@ def check_required(rows: pa.Table, schema: Schema, name: str, columns: Sequence[
 
 
 def is_number_store(given: pa.DataType, column: Column) -> bool:
-    """Can Spark's store assignment be done here to the letter: the same type, or exact numbers?"""
+    """Whether `store_number` does what Spark's store assignment does: for the same type, or for exact numbers."""
     if given == column.type.arrow:
         return column.type.kind not in ("char", "varchar")
     to_exact = column.type.kind == "decimal" or column.type.kind in INTEGERS
@@ -163,7 +163,7 @@ def is_number_store(given: pa.DataType, column: Column) -> bool:
 
 
 def store_number(source: pa.ChunkedArray, column: Column, name: str) -> pa.ChunkedArray:
-    """Exact numbers as Spark stores them: decimals rounded half up, overflow an error."""
+    """Exact numbers converted as Spark stores them: decimals rounded half up; TypeMismatch on overflow."""
     target = column.type
     if source.type == target.arrow:
         return source

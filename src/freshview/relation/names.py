@@ -1,8 +1,8 @@
-"""Names as they stand in SQL texts."""
+"""Names as identifiers in SQL texts."""
 
 from __future__ import annotations
 
 
 def backticked(name: str) -> str:
-    """A name as a Spark SQL identifier, whatever is in it."""
+    """A name as a Spark SQL identifier, with any characters in it."""
     return f"`{name.replace('`', '``')}`"

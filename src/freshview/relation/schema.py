@@ -1,4 +1,4 @@
-"""Schemas of relations: columns, key, and the Arrow schema that follows from them."""
+"""Schemas of relations: columns, key, and the Arrow schema derived from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ACTION", "STMTSN", "Column", "Schema", "check_relation_name", "fold"
 STMTSN = "_stmtsn"
 ACTION = "_action"
 _RESERVED = (STMTSN, ACTION, "__live")
-_RESERVED_PREFIX = "__fv_"  # columns that statements and checkpoints add on their way
+_RESERVED_PREFIX = "__fv_"  # of columns that statements and checkpoints add to intermediate rows
 # Delta Lake and Parquet readers without column mapping refuse these in column names.
 _FORBIDDEN = set(" ,;{}()\n\t=")
 
@@ -67,17 +67,18 @@ class Schema:
 
     @cached_property
     def required(self) -> tuple[str, ...]:
-        """Columns that may not be NULL: NOT NULL ones and the key."""
+        """Names of the columns that may not be NULL: NOT NULL columns and the key."""
         keys = {fold(k) for k in self.key}
         return tuple(c.name for c in self.columns if not c.nullable or fold(c.name) in keys)
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """All fields nullable: a delete-by-key row carries the key alone."""
+        """The Arrow schema of rows; all fields are nullable, since a delete-by-key row has the key alone."""
         return pa.schema([pa.field(c.name, c.type.arrow) for c in self.columns])
 
     @cached_property
     def segment_arrow(self) -> pa.Schema:
+        """The Arrow schema of delta rows."""
         return self.arrow.append(pa.field(STMTSN, pa.int32())).append(pa.field(ACTION, pa.int8()))
 
     @cached_property
@@ -102,7 +103,7 @@ class Schema:
         return Schema(self.columns + tuple(added), self.key)
 
     def with_renamed(self, old: str, new: str) -> Schema:
-        """The same columns in the same places; a column's place is its identity."""
+        """The schema with one column renamed; a column's place is its identity."""
         at = self.position(old)
         columns = tuple(
             Column(new, c.type, c.nullable, c.comment) if i == at else c for i, c in enumerate(self.columns)
@@ -121,10 +122,10 @@ class Schema:
         return Schema(columns, tuple(data["key"]))
 
     def conform(self, table: pa.Table) -> pa.Table:
-        """A table written under an earlier version of this schema, in today's columns.
+        """A table written under an earlier version of this schema, in the columns of this one.
 
         Columns are only ever appended or renamed, so their place identifies them. Fields inside a column are never
-        renamed: other fields are an error.
+        renamed: FieldMismatch if they differ.
         """
         if table.schema.equals(self.arrow):
             return table
@@ -140,9 +141,9 @@ class Schema:
 def _check_column_name(name: str) -> None:
     bad = sorted(_FORBIDDEN & set(name))
     if not name or bad:
-        shown = ", ".join(repr(c) for c in bad) or "the empty name"
+        refused = ", ".join(repr(c) for c in bad) or "the empty name"
         raise InvalidStatement(
-            f"column {name!r}", f"{shown} cannot stand in a column name of a Delta table", "Choose another name."
+            f"column {name!r}", f"{refused} cannot stand in a column name of a Delta table", "Choose another name."
         )
     if any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
         raise InvalidStatement(f"column {name!r}", "control characters cannot stand in a name", "Choose another name.")
@@ -151,20 +152,20 @@ def _check_column_name(name: str) -> None:
 
 
 def require_text(name: object) -> None:
-    """InvalidStatement if what should be the name of a table or view is no text."""
+    """Raise InvalidStatement if a name of a table or view is not a string."""
     if not isinstance(name, str):
         raise InvalidStatement(f"name {name!r}", "is no text", "Give the name of a table or view as a string.")
 
 
 def check_relation_name(name: str) -> None:
-    """Folders are named by relation id, so any printable name will do."""
+    """Raise InvalidStatement unless a name is printable; folders are named by relation id, so nothing else matters."""
     require_text(name)
     if not name or len(name) > 255 or not name.isprintable():
         raise InvalidStatement(f"table name {name!r}", "must be 1 to 255 printable characters", "Choose another name.")
 
 
 def refuse_weight(schema: Schema) -> None:
-    """The name under which deltas carry their weight is not for a user's column."""
+    """Raise InvalidStatement if a column has the name under which deltas carry their weight."""
     for column in schema.columns:
         if fold(column.name) == "__w":
             raise InvalidStatement(

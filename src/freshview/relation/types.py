@@ -1,7 +1,7 @@
-"""Column types: Spark's DDL types, their Arrow form, and which may be stored into which.
+"""Column types: Spark's DDL types, their Arrow form, and which type may be stored into which.
 
-The catalog holds Spark's DDL text; everything else is derived from it. What cannot be kept
-exactly (VARIANT, TIME, INTERVAL, collated strings) is refused here, at the door.
+The catalog holds Spark's DDL text; everything else is derived from it. Types that cannot be stored exactly (VARIANT,
+TIME, INTERVAL, collated strings) are refused here, before they get anywhere else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StructField:
 
 @dataclass(frozen=True)
 class DataType:
-    """A Spark SQL type; `str()` gives its DDL text."""
+    """A Spark SQL type; `str()` returns its DDL text."""
 
     kind: str
     params: tuple[int, ...] = ()
@@ -70,7 +70,7 @@ class DataType:
 
     @cached_property
     def arrow(self) -> pa.DataType:
-        """The Arrow type in which values of this type are held, in memory and in segments."""
+        """The Arrow type of values of this type, in memory and in segments."""
         match self.kind:
             case "decimal":
                 return pa.decimal128(*self.params)
@@ -102,7 +102,7 @@ class DataType:
 
 
 def fold(name: str) -> str:
-    """What a name compares by: names are case-insensitive as in Spark, character by character.
+    """The form in which names are compared: names are case-insensitive as in Spark, character by character.
 
     'ß' and 'ss' are two names; 'ſ' and 's' are one, and so are 'İ' and 'i'.
     """
@@ -127,7 +127,7 @@ def quote(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> DataType:
-    """The type that a Spark DDL text names."""
+    """The type of a Spark DDL text."""
     try:
         node = sqlglot.parse_one(text, into=exp.DataType, read="spark")
     except sqlglot.errors.SqlglotError as error:
@@ -157,7 +157,7 @@ _FROM_SQLGLOT = {
 
 
 def from_sqlglot(node: exp.DataType) -> DataType:
-    """The type of a parsed column definition; refuses what cannot be kept exactly."""
+    """The type of a parsed column definition; TypeMismatch if its values cannot be stored exactly."""
     kind = node.this
     if node.args.get("collate") is not None:
         raise TypeMismatch("type STRING COLLATE", "collated strings cannot be compared exactly", "Leave COLLATE out.")
@@ -277,7 +277,7 @@ def from_arrow(type_: pa.DataType) -> DataType:
 
 
 def can_store(source: DataType, target: DataType) -> bool:
-    """Spark's ANSI store assignment: which type may be written into a column of which type."""
+    """Whether Spark's ANSI store assignment writes values of one type into a column of another."""
     if source == target or (source.is_number and target.is_number):
         return True
     if target.is_text:
@@ -294,7 +294,7 @@ def can_store(source: DataType, target: DataType) -> bool:
 
 
 def refuse_key_type(column: str, type_: DataType) -> None:
-    """Keys are compared for identity: only types with one exact equality may be keys."""
+    """Raise InvalidStatement for a key column whose type has no exact equality: keys compare by identity."""
     if type_.kind in INEXACT or type_.is_nested:
         raise InvalidStatement(
             f"primary key column {column}",

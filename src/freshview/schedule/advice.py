@@ -1,10 +1,10 @@
-"""When lazy, when eager (LAZY §6.1): advice on a view's mode, from what has been measured of it.
+"""When lazy, when eager (LAZY §6.1): advice on a view's mode, from measurements.
 
 What counts is the ratio of updates to queries, how soon queries follow, the size of updates and the cost of
-maintaining them. Eager suits updates that are rare, small and cheap to follow, and that queries ask for at once: then
-there is nothing to combine, and under lazy maintenance the query would wait. In all other cases lazy is better.
+maintaining them. Eager suits updates that are rare, small and cheap to follow, and soon queried: then there is nothing
+to combine, and under lazy maintenance the query would wait. In all other cases lazy is better.
 
-Law: a mode is left only with a clear margin, and not before enough is known; so advice does not swing.
+Law: a mode changes only with a clear margin, and not before enough is known; so advice does not swing.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from freshview.errors import FreshviewError
 from freshview.events import Events
 
 MARGIN = 2.0  # by which one mode must be better than the other for a change
-_SOON = 60.0  # seconds to the next query: who asks later finds the view maintained by the manager
+_SOON = 60.0  # seconds to the next query: a later one finds the view maintained by the manager
 _ROWS = 10_000  # delta rows of a small update
-_SECONDS = 2.0  # that a writer may be kept waiting
-_HOURS, _UPDATES, _USES, _JOBS = 0.25, 10, 10, 3  # less tells nothing
+_SECONDS = 2.0  # for which a writer may be kept waiting
+_HOURS, _UPDATES, _USES, _JOBS = 0.25, 10, 10, 3  # measured at least, before advice is given
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Advice:
 
 
 def advise(measures: Measures, eager: bool, hindrance: str = "") -> Advice:
-    """Advice for a view that is eager or lazy now; a hindrance is why it cannot be changed to the other."""
+    """Advice for a view that is eager or lazy now; `hindrance` is why it cannot be changed to the other mode."""
     unknown = _unknown(measures)
     if unknown:
         return Advice(mode_of(eager), f"not enough is known ({unknown})")
@@ -52,11 +52,9 @@ def advise(measures: Measures, eager: bool, hindrance: str = "") -> Advice:
 
 
 def _unknown(measures: Measures) -> str:
-    """What there is too little of."""
-    counted = (
-        (measures.updates, _UPDATES, "updates"), (measures.uses, _USES, "queries"), (measures.jobs, _JOBS, "jobs")
-    )  # fmt: skip
-    for found, least, what in counted:
+    """What has not been measured often or long enough; empty if everything has."""
+    counts = ((measures.updates, _UPDATES), (measures.uses, _USES), (measures.jobs, _JOBS))
+    for (found, least), what in zip(counts, ("updates", "queries", "jobs"), strict=True):
         if found < least:
             return f"{found} {what}, {least} are needed"
     known = measures.hours >= _HOURS and measures.queries_per_hour is not None
@@ -64,7 +62,7 @@ def _unknown(measures: Measures) -> str:
 
 
 def _leanings(measures: Measures) -> dict[str, float]:
-    """How far each number is on the side of eager (above 1) or of lazy (below): eager needs all of them."""
+    """How far each measurement speaks for eager (above 1) or for lazy (below 1): eager needs all of them."""
     queries = measures.queries_per_hour or 0.0
     return {
         "ratio": queries / measures.updates_per_hour,
@@ -101,7 +99,7 @@ def advised(reports: Sequence[ViewReport]) -> dict[int, Advice]:
 
 
 def _hindrance(report: ViewReport, reports: Iterable[ViewReport], eager: set[int]) -> str:
-    """Why a view has to stay what it is: all that an eager view reads changes with commits that maintain it."""
+    """Why a view has to keep its mode; empty if it may change. Commits must maintain all that an eager view reads."""
     if report.eager:
         above = [r.view.name for r in reports if r.eager and report.view.id in {s.id for s in r.sources}]
         return f"the eager view {above[0]} reads it" if above else ""
@@ -116,7 +114,7 @@ def _hindrance(report: ViewReport, reports: Iterable[ViewReport], eager: set[int
 def apply_advice(
     reports: Sequence[ViewReport], set_eager: Callable[[Relation, bool], None], events: Events
 ) -> Mapping[str, str]:
-    """Change views that were left to the advice; name → new mode. What cannot be changed stays as it is."""
+    """Change the modes that are left to the advice, where that is possible; return view name → new mode."""
     advice, changed = advised(reports), {}
     for report in reports:
         view, wanted = report.view, advice[report.view.id]

@@ -1,4 +1,4 @@
-"""The background loops: heartbeats, news from external tables, due checkpoints, the maintenance manager."""
+"""A background loop: a function that is called again and again in a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from collections.abc import Callable
 
 from freshview.events import Events
 
-DUE_SEGMENTS = 500  # unfolded segments of a relation that make a checkpoint worth while
-DUE_BYTES = 64 << 20
-_HEARTBEAT_SECONDS = 30.0
-
 
 class Loop:
-    """Calls a function again and again in a thread of its own, until stopped; at once while it asks for more."""
+    """Calls a function again and again in a thread of its own, until stopped; without a pause after it returns True."""
 
     def __init__(self, name: str, every: float, step: Callable[[], bool | None], events: Events) -> None:
         self._every = every
@@ -29,13 +25,9 @@ class Loop:
             again = False
             try:
                 again = self._step()
-            except Exception as error:  # whatever it is: told, and tried again at the next turn
+            except Exception as error:  # reported, and tried again at the next turn
                 self._events.emit("background.failed", error=str(error))
 
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
-
-
-def heartbeat_loop(step: Callable[[], None], events: Events) -> Loop:
-    return Loop("freshview-heartbeat", _HEARTBEAT_SECONDS, step, events)

@@ -1,12 +1,12 @@
 """The maintenance manager: which view next, and when (LAZY §2.2.2, §3.5).
 
-It wakes every few seconds. If nothing is pending or the system is busy it sleeps again; else it runs one bounded job,
-looks again, and so gives way to a burst of foreground work between two jobs. Foreground work that needs Spark has the
-job at hand cancelled; it is taken up again when all is quiet. The choice is made by pure functions over plain data.
+The manager wakes every few seconds. If nothing is pending or the system is busy it sleeps again; else it runs one
+bounded job and looks again, so that foreground work can begin between two jobs. Foreground work that needs Spark has
+the current job cancelled; the job begins again when no foreground work is left. Pure functions over plain data choose.
 
 Law: no view starves. Whatever the policy, a view whose oldest task has waited for long goes first, busy or not, and its
 job is not cancelled.
-Law: what a statement waits for is not cancelled.
+Law: a job that a statement waits for is not cancelled.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from freshview.events import Events
 from freshview.interruption import Interruption
 from freshview.refresh.jobs import is_transient
 
-BACKGROUND_ROWS = 50_000  # pending delta rows that a background job takes: small, so that it can give way
+BACKGROUND_ROWS = 50_000  # pending delta rows that a background job takes: few, so that it can give way
 _SECOND = 1_000_000
 _PATIENCE = 300 * _SECOND  # a task that has waited this long goes before the policy's choice, even if all is busy
 _LEAD = 1800 * _SECOND  # this long before its deadline a view goes first
-_BACKOFF = (2.0, 300.0)  # seconds until a passing failure is tried again: at first, at most
+_BACKOFF = (2.0, 300.0)  # seconds until a job is tried again after a passing failure: at first, at most
 BUSY_LOAD = 2.0  # processes per core that want to run; a job of our own makes about one
-_QUIET = 0.5  # seconds without a statement: what a query returned is being computed after it
-_YOUNG = 30.0  # seconds that an open transaction counts as work going on
+_QUIET = 0.5  # seconds after a statement that still count as busy: the rows of its DataFrame may be computed then
+_YOUNG = 30.0  # seconds for which an open transaction counts as foreground work
 
 
 # -- policies: plain data in, a choice out -----------------------------------------------------------
@@ -60,17 +60,17 @@ Policy = Callable[[Candidate], tuple[float, ...]]  # the smallest goes first
 
 
 def oldest_first(view: Candidate) -> tuple[float, ...]:
-    """Old tasks hold back the space of all younger ones."""
+    """Oldest task first: old tasks keep the space of all younger ones from being freed."""
     return (view.oldest_at,)
 
 
 def expected_use_first(view: Candidate) -> tuple[float, ...]:
-    """What will be asked for soonest is fresh by then."""
+    """Next expected query first: the view is fresh by then."""
     return (float("inf") if view.next_use is None else view.next_use, view.oldest_at)
 
 
 def largest_first(view: Candidate) -> tuple[float, ...]:
-    """Frees the most space."""
+    """Most pending rows first: that frees the most space."""
     return (-view.rows, view.oldest_at)
 
 
@@ -78,14 +78,14 @@ POLICIES: Mapping[str, Policy] = {"oldest": oldest_first, "use": expected_use_fi
 
 
 def is_urgent(view: Candidate, now: int) -> bool:
-    """Its deadline is near, or it has waited for too long."""
+    """Is the deadline of a view near, or has it waited for too long?"""
     if view.deadline is not None and view.deadline - now <= _LEAD:
         return True
     return view.deadline is None and now - view.oldest_at > _PATIENCE
 
 
 def choose(candidates: Sequence[Candidate], policy: Policy, now: int) -> Candidate | None:
-    """The view to maintain next: the urgent before others, those with a far deadline last; lower views before upper."""
+    """The view to maintain next: urgent ones first, those with a far deadline last; lower views before upper."""
 
     def rank(view: Candidate) -> tuple[float, ...]:
         if is_urgent(view, now):
@@ -102,19 +102,17 @@ def choose(candidates: Sequence[Candidate], policy: Policy, now: int) -> Candida
 
 
 def candidate(backlog: Backlog, view: Relation, use: Use | None, now: int) -> Candidate:
-    """What the catalog knows of a view with tasks, as a policy wants it."""
-    deadline = view.properties.get("deadline")
-    settings = json.loads(view.facts.get("settings", "{}"))
-    return Candidate(
-        backlog.view_id, backlog.oldest_at, backlog.newest_csn, backlog.rows,
-        tuple(source_ids(view).values()), next_use(use, now) if use is not None else None,
-        # One that was missed stays: the view is as urgent as before.
-        next_deadline(deadline, _zone(settings), backlog.oldest_at) if deadline is not None else None,
-    )  # fmt: skip
+    """The catalog's data on a view with tasks, as a policy sees it."""
+    text, settings = view.properties.get("deadline"), json.loads(view.facts.get("settings", "{}"))
+    expected = next_use(use, now) if use is not None else None
+    # The first deadline after the oldest task: a missed one stays, so that the view is as urgent as before.
+    deadline = next_deadline(text, _zone(settings), backlog.oldest_at) if text is not None else None
+    b, sources = backlog, tuple(source_ids(view).values())
+    return Candidate(b.view_id, b.oldest_at, b.newest_csn, b.rows, sources, expected, deadline)
 
 
 def candidates(views: ViewCatalog) -> list[Candidate]:
-    """The views that have something to do, as the manager's policies see them; deferred ones when they are due."""
+    """The views with tasks, as the manager's policies see them; deferred views only when they are due."""
     now, uses, deferred = views.catalog.now(), views.uses(), DeferredCatalog(views).all()
     found = ((b, views.catalog.relation_by_id(b.view_id)) for b in views.backlogs())
     result = []
@@ -131,12 +129,12 @@ def candidates(views: ViewCatalog) -> list[Candidate]:
 
 
 def next_use(use: Use, now: int) -> int | None:
-    """When a view is expected to be used again, from its mean gap; a use that is overdue is expected now."""
+    """When a view is expected to be used again, by the mean gap of its uses; an overdue use is expected now."""
     return max(use.last_at + use.mean_gap, now) if use.mean_gap else None
 
 
 def next_deadline(text: str, zone: tzinfo, now: int) -> int:
-    """The first moment from now at which it is that time of day."""
+    """The first moment from `now` on at which it is that time of day."""
     hour, minute = parse_deadline(text)
     today = datetime.fromtimestamp(now / _SECOND, UTC).astimezone(zone)
     for days in (0, 1):
@@ -147,7 +145,7 @@ def next_deadline(text: str, zone: tzinfo, now: int) -> int:
 
 
 def _zone(settings: Mapping[str, str]) -> tzinfo:
-    """The time zone that a view was created under; UTC for one that only Spark knows."""
+    """The time zone that a view was created under; UTC if Python does not know it."""
     try:
         return ZoneInfo(settings.get("spark.sql.session.timeZone", "UTC"))
     except (ZoneInfoNotFoundError, ValueError):
@@ -163,7 +161,7 @@ def machine_load() -> float:
 
 
 class Activity:
-    """Counts the foreground work of a process, and which views it used."""
+    """Counts the foreground work of a process, and the uses of views by it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -175,7 +173,7 @@ class Activity:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """A statement of the user's runs."""
+        """Count the block as a statement of the user."""
         with self._guard:
             self._running += 1
         try:
@@ -186,12 +184,12 @@ class Activity:
                 self._last = self._clock()
 
     def began(self, is_open: Callable[[], bool]) -> None:
-        """A transaction has begun."""
+        """Note that a transaction has begun."""
         with self._guard:
             self._transactions = [*self._young(), (self._clock(), is_open)]
 
     def is_busy(self) -> bool:
-        """Is foreground work going on? A transaction that somebody left open does not count for long."""
+        """Is foreground work going on? A transaction that was left open does not count for long."""
         with self._guard:
             self._transactions = self._young()
             return self._running > 0 or bool(self._transactions) or self._clock() - self._last < _QUIET
@@ -201,7 +199,7 @@ class Activity:
         return [(begun, is_open) for begun, is_open in self._transactions if now - begun < _YOUNG and is_open()]
 
     def used(self, view_id: int, now: int) -> None:
-        """A query used a view."""
+        """Note that a query used a view."""
         with self._guard:
             self._uses[view_id] = (self._uses.get(view_id, (0, 0))[0] + 1, now)
 
@@ -213,7 +211,7 @@ class Activity:
 
 
 def _maintainable(waiting: Sequence[Candidate], ready: Sequence[Candidate]) -> list[Candidate]:
-    """Those that wait for no view below them that is left alone for now."""
+    """The ready views none of whose lower views is waiting without being ready."""
     free = list(ready)
     while True:
         stuck = {c.view_id for c in waiting} - {c.view_id for c in free}
@@ -224,7 +222,7 @@ def _maintainable(waiting: Sequence[Candidate], ready: Sequence[Candidate]) -> l
 
 
 def with_lower(view_ids: Iterable[int], views: Mapping[int, Relation]) -> set[int]:
-    """Views, and all views below them: what has to be fresh for them to be."""
+    """The ids of views, and of all views below them, which have to be fresh first."""
     found: set[int] = set()
     left = list(view_ids)
     while left:
@@ -239,7 +237,7 @@ def with_lower(view_ids: Iterable[int], views: Mapping[int, Relation]) -> set[in
 
 @dataclass
 class CurrentJob:
-    """The job at hand."""
+    """The job that the manager runs."""
 
     view: Candidate
     interruption: Interruption = field(default_factory=Interruption)
@@ -248,10 +246,10 @@ class CurrentJob:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a view is left alone for now."""
+    """Why a view is not maintained for now: its job failed, or another process runs it."""
 
     newest_csn: int  # of its tasks when it failed
-    until: float | None  # when it is tried again; None: when a new commit touches its tables
+    until: float | None  # when the job is tried again; None: when a new commit touches the view's tables
     attempts: int = 0
 
 
@@ -269,7 +267,7 @@ class Manager:
         now: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` finds the views with tasks; `run` does one job, False if somebody else is at it."""
+        """`look` finds the views with tasks; `run` runs one job, and returns False if another process runs it."""
         self._look = look
         self._run = run
         self._is_busy = is_busy
@@ -286,7 +284,7 @@ class Manager:
         return self._running is not None
 
     def give_way(self, needed: Collection[int] = ()) -> None:
-        """A statement that needs Spark begins: cancel the job at hand, unless it is urgent or what somebody waits for.
+        """Cancel the current job for a statement that needs Spark, unless it is urgent or a statement waits for it.
 
         `needed` are the views that the statement waits for. The statement counts as foreground work already, so that
         no other job begins.
@@ -300,13 +298,13 @@ class Manager:
             job.interruption.request()
 
     def stop(self) -> None:
-        """Cancel the job at hand, whatever it is, and begin no other."""
+        """Cancel the current job, whatever it is, and begin no other."""
         self._stopped = True
         if (job := self._running) is not None:
             job.interruption.request()
 
     def turn(self) -> bool:
-        """One job, if there is one to do and time for it; True if another turn should follow at once."""
+        """Run one job, if one is due and there is time for it; return True if another turn should follow at once."""
         waiting = self._look()
         self._troubles = {i: t for i, t in self._troubles.items() if i in {c.view_id for c in waiting}}
         ready = _maintainable(waiting, [c for c in waiting if self._is_ready(c)])
@@ -316,7 +314,7 @@ class Manager:
         if chosen is None:
             return False
         job = CurrentJob(chosen)
-        self._running = job  # before the last look: foreground work that begins now is seen, or sees the job
+        self._running = job  # before the last check: foreground work that begins now is seen there, or sees the job
         try:
             return self._may_begin(job) and self._do(job)
         finally:
@@ -348,7 +346,7 @@ class Manager:
         return self._clock() >= trouble.until
 
     def _leave(self, view: Candidate, error: Exception) -> None:
-        """A passing failure is tried again, later each time; wrong data waits for a commit that may correct it."""
+        """Note a failure: a passing one is tried again, later each time; one on wrong data waits for a new commit."""
         until, attempts = None, 0
         if is_transient(error):
             known = self._troubles.get(view.view_id)

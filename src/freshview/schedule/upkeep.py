@@ -1,4 +1,4 @@
-"""What a warehouse does unasked: heartbeats, news from external tables, due checkpoints, the maintenance manager."""
+"""Background work of a warehouse: heartbeats, news from external tables, due checkpoints, the maintenance manager."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.interruption import Interruption
 from freshview.schedule.advice import apply_advice
-from freshview.schedule.loops import DUE_BYTES, DUE_SEGMENTS, Loop, heartbeat_loop
+from freshview.schedule.loops import Loop
 from freshview.schedule.manager import (
     BACKGROUND_ROWS,
     POLICIES,
@@ -36,12 +36,15 @@ if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
 SECONDS = 2.0  # between two turns
-_ADVICE_SECONDS = 60.0  # between two looks at the modes of views that were left to the advice
+DUE_SEGMENTS = 500  # unfolded segments of a relation that make a checkpoint worth while
+DUE_BYTES = 64 << 20  # or their size
+_HEARTBEAT_SECONDS = 30.0
+_ADVICE_SECONDS = 60.0  # between two looks at the modes that are left to the advice
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """How a warehouse was opened."""
+    """The options for background work that a warehouse was opened with."""
 
     background: bool
     policy: str
@@ -53,7 +56,7 @@ class Wishes:
 
 
 class Upkeep:
-    """The loops of one open warehouse, and what they need to know of the statements that run beside them."""
+    """The background loops of one open warehouse, and their coordination with statements."""
 
     def __init__(
         self,
@@ -75,17 +78,15 @@ class Upkeep:
         self._engine = engine
         self._busy_load = wishes.busy_load
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
-        self._loops = [heartbeat_loop(catalog.heartbeat, events)]
+        self._loops = [Loop("freshview-heartbeat", _HEARTBEAT_SECONDS, catalog.heartbeat, events)]
         if wishes.background:
-            self.manager = Manager(
-                partial(candidates, views.catalog), self._maintain_one, self._is_busy, events,
-                policy=POLICIES[wishes.policy], now=catalog.now,
-            )  # fmt: skip
+            look, policy = partial(candidates, views.catalog), POLICIES[wishes.policy]
+            self.manager = Manager(look, self._maintain_one, self._is_busy, events, policy=policy, now=catalog.now)
             self._loops.append(Loop("freshview-background", SECONDS, self._step, events))
             self._loops.append(Loop("freshview-manager", SECONDS, self.manager.turn, events))
 
     def stop(self) -> None:
-        """End all loops; the manager's job is cancelled, and stays pending."""
+        """End all loops; the manager's job is cancelled, and its tasks stay pending."""
         if self.manager is not None:
             self.manager.stop()
         for loop in reversed(self._loops):
@@ -95,7 +96,8 @@ class Upkeep:
     # -- beside statements -------------------------------------------------------------------------
 
     def make_way(self, names: Iterable[str] = ()) -> None:
-        """A statement that needs Spark begins; the manager's job gives way, unless it is for a view that is named."""
+        """Cancel the manager's job for a statement that needs Spark, unless the statement waits for it: `names` are the
+        views that it reads."""
         if self.manager is None or not self.manager.is_running:
             return
         views = {r.id: r for r in self._catalog.relations() if r.kind == "view"}
@@ -103,16 +105,16 @@ class Upkeep:
         self.manager.give_way(with_lower(named, views))
 
     def adopt(self, loaded: Iterable[Relation]) -> None:
-        """Files of a bulk load become part of main at once where that costs next to nothing."""
+        """Make the files of bulk loads part of main at once where that costs next to nothing."""
         for relation in loaded:
-            with self._told(relation):
+            with self._failures_reported(relation):
                 state = self._catalog.state(relation, self._catalog.snapshot())
                 if any(s.files for s in state.segments) and choose(state) == "adopt":
                     self._checkpointer.run(relation)
 
     @contextmanager
-    def _told(self, relation: Relation) -> Iterator[None]:
-        """A checkpoint that fails is told, and tried again later: commits stand, and others are folded."""
+    def _failures_reported(self, relation: Relation) -> Iterator[None]:
+        """Report a checkpoint that fails as an event: it is tried again later, and other relations are folded."""
         try:
             yield
         except FreshviewError as error:
@@ -133,8 +135,8 @@ class Upkeep:
         self._follow_advice()
 
     def _checkpoint(self, relation: Relation) -> None:
-        """One that nobody waits for: where it needs Spark, it runs there at low priority."""
-        with self._told(relation), ExitStack() as stack:
+        """Run a checkpoint that no statement waits for: where it needs Spark, it runs there at low priority."""
+        with self._failures_reported(relation), ExitStack() as stack:
 
             def engine() -> SparkEngine:
                 found = self._engine()
@@ -144,7 +146,7 @@ class Upkeep:
             replace(self._checkpointer, engine=engine).run(relation)
 
     def _follow_advice(self) -> None:
-        """Change the modes of views that were left to the advice, once in a while."""
+        """Change the modes that are left to the advice, once in a while."""
         if time.monotonic() < self._advice_due:
             return
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
@@ -159,7 +161,7 @@ class Upkeep:
         return self.activity.is_busy() or machine_load() > self._busy_load
 
     def _maintain_one(self, chosen: Candidate, interruption: Interruption) -> bool:
-        """One bounded job of a view, at low priority; False if somebody else is at it."""
+        """Run one bounded job of a view at low priority; return False if another process runs it."""
         view = self._catalog.relation_by_id(chosen.view_id)
         if view is None:
             return True

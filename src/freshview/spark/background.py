@@ -1,7 +1,7 @@
 """Spark jobs of low priority: in a pool of low weight, with a tag by which they are cancelled.
 
 Pool and tag belong to the thread and to the Spark context, so all sessions that the thread uses have them. A pool does
-not preempt tasks that run: who cannot wait for them cancels the job.
+not preempt running tasks: a statement that cannot wait for them cancels the job.
 
 Over Spark Connect there is no context, and so no pool; a tag belongs to the thread and one session, and is set on each.
 """
@@ -23,20 +23,20 @@ from pyspark.sql import SparkSession
 
 from freshview.interruption import Interruption
 
-POOLS = Path(__file__).with_name("pools.xml")  # for a session of our own; elsewhere a pool counts as any other
+POOLS = Path(__file__).with_name("pools.xml")  # for a Spark that we start; elsewhere all pools have equal weight
 POOL = "freshview-background"
 _POOL_PROPERTY = "spark.scheduler.pool"
 
 
-# Over Spark Connect: sessions that we made. One that is collected when Python ends waits for ever for threads that have
-# ended already, so all are closed before.
+# Over Spark Connect: sessions that we made. A session that is garbage-collected when Python ends waits for ever for
+# threads that have ended already, so all are closed before.
 _clones: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 def _hang_up(session: Any) -> None:
-    """Close the connection of a session of ours. Its stop() would stop a server that this process started, for all."""
+    """Close the connection of a session that we made. Its stop() would stop a server that this process started."""
     _clones.discard(session)
-    with suppress(Exception):  # a server that is gone has closed it
+    with suppress(Exception):  # a server that is gone has closed the connection
         session.client.close()
 
 
@@ -60,7 +60,7 @@ def context_of(session: SparkSession) -> SparkContext | None:
 
 
 class Sessions:
-    """The sessions of one warehouse on one Spark: what a thread runs on any of them can have low priority."""
+    """The sessions of one warehouse on one Spark; a thread can use all of them at low priority."""
 
     def __init__(self, first: SparkSession) -> None:
         self._context = context_of(first)
@@ -69,7 +69,7 @@ class Sessions:
         self._here = threading.local()  # over Spark Connect: the tags of this thread
 
     def add(self, session: SparkSession) -> None:
-        """One more, which may be made in the middle of a block of `background`."""
+        """Add a session, which may be made in the middle of a block of `background`."""
         with self._guard:
             self._all.append(session)
         if self._context is None:
@@ -78,7 +78,7 @@ class Sessions:
                 session.addTag(tag)
 
     def drop(self, session: SparkSession) -> None:
-        """One that is used no more; the first is the user's, and stays."""
+        """Close a session that is no longer used; the first is the user's, and stays."""
         with self._guard:
             if session is self._all[0] or session not in self._all:  # a warehouse may be closed twice
                 return
@@ -88,7 +88,7 @@ class Sessions:
 
     @contextmanager
     def background(self, interruption: Interruption) -> Iterator[None]:
-        """What this thread runs on Spark in the block has low priority, and is cancelled when that is requested."""
+        """Give Spark jobs of this thread in the block low priority, and cancel them when that is requested."""
         tag = f"freshview-{uuid.uuid4().hex}"
         marked = self._tagged(tag) if self._context is None else self._pooled(self._context, tag)
         with marked, interruption.broken_off_by(lambda: self._cancel(tag)):
@@ -102,8 +102,8 @@ class Sessions:
         try:
             yield
         finally:
-            with suppress(Exception):  # a Spark that is gone has forgotten them
-                context.setLocalProperty(_POOL_PROPERTY, pool)  # type: ignore[arg-type]  # None takes it away
+            with suppress(Exception):  # a Spark that is gone has neither pool nor tag
+                context.setLocalProperty(_POOL_PROPERTY, pool)  # type: ignore[arg-type]  # None removes it
                 context.removeJobTag(tag)
 
     @contextmanager

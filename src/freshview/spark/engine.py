@@ -1,4 +1,4 @@
-"""What the rest of the system asks of Spark: run a query, evaluate a statement, write its rows."""
+"""One Spark session as the other rooms use it: run a query, evaluate a statement, write its rows."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ from freshview.sql.dml import NearQuery
 from freshview.storage.store import Storage
 
 _OFFSET = re.compile(r"(?:Z|(?:UTC|GMT|UT)?(?:([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?)?)")
-# Files that all read alike, whatever the session says: INT96, Spark's default, cannot be read exactly by others; dates
-# before 1582 are written as they are.
+# Files that every reader reads alike, whatever the session's settings: others do not read INT96, Spark's default,
+# exactly; dates before 1582 are written as they are.
 _WRITING = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 _WRITTEN = "__fv_written"
 
-# Small jobs: one shuffle partition and a plan that is final, or fixed costs outweigh the work.
+# For small jobs: one partition and a plan that is final, or fixed costs outweigh the work.
 _SMALL_JOBS = {
-    "spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.leafNodeDefaultParallelism": "1",
-}  # fmt: skip
+}
 
 
 class SparkEngine:
-    """A Spark session at the service of one warehouse."""
+    """A Spark session of one warehouse."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class SparkEngine:
         home: SparkSession | None = None,
         defaults: Defaults | None = None,
     ) -> None:
-        """`sessions` and `defaults` are those of the engines that this one is a sibling of, `home` is the user's."""
+        """An engine shares `sessions` and `defaults` with its siblings; `home` is the user's session."""
         self.session = session
         self._sessions = sessions or Sessions(session)
         self._storage = storage
@@ -86,7 +87,7 @@ class SparkEngine:
         return SparkEngine(session, self._storage, self._sessions, self._home, self._defaults)
 
     def background(self, interruption: Interruption) -> AbstractContextManager[None]:
-        """What this thread runs in the block, on siblings too, has low priority and can be interrupted."""
+        """Give Spark jobs of this thread in the block, on siblings too, low priority, and let them be interrupted."""
         return self._sessions.background(interruption)
 
     def scan(self, state: RelationState) -> DataFrame:
@@ -94,40 +95,40 @@ class SparkEngine:
             return self._scanner.scan(state)
 
     def numbered(self, rows: pa.Table, schema: Schema, number: str) -> DataFrame:
-        """Rows at hand as a frame, with a column that tells the place of each."""
+        """A frame of rows of the driver, with a column that numbers them."""
         places = pa.array(range(rows.num_rows), pa.int32())
         struct = spark_schema(schema).add(number, IntegerType())
         with spark_errors("rows"):
             return self._scanner.local(rows.append_column(number, places), struct)
 
     def frame(self, rows: pa.Table, schema: Schema) -> DataFrame:
-        """Rows at hand as a frame."""
+        """A frame of rows of the driver."""
         with spark_errors("rows"):
             return self._scanner.frame(rows, schema)
 
-    def settled(self, frame: DataFrame, what: str) -> DataFrame:
-        """A frame's rows, computed now; what reads them does not plan them again."""
+    def computed(self, frame: DataFrame, what: str) -> DataFrame:
+        """A frame of the rows of a frame, computed now: queries over it do not plan them again."""
         if any(isinstance(f.dataType, NullType) for f in frame.schema.fields):
-            return frame  # Parquet cannot hold what has no type
+            return frame  # Parquet cannot hold a column without a type
         with spark_errors(what):
             return self._scanner.local(frame.toArrow(), frame.schema)
 
     def evaluated(self, frame: DataFrame, query: NearQuery, what: str) -> DataFrame:
-        """A query over one frame, without a name for it in the session: much cheaper."""
+        """The result of a query over one frame, which gets no name in the session: much cheaper."""
         with spark_errors(what):
             named = frame.alias(query.qualifier) if query.is_qualified else frame
             chosen = named.where(query.where) if query.where else named
             return chosen.selectExpr(*query.items)
 
     def query(self, text: str, frames: Mapping[str, DataFrame], what: str) -> DataFrame:
-        """A query whose {placeholders} stand for these frames; errors name `what`."""
+        """The result of a query whose {placeholders} stand for these frames; errors name `what`."""
         with spark_errors(_short(what)):
             return self.session.sql(text, None, **frames)
 
-    # -- what Spark says of a query without running it ---------------------------------------------
+    # -- questions to Spark that run no query ------------------------------------------------------
 
     def opaque(self, name: str, schema: Schema) -> DataFrame:
-        """A frame that stands for a table in plans: nothing is known of its rows, its name is part of the plan."""
+        """A frame that stands for a table in plans: its name is part of the plan, Spark knows nothing of its rows."""
 
         def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from batches
@@ -142,7 +143,7 @@ class SparkEngine:
             return bool(one.sameSemantics(other))
 
     def explained(self, text: str, frames: Mapping[str, DataFrame]) -> str:
-        """What EXPLAIN EXTENDED prints of a query whose {placeholders} stand for these frames."""
+        """The output of EXPLAIN EXTENDED for a query whose {placeholders} stand for these frames."""
         with spark_errors("plan"):
             return str(self.session.sql(f"EXPLAIN EXTENDED {text}", None, **frames).collect()[0][0])
 
@@ -158,16 +159,15 @@ class SparkEngine:
         return {fold(str(row[0]).rpartition(".")[2]) for row in found}
 
     def time_zone(self) -> tzinfo:
-        """The session's zone: a region, or an offset in one of the ways that Spark accepts."""
+        """The session's time zone: a region, or an offset in one of the notations that Spark accepts."""
         name = str(self.session.conf.get("spark.sql.session.timeZone"))
         offset = _OFFSET.fullmatch(name)
         if offset is None:
             try:
                 return ZoneInfo(name)
             except (ZoneInfoNotFoundError, ValueError):
-                raise InvalidStatement(
-                    f"time zone {name}", "is not known here", "Set spark.sql.session.timeZone to a region or an offset."
-                ) from None
+                remedy = "Set spark.sql.session.timeZone to a region or an offset."
+                raise InvalidStatement(f"time zone {name}", "is not known here", remedy) from None
         sign, hours, minutes, seconds = offset.groups()
         span = timedelta(hours=int(hours or 0), minutes=int(minutes or 0), seconds=int(seconds or 0))
         return timezone(-span if sign == "-" else span)
@@ -177,7 +177,7 @@ class SparkEngine:
     def stored(
         self, frame: DataFrame, targets: Sequence[tuple[str, Column]], table: str, keep: Sequence[str] = ()
     ) -> DataFrame:
-        """The frame's columns assigned to table columns: (source name, target) pairs, others kept."""
+        """The frame with columns cast to those of a table: (name, target) pairs; columns in `keep` stay as they are."""
         with spark_errors(f"table {table}"):
             types = {f.name: f.dataType for f in frame.schema.fields}
             values = {n: assign(backticked(n), types[n], target, table) for n, target in targets}
@@ -189,11 +189,8 @@ class SparkEngine:
         """A query's result as rows of a table: by place into `columns`, the others NULL."""
         given = frame.columns
         if len(given) != len(columns):
-            raise InvalidStatement(
-                f"INSERT INTO {table}",
-                f"the query gives {len(given)} columns, {len(columns)} are wanted",
-                "Name the columns, or select as many.",
-            )
+            cause = f"the query gives {len(given)} columns, {len(columns)} are wanted"
+            raise InvalidStatement(f"INSERT INTO {table}", cause, "Name the columns, or select as many.")
         with spark_errors(f"table {table}"):
             placed = frame.toDF(*(f"n{i}" for i in range(len(given))))
             by_name = {c.name: i for i, c in enumerate(columns)}
@@ -234,7 +231,7 @@ class SparkEngine:
             return frame.toArrow()
 
     def answers(self, queries: Sequence[tuple[str, Mapping[str, DataFrame]]], what: str) -> list[pa.Table]:
-        """The answers to several queries of the same columns, asked as one: that is planned and run once."""
+        """The answers to several queries with equal columns, which Spark plans and runs as one."""
         placed: dict[int, tuple[str, DataFrame]] = {}
         texts = []
         for number, (text, frames) in enumerate(queries):
@@ -265,8 +262,8 @@ class SparkEngine:
             )
 
     def among(self, rows: DataFrame, some: DataFrame, schema: Schema) -> DataFrame:
-        """The rows that are equal to one of some others, in Spark's sense: those that are the same, and maybe a few
-        more (-0.0 for 0.0)."""
+        """The rows that Spark finds equal to one of some others: all that are identical to one, and maybe a few more
+        (-0.0 for 0.0)."""
         places = [f"c{i}" for i in range(len(schema.columns))]
         plain = [p for p, c in zip(places, schema.columns, strict=True) if not c.type.is_nested]
         if not plain:
@@ -277,7 +274,7 @@ class SparkEngine:
             return rows.toDF(*places).join(others, same, "left_semi").toDF(*schema.names)
 
     def write(self, frame: DataFrame, relation_id: int, folder: str, what: str) -> tuple[DataFile, ...]:
-        """Write a result to a leased folder, in parallel, not through the driver.
+        """Write a result to a leased folder, in parallel, not through the driver; return the files.
 
         Where workers may have other disks, the rows that Spark wrote are compared with those that arrived: a worker
         that does not share the folder would write to its own disk, and its rows would be lost without an error.
@@ -309,7 +306,7 @@ class SparkEngine:
         return list(frame.columns)
 
     def repeated_key(self, frames: Sequence[DataFrame], schema: Schema) -> dict[str, Any] | None:
-        """A key that occurs more than once in all frames together, if there is one."""
+        """A key that occurs more than once in all frames together; None if there is none."""
         names = [f"k{i}" for i in range(len(schema.key))]
         with spark_errors("key check"):
             columns = [F.col(backticked(k)).alias(n) for k, n in zip(schema.key, names, strict=True)]
@@ -321,7 +318,7 @@ class SparkEngine:
         return dict(zip(schema.key, twice[0], strict=False)) if twice else None
 
     def offending(self, frame: DataFrame, schema: Schema, what: str, limit: int = 10) -> list[dict[str, Any]]:
-        """Rows with a NULL where none may be, and keys that occur more than once with their count."""
+        """Rows with a NULL in a required column, and keys that occur more than once, with their count."""
         found: list[dict[str, Any]] = []
         nulls = " OR ".join(f"{backticked(c)} IS NULL" for c in schema.required)
         with spark_errors(what):
@@ -339,7 +336,7 @@ class SparkEngine:
         return parquet_reader(self.session, spark_schema(schema)).parquet(*(as_uri(home / f.path) for f in files))
 
     def arrow_fields(self, frame: DataFrame) -> list[pa.Field]:
-        """The Arrow types in which a result is held."""
+        """The Arrow fields of a result."""
         fields = []
         for field in frame.schema.fields:
             type_ = from_spark(field.dataType)
@@ -348,13 +345,12 @@ class SparkEngine:
 
 
 def _require_all(files: Sequence[DataFile], written: int, what: str) -> None:
-    """As many rows have arrived as were written."""
+    """Raise if fewer or more rows have arrived than were written."""
     arrived = sum(f.rows for f in files)
     if arrived != written:
-        raise StorageUnavailable(
-            what, f"Spark wrote {written} rows, {arrived} are here: its workers do not write to the same folder",
-            "Mount the warehouse folder at the same path on the driver and on all workers.",
-        )  # fmt: skip
+        cause = f"Spark wrote {written} rows, {arrived} are here: its workers do not write to the same folder"
+        remedy = "Mount the warehouse folder at the same path on the driver and on all workers."
+        raise StorageUnavailable(what, cause, remedy)
 
 
 def _short(text: str) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Engines:
-    """Finds the session for a purpose; those of our own are made when first needed, and kept."""
+    """Finds the session for a purpose; sessions of our own are made when first needed, and kept."""
 
     def __init__(self, user: Callable[[], SparkEngine]) -> None:
         self.user = user  # the session in which the user's queries run
@@ -20,7 +20,7 @@ class Engines:
         self._guard = threading.Lock()
 
     def under(self, settings: Mapping[str, str], *, small: bool = False) -> SparkEngine:
-        """A session of our own under these settings; small ones for small jobs."""
+        """A session of our own under these settings; `small`: for small jobs."""
         key = (json.dumps(dict(settings), sort_keys=True), small)
         with self._guard:
             if key not in self._own:

@@ -1,7 +1,7 @@
-"""Ctrl-C while Spark works: its jobs are cancelled, then the interrupt goes its usual way.
+"""Ctrl-C while Spark works: its jobs are cancelled, then the former handler of the interrupt is called.
 
-PySpark installs an answer of its own to Ctrl-C when a context starts. It calls Spark over the very connection that is
-waiting for the interrupted call; that fails, the jobs run on, and whoever had installed an answer before is not asked.
+PySpark installs a handler of its own for Ctrl-C when a context starts. It calls Spark over the very connection that is
+waiting for the interrupted call; that fails, the jobs run on, and the handler that was installed before is not called.
 Over Spark Connect it installs none, and interrupts the one operation that the interrupted call waits for.
 """
 
@@ -18,14 +18,14 @@ from pyspark.sql import SparkSession
 
 from freshview.spark.background import clones, context_of
 
-_SECONDS = 5.0  # that cancelling may take
+_SECONDS = 5.0  # within which jobs have to be cancelled
 
 
 @contextmanager
 def own_interrupts() -> Iterator[None]:
-    """A session that starts meanwhile leaves the answer to Ctrl-C as it was, with the cancelling before it."""
+    """Replace the handler that a session in the block installs by one that cancels, then calls the former handler."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # PySpark leaves it alone there too
+        yield  # PySpark installs none there
         return
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -34,15 +34,15 @@ def own_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, _after_cancelling(before))
 
 
-Answer = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
-def _after_cancelling(before: Answer) -> Answer:
+def _after_cancelling(before: Handler) -> Handler:
     if before in (signal.SIG_IGN, None):
         return signal.SIG_IGN
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        """In a thread of its own, which has a connection of its own."""
+        """Cancel in another thread, which has a connection of its own; then call the former handler."""
         helper = threading.Thread(target=_cancel, name="freshview-interrupt", daemon=True)
         helper.start()
         helper.join(_SECONDS)
@@ -55,8 +55,8 @@ def _after_cancelling(before: Answer) -> Answer:
 
 
 def _cancel() -> None:
-    """Cancel all that runs: on a Spark of ours any job is ours; of a Connect server only what our sessions run."""
-    with suppress(Exception):  # a Spark that does not answer any more has nothing to cancel
+    """Cancel all jobs: on a Spark of this process any job is ours; on a Connect server only those of our sessions."""
+    with suppress(Exception):  # a Spark that no longer answers has nothing to cancel
         first = SparkSession.active()
         context = context_of(first)
         if context is not None:

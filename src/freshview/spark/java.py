@@ -1,4 +1,4 @@
-"""The Java that Spark would use: which one it is, and whether it will do. Asks nothing of Spark."""
+"""The Java that Spark would use: which one it is, and whether it is new enough. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def java_version(java: str | None = None) -> int | None:
 
 
 def java_command() -> str | None:
-    """The command that starts it: of JAVA_HOME, else the first on the PATH."""
+    """The command that starts Java: of JAVA_HOME, else the first on the PATH; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     if home:
         path = Path(home) / "bin" / "java"
@@ -39,16 +39,10 @@ def java_command() -> str | None:
 
 
 def check_java() -> None:
-    """Spark needs Java 17 or newer; say so before it fails in its own way."""
-    version = java_version()
+    """Raise if there is no Java 17 or newer, before Spark fails on it with an obscure error."""
+    version, remedy = java_version(), f"Install Java {MINIMUM_JAVA} or newer, or set JAVA_HOME."
     if version is None:
         where = f"JAVA_HOME is {os.environ['JAVA_HOME']}" if os.environ.get("JAVA_HOME") else "no java on the PATH"
-        raise SparkUnavailable(
-            "Java", f"not found ({where})", f"Install Java {MINIMUM_JAVA} or newer, or set JAVA_HOME."
-        )
+        raise SparkUnavailable("Java", f"not found ({where})", remedy)
     if version < MINIMUM_JAVA:
-        raise SparkUnavailable(
-            "Java",
-            f"version {version} is too old for Spark",
-            f"Install Java {MINIMUM_JAVA} or newer, or set JAVA_HOME.",
-        )
+        raise SparkUnavailable("Java", f"version {version} is too old for Spark", remedy)

@@ -1,6 +1,6 @@
 """Files of other programs as DataFrames: CSV, JSON, Parquet and Delta, for a table that exists or one to be made.
 
-Nothing is lost on the way unsaid: a value that is not of its column's type, a row of another length, a field that the
+Law: nothing is lost silently. A value that is not of its column's type, a row of another length, and a field that the
 table lacks are errors.
 """
 
@@ -30,8 +30,8 @@ _COMPRESSED = (".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Files of one format, and how CSV among them is written."""
+class InputFiles:
+    """Files of one format to be loaded, and the notation of CSV."""
 
     paths: tuple[Path, ...]
     format: str
@@ -48,7 +48,7 @@ class Source:
 
 
 def format_of(path: Path) -> str | None:
-    """The format that a file's name, or what lies in a folder, tells."""
+    """The format of a file by its name, or of a folder by its files; None if it is not known."""
     if (path / "_delta_log").is_dir():
         return "delta"
     if path.is_dir():
@@ -60,13 +60,13 @@ def format_of(path: Path) -> str | None:
 
 
 def data_files(path: Path) -> list[Path]:
-    """The file, or those in a folder that hold data: a dot or underscore in front of a name says it does not."""
+    """The file, or the files of a folder that hold data: names that begin with a dot or an underscore do not."""
     if path.is_file():
         return [path]
     return [p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.startswith((".", "_"))]
 
 
-def read_source(engine: SparkEngine, source: Source, table: str, schema: Schema | None) -> DataFrame:
+def read_input(engine: SparkEngine, source: InputFiles, table: str, schema: Schema | None) -> DataFrame:
     """The rows of the files, by name, in the types of a table's columns; as Spark infers them if there is no table."""
     with spark_errors(f"file {source}"):
         match source.format:
@@ -81,25 +81,23 @@ def read_source(engine: SparkEngine, source: Source, table: str, schema: Schema 
         return reduce(DataFrame.unionByName, [_delta(engine, path) for path in source.paths])
 
 
-def _csv(session: SparkSession, source: Source, table: str, schema: Schema | None) -> DataFrame:
-    """RFC 4180: quotes are doubled, and line ends may stand in quotes. Columns go by the names of the first line."""
-    reader = session.read.options(
-        sep=source.delimiter, quote='"', escape='"', multiLine=True, header=source.header, mode="FAILFAST",
-        nullValue=source.null,
-    )  # fmt: skip
+def _csv(session: SparkSession, source: InputFiles, table: str, schema: Schema | None) -> DataFrame:
+    """The rows of CSV files (RFC 4180: quotes are doubled, and may hold line ends); the first line has the names."""
+    reader = session.read.options(quote='"', escape='"', multiLine=True, mode="FAILFAST")
+    reader = reader.options(sep=source.delimiter, header=source.header, nullValue=source.null)
     if schema is None:
         schema = as_schema(reader.options(inferSchema=True).csv(source.uris).schema)
     names = reader.options(inferSchema=False).csv(source.uris[0]).columns if source.header else list(schema.names)
     columns = _columns(names, table, schema)
     texts = StructType([StructField(name, StringType()) for name in names])
-    empty = uuid.uuid4().hex  # what "" is read as: Spark would take it for NULL
+    empty = uuid.uuid4().hex  # stands for "", which Spark would take for NULL
     reader = reader.options(enforceSchema=False, emptyValue=empty)  # each file has to have these columns
     frame = reader.schema(texts).csv(source.uris)
     return frame.selectExpr(*(_of_csv(n, c, table, empty) for n, c in zip(names, columns, strict=True)))
 
 
 def _of_csv(name: str, column: Column, table: str, empty: str) -> str:
-    """A field of CSV: quotes with nothing in them are an empty text, or no number, date or the like."""
+    """SQL for a field of CSV: empty quotes are an empty text, but NULL as a number, date or the like."""
     value = backticked(name)
     if column.type.is_text:
         return f"if({value} = '{empty}', '', {value}) AS {backticked(column.name)}"
@@ -107,16 +105,16 @@ def _of_csv(name: str, column: Column, table: str, empty: str) -> str:
 
 
 def _typed(value: str, column: Column, table: str) -> str:
-    """SQL for a text as a value of its column, as CAST does it; what it cannot cast is told, whatever the settings."""
+    """SQL for a text as a value of its column, as CAST does it; a text that is none raises, whatever the settings."""
     type_ = cast_type(column.type)
     where = f"[FRESHVIEW] column {column.name} of {table}: ".replace("\\", "\\\\").replace("'", "\\'")
-    told = f"raise_error(concat('{where}', {value}, ' is not a value of type {type_}'))"
-    cast = f"coalesce(try_cast({value} AS {type_}), {told})"
+    error = f"raise_error(concat('{where}', {value}, ' is not a value of type {type_}'))"
+    cast = f"coalesce(try_cast({value} AS {type_}), {error})"
     return f"CASE WHEN {value} IS NOT NULL THEN {cast} END AS {backticked(column.name)}"
 
 
-def _json(session: SparkSession, source: Source, table: str, schema: Schema | None) -> DataFrame:
-    """One object per line, or a list of objects."""
+def _json(session: SparkSession, source: InputFiles, table: str, schema: Schema | None) -> DataFrame:
+    """The rows of JSON files: one object per line, or a list of objects."""
     reader = session.read.options(multiLine=_is_list(source.paths[0]), mode="FAILFAST")
     if schema is None:
         return reader.json(source.uris)
@@ -125,21 +123,21 @@ def _json(session: SparkSession, source: Source, table: str, schema: Schema | No
     found = list(zip(names, columns, strict=True))
     struct = StructType([StructField(n, to_spark(c.type) if _is_nested(c) else StringType()) for n, c in found])
     frame = reader.schema(struct).json(source.uris)
-    return frame.selectExpr(
-        *(
-            f"{n} AS {backticked(c.name)}" if _is_nested(c) or c.type.is_text else _typed(n, c, table)
-            for n, c in ((backticked(name), c) for name, c in found)
-        )
-    )
+    return frame.selectExpr(*(_of_json(backticked(name), column, table) for name, column in found))
+
+
+def _of_json(value: str, column: Column, table: str) -> str:
+    is_read = _is_nested(column) or column.type.is_text
+    return f"{value} AS {backticked(column.name)}" if is_read else _typed(value, column, table)
 
 
 def _is_nested(column: Column) -> bool:
-    """Is it read as what it is? All else is read as it is written, digit by digit, and cast."""
+    """Does Spark read the column in its own type? All others are read as text, digit by digit, and cast."""
     return column.type.kind in ("array", "map", "struct", "binary")
 
 
 def _is_list(path: Path) -> bool:
-    """Does a JSON file begin with a bracket? Then it is one list; compressed files and folders hold lines."""
+    """Does a JSON file begin with a bracket? Then it is one list; compressed files and folders have lines."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -147,7 +145,7 @@ def _is_list(path: Path) -> bool:
 
 
 def _delta(engine: SparkEngine, path: Path) -> DataFrame:
-    """The newest version of a Delta table, read as external tables are."""
+    """The rows of the newest version of a Delta table, read as external tables are."""
     found = open_external(str(path))
     schema, main = external_schema(found, ()), describe(found)
     relation = Relation(0, path.name, "external", 0, 1, schema, 0, str(path))
@@ -155,15 +153,14 @@ def _delta(engine: SparkEngine, path: Path) -> DataFrame:
 
 
 def _columns(names: Sequence[str], table: str, schema: Schema | None) -> list[Column]:
-    """The table's columns of these names; one that the table lacks is told with those it has."""
+    """The table's columns of these names; raise if the table lacks one, or one comes twice."""
     if schema is None:
         return []
     known = {fold(c.name): c for c in schema.columns}
     unknown = [n for n in names if fold(n) not in known]
     if unknown:
-        raise NotFound(
-            f"column {unknown[0]}", f"table {table} has none of that name", f"It has {', '.join(schema.names)}."
-        )
+        has = f"It has {', '.join(schema.names)}."
+        raise NotFound(f"column {unknown[0]}", f"table {table} has none of that name", has)
     found = [known[fold(n)] for n in names]
     if len(set(found)) < len(found):
         raise InvalidStatement(f"table {table}", "the file names a column twice", "Rename one.")

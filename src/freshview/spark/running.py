@@ -1,4 +1,4 @@
-"""Plans and texts as queries of one Spark session, over frames that the caller gives."""
+"""Plans and texts as queries of one Spark session, over frames of the caller."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PlanRunner:
         return text.replace("{", "{{").replace("}", "}}").replace("\1", "{").replace("\2", "}"), frames
 
     def in_stages(self, plan: Node, frame: Callable[[Scan], Any]) -> Frame:
-        """A plan as several Spark queries: small parts that it uses more than once are computed first."""
+        """A plan as several Spark queries: small parts that the plan uses more than once are computed first."""
         frames: dict[object, Any] = {}
 
         def read(scan: Scan) -> Any:
@@ -53,11 +53,13 @@ class PlanRunner:
 
         stages, rest = staged(plan)
         for stage in stages:
-            rows = self.engine.settled(self.run(stage.part, read), "view")
+            rows = self.engine.computed(self.run(stage.part, read), "view")
             frames[_reading(stage.scan)] = rows
         return self.run(rest, read)
 
     def types_of(self, frames: Mapping[str, Any]) -> Callable[[Node], dict[str, str]]:
+        """A function that returns Spark's types of a plan's columns over these frames."""
+
         def types(node: Node) -> dict[str, str]:
             result = self.run(node, lambda s: frames[s.relation])
             return {f.name: f.dataType.simpleString() for f in result.schema.fields}
@@ -77,5 +79,5 @@ class PlanRunner:
 
 
 def _reading(scan: Scan) -> object:
-    """What tells one scan's frame from another's."""
+    """The key of a scan's frame: scans with equal keys read equal rows."""
     return scan.source, scan.version, scan.semijoins, scan.fields if scan.semijoins else ()

@@ -1,8 +1,7 @@
 """A relation's state as a DataFrame: main ⊕ segments, by the cheapest way that is exact.
 
-Small relations are folded on the driver. Small deltas are folded on the driver and laid over the
-Parquet files of main. Large deltas are folded by Spark. Inside, columns are named by place (c0 …),
-so that no name can get in the way.
+Small relations are folded on the driver. Small deltas are folded on the driver and laid over the Parquet files of main.
+Large deltas are folded by Spark. Inside, columns are named by place (c0 …), so that no two names collide.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections import OrderedDict
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from cachetools import LRUCache
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
@@ -44,11 +43,11 @@ class Scanner:
     """Makes DataFrames of relation states."""
 
     def __init__(self, session: SparkSession, storage: Storage, home: SparkSession | None = None) -> None:
-        """`home` is the user's session, if this is one of our own."""
+        """`home` is the user's session, if `session` is one of our own."""
         self._session = session
         self._home = home
         self._storage = storage
-        self._frames: OrderedDict[tuple[int, ...], DataFrame] = OrderedDict()
+        self._frames: LRUCache[tuple[int, ...], DataFrame] = LRUCache(_CACHED_FRAMES)
         self._lock = threading.Lock()
         self._spool = Path(tempfile.mkdtemp(prefix="freshview-spool-"))
         self._clean = weakref.finalize(self, shutil.rmtree, self._spool, ignore_errors=True)
@@ -67,16 +66,12 @@ class Scanner:
         key = (state.relation.id, state.relation.schema_version, base, len(state.segments), *last)
         with self._lock:
             known = self._frames.get(key)
-            if known is not None:
-                self._frames.move_to_end(key)
         if known is not None:
             self._check_files(state)
             return known
         frame = self._scan(state)
         with self._lock:
             self._frames[key] = frame
-            while len(self._frames) > _CACHED_FRAMES:
-                self._frames.popitem(last=False)
         return frame
 
     def _scan(self, state: RelationState) -> DataFrame:
@@ -94,7 +89,7 @@ class Scanner:
         return self._named(self._folded(state), schema)
 
     def _check_files(self, state: RelationState) -> None:
-        """A frame that was made before may have lost its files since."""
+        """Raise if the files of a cached frame have been lost since it was made."""
         if state.relation.is_external or state.is_small(LOCAL_ROWS):
             return
         name = f"table {state.relation.name}"
@@ -104,21 +99,22 @@ class Scanner:
             check_present(segment.files, self._storage.layout.relation(state.relation.id), name)
 
     def frame(self, rows: pa.Table, schema: Schema) -> DataFrame:
-        """Rows of the driver as a DataFrame: part of the plan up to a limit, from a spooled file above.
-
-        Executors on other machines do not see the driver's files, so they are always sent the rows.
-        """
+        """A DataFrame of rows of the driver."""
         return self.local(rows, spark_schema(schema))
 
     def local(self, rows: pa.Table, struct: StructType) -> DataFrame:
-        if rows.num_rows == 0:  # PySpark stumbles over columns without chunks
+        """A DataFrame of rows of the driver: part of the plan up to a limit, from a spooled file above.
+
+        Executors on other machines do not see the driver's files, so rows are always sent to them.
+        """
+        if rows.num_rows == 0:  # PySpark fails on columns without chunks
             return self._created([], struct)
         if rows.num_rows <= LOCAL_ROWS or not self._shares_disk:
             return self._created(rows, schema=struct)
         return parquet_reader(self._session, struct).parquet(as_uri(self._spool_file(rows)))
 
     def _created(self, rows: Any, schema: StructType) -> DataFrame:
-        """A frame of these rows. PySpark makes a session active when it is asked for one: ours do not stay so."""
+        """A frame of these rows. PySpark makes the session of a new frame active; the user's becomes active again."""
         frame = self._session.createDataFrame(rows, schema)
         if self._home is not None:
             _make_active(self._home, frame)
@@ -132,7 +128,7 @@ class Scanner:
         return path
 
     def _named(self, frame: DataFrame, schema: Schema) -> DataFrame:
-        """Columns by place as columns by name, with what Spark should know of CHAR."""
+        """The frame with columns named as in the schema instead of by place, and with Spark's metadata of CHAR."""
         named = [
             F.col(f"c{i}").alias(c.name, metadata=metadata(c)) if metadata(c) else F.col(f"c{i}").alias(c.name)
             for i, c in enumerate(schema.columns)
@@ -153,7 +149,7 @@ class Scanner:
         return _widened(frame.toDF(*_places(stored)), len(stored.columns), schema)
 
     def _overlaid(self, state: RelationState, overlay: Overlay) -> DataFrame:
-        """main ⊕ a small overlay."""
+        """The rows of main ⊕ a small overlay."""
         schema = state.schema
         main = self._main(state)
         live = self.frame(overlay.live, schema).toDF(*_places(schema))
@@ -171,7 +167,7 @@ class Scanner:
         return main.unionAll(live)
 
     def _folded(self, state: RelationState) -> DataFrame:
-        """main ⊕ deltas of any size, folded by Spark."""
+        """The rows of main ⊕ deltas of any size, folded by Spark."""
         schema = state.schema
         main = self._main(state)
         if all(s.action == INSERT for s in state.segments) and _appends(state):
@@ -232,7 +228,7 @@ class Scanner:
         return frame.select(*wide, csn, STMTSN, ACTION)
 
     def _external(self, state: RelationState) -> DataFrame:
-        """A version of somebody else's Delta table; partition values come from its log (law 11.16)."""
+        """A version of an external Delta table; partition values come from its log (law 11.16)."""
         relation, schema = state.relation, state.schema
         assert state.main is not None
         assert relation.location is not None
@@ -255,17 +251,17 @@ class Scanner:
 
 
 def parquet_reader(session: SparkSession, struct: StructType) -> DataFrameReader:
-    """A reader of our own files: dates before 1582 as they are there, whatever the session says of other people's."""
+    """A reader of our own files: dates before 1582 are read as they are, whatever the session's settings."""
     return session.read.schema(struct).options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
 
 
 def as_uri(path: Path | str) -> str:
-    """A path for Spark: without a scheme, a cluster may take it for one of its default file system."""
+    """The URI of a path: without a scheme, a cluster may look for the path in its default file system."""
     return f"file://{path}"
 
 
 def _make_active(session: Any, frame: DataFrame) -> None:
-    """PySpark has no call for this alone; it is what it does before it refuses to make a frame of a frame."""
+    """Make a session active. PySpark has no call for that alone; it does so before it refuses to frame a frame."""
     with suppress(PySparkTypeError):
         session.createDataFrame(frame)
 
@@ -279,28 +275,27 @@ def _nulls(width: int, schema: Schema) -> list[Column]:
 
 
 def _widened(frame: DataFrame, width: int, schema: Schema) -> DataFrame:
-    """Columns that were added later are NULL in rows stored before."""
+    """The frame with columns that were added to the table later: they are NULL in rows stored before."""
     if width == len(schema.columns):
         return frame
     return frame.select(*(F.col(f"c{i}") for i in range(width)), *_nulls(width, schema))
 
 
 def _appends(state: RelationState) -> bool:
-    """Inserts into a bag, or a single load into an empty keyed table: nothing is replaced."""
+    """Do inserts replace no rows? So it is in a bag, and for a single load into an empty keyed table."""
     return not state.schema.key or (len(state.segments) == 1 and (state.main is None or state.main.rows == 0))
 
 
 def _without(main: DataFrame, keys: DataFrame, names: list[str], schema: Schema) -> DataFrame:
-    """Main's rows that have none of these keys, columns in their places: a join by names puts those first."""
+    """Main's rows that have none of these keys, with columns in their places: the join puts the key columns first."""
     return main.join(keys, on=names, how="left_anti").select(*_places(schema))
 
 
 def _subtract(base: DataFrame, removals: DataFrame, schema: Schema, *, small: bool = True) -> DataFrame:
-    """Bag difference by bit identity: only rows that have an equal among the removals are counted."""
+    """The bag difference by bit identity: only rows that have an equal among the removals are counted."""
     places = _places(schema)
-    identity = F.expr(
-        "struct(" + ", ".join(identity_sql(p, c.type) for p, c in zip(places, schema.columns, strict=True)) + ")"
-    )
+    parts = ", ".join(identity_sql(p, c.type) for p, c in zip(places, schema.columns, strict=True))
+    identity = F.expr(f"struct({parts})")
     marked = base.withColumn("__id", identity)
     counts = removals.withColumn("__id", identity).groupBy("__id").agg(F.count(F.lit(1)).alias("__gone"))
     counts = counts.withColumnRenamed("__id", "__gone_id")

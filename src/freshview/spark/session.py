@@ -1,4 +1,4 @@
-"""The Spark session: found, or started on this machine, quietly; and a sentence if it cannot be."""
+"""The Spark session: found, or started on this machine without noise; an error of one sentence if it does not start."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from freshview.spark.interrupts import own_interrupts
 from freshview.spark.java import check_java
 
 _CONNECT_PORT = 15002  # where a Spark Connect server listens if its URL names no port
-_CONNECT_SECONDS = 10.0  # within which it has to answer; PySpark itself tries for ten minutes
+_CONNECT_SECONDS = 10.0  # within which a server has to answer; PySpark itself tries for ten minutes
 _start_lock = threading.Lock()
 
-# Values of our own session. A session that the user brings keeps its own.
+# Settings of a session that we start. A session that the user brings keeps its own.
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -38,7 +38,7 @@ _SETTINGS = {
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": f"file://{POOLS}",
 }
-# Those that suit one machine only: the workers of a cluster have to reach the driver, and are many.
+# Settings for one machine only: the workers of a cluster have to reach the driver, and are many.
 _LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": "8",
     "spark.driver.host": "127.0.0.1",
@@ -57,7 +57,7 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n
 
 
 def obtain_session() -> SparkSession:
-    """The active session, or the default one (a thread may have none active), or a new one on this machine."""
+    """The active session, or the default one (a thread may have no active one), or a new one on this machine."""
     with _start_lock:
         with suppress(PySparkRuntimeError):
             return SparkSession.active()
@@ -74,43 +74,42 @@ def is_local(master: str | None) -> bool:
 
 
 def shares_disk(session: SparkSession) -> bool:
-    """Does all that runs on Spark run on this machine, so that it sees all our files?"""
+    """Do all executors run on this machine, so that they see all our files?"""
     context = context_of(session)
     return context is not None and is_local(context.master)
 
 
 def new_session(session: SparkSession) -> SparkSession:
-    """A session on the same Spark with nothing set in it, and no temporary functions.
+    """A session on the same Spark without any settings and temporary functions.
 
-    Spark Connect has no newSession(): there it is a clone from which what the user set and made is taken away.
-    Temporary views may stay: only our own relations are ever named in it.
+    Spark Connect has no newSession(): there the session is a clone, from which the user's settings and functions are
+    removed. Temporary views may stay: our queries never name them.
     """
     if context_of(session) is not None:
         return session.newSession()
-    session.conf.get("spark.sql.session.timeZone")  # a server knows of a session once that has asked for something
+    session.conf.get("spark.sql.session.timeZone")  # a server knows a session only after its first request
     clone: Any = session
     clone = clone.cloneSession()
     clone.sql("RESET")
     clone.catalog.setCurrentCatalog("spark_catalog")
     clone.catalog.setCurrentDatabase("default")
     for (name,) in clone.sql("SHOW USER FUNCTIONS").collect():
-        if "." not in name:  # those that stay have a database
+        if "." not in name:  # a function with a database is not temporary
             clone.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{name}`")
     fresh: SparkSession = clone
     return fresh
 
 
 def _connect_to(remote: str) -> SparkSession:
-    """A session of a Spark Connect server; one that is not there is told at once."""
+    """A session of a Spark Connect server; raise at once if the server does not answer."""
     server = urlsplit(remote)
     host, port = server.hostname or "localhost", server.port or _CONNECT_PORT
     if not getproxies() or proxy_bypass(host):
         try:
             socket.create_connection((host, port), _CONNECT_SECONDS).close()
         except OSError as error:
-            raise SparkUnavailable(
-                f"Spark Connect at {host}:{port}", f"does not answer ({error})", "Start the server or set SPARK_REMOTE."
-            ) from error
+            where, remedy = f"Spark Connect at {host}:{port}", "Start the server or set SPARK_REMOTE."
+            raise SparkUnavailable(where, f"does not answer ({error})", remedy) from error
     with _connect_errors(), own_interrupts():
         return SparkSession.builder.getOrCreate()
 
@@ -120,18 +119,17 @@ def _connect_errors() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise SparkUnavailable(
-            "Spark Connect", f"a package is missing ({error})", "pip install 'freshview[connect]'."
-        ) from error
+        cause = f"a package is missing ({error})"
+        raise SparkUnavailable("Spark Connect", cause, "pip install 'freshview[connect]'.") from error
     except PySparkException as error:
-        told = first_line(error)
-        raise SparkUnavailable("Spark Connect", f"did not start ({told})", "Check SPARK_REMOTE.") from error
+        cause = f"did not start ({first_line(error)})"
+        raise SparkUnavailable("Spark Connect", cause, "Check SPARK_REMOTE.") from error
 
 
 def _start_quietly(remote: str = "") -> SparkSession:
-    """Start the JVM with its error stream in a file: it warns of things no user can change.
+    """Start Spark with the JVM's error stream in a file: the JVM warns of things that no user can change.
 
-    With FRESHVIEW_VERBOSE set, its warnings are shown.
+    With FRESHVIEW_VERBOSE set, the stream goes to the screen.
     """
     is_loud = bool(os.environ.get("FRESHVIEW_VERBOSE"))
     folder = Path(tempfile.mkdtemp(prefix="freshview-spark-"))
@@ -162,9 +160,8 @@ def _start_quietly(remote: str = "") -> SparkSession:
             session: SparkSession = builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         tail = log.read_text(errors="replace").strip().splitlines()[-1:] or [first_line(error)]
-        raise SparkUnavailable(
-            "Spark", f"did not start ({tail[0]})", "Check memory, Java and SPARK_* settings."
-        ) from error
+        cause = f"did not start ({tail[0]})"
+        raise SparkUnavailable("Spark", cause, "Check memory, Java and SPARK_* settings.") from error
     finally:
         os.dup2(saved, 2)
         os.close(saved)
@@ -172,7 +169,7 @@ def _start_quietly(remote: str = "") -> SparkSession:
 
 
 def _driver_memory() -> str:
-    """A third of the machine's memory, between 1 and 8 GiB, unless the user has said."""
+    """SPARK_DRIVER_MEMORY, or else a third of the machine's memory, between 1 and 8 GiB."""
     if "SPARK_DRIVER_MEMORY" in os.environ:
         return os.environ["SPARK_DRIVER_MEMORY"]
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""Our types as Spark's and back, and SQL that stores a value of one type as another."""
+"""Our types as Spark's types and back, and SQL that stores a value of one type as another."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def to_spark(type_: DataType) -> T.DataType:
 
 
 def from_spark(type_: T.DataType) -> DataType | None:
-    """Our type of a Spark type; None for VOID; TypeMismatch for what cannot be kept."""
+    """Our type of a Spark type; None for VOID; raise TypeMismatch for a type that cannot be stored."""
     if isinstance(type_, T.NullType):
         return None
     if isinstance(type_, T.StringType) and type(type_) is not T.StringType:
@@ -103,7 +103,7 @@ def assign(source: str, given: T.DataType, column: Column, table: str) -> str:
 
 
 def _without_void(given: T.DataType, target: DataType) -> T.DataType:
-    """The type with the target's in the place of VOID, the type of a bare NULL or of array()."""
+    """The type with VOID, the type of a bare NULL or of array(), replaced by the target's type."""
     match given, target.kind:
         case T.NullType(), _:
             return to_spark(target)
@@ -119,7 +119,7 @@ def _without_void(given: T.DataType, target: DataType) -> T.DataType:
 
 
 def _converted(source: str, given: DataType, target: DataType, where: str, depth: int = 0) -> str:
-    """A value as another type, inner values one by one: try_cast would turn a misfit inside into NULL."""
+    """SQL for a value as another type, inner values one by one: try_cast would turn an inner misfit into NULL."""
     if given == target or (given.is_text and target.is_text):
         return source
     x = f"x{depth}"
@@ -140,13 +140,13 @@ def _converted(source: str, given: DataType, target: DataType, where: str, depth
             )
             return f"IF({source} IS NULL, NULL, named_struct({fields}))"
     cast = f"try_cast({source} AS {cast_type(target)})"
-    shown = "'a value'" if given.kind == "binary" else f"CAST({source} AS STRING)"
-    message = f"concat({_string(f'[FRESHVIEW] {where}: ')}, {shown}, {_string(f' does not fit {target}')})"
+    value = "'a value'" if given.kind == "binary" else f"CAST({source} AS STRING)"
+    message = f"concat({_string(f'[FRESHVIEW] {where}: ')}, {value}, {_string(f' does not fit {target}')})"
     return f"IF({source} IS NOT NULL AND {cast} IS NULL, raise_error({message}), {cast})"
 
 
 def cast_type(type_: DataType) -> str:
-    """The type as CAST knows it."""
+    """The type's name in CAST."""
     return "STRING" if type_.is_text else str(type_)
 
 
@@ -155,7 +155,7 @@ def _string(text: str) -> str:
 
 
 def _sized(value: str, column: Column, where: str) -> str:
-    """CHAR pads; both drop surplus trailing spaces and refuse more (Spark's write-side check)."""
+    """SQL for a CHAR or VARCHAR value: CHAR pads; both drop surplus trailing spaces and refuse more, as in Spark."""
     limit = column.type.params[0]
     message = f"concat({_string(f'[FRESHVIEW] {where}: ')}, {value}, {_string(f' is longer than {column.type}')})"
     fitted = (
@@ -187,7 +187,7 @@ def identity_sql(expression: str, type_: DataType, depth: int = 0) -> str:
 
 
 def as_schema(struct: T.StructType, key: tuple[str, ...] = ()) -> Schema:
-    """The schema of a query's result as a table. A column that Spark knows as CHAR stays one: it is compared so."""
+    """The schema of a table for a query's result. A column that Spark compares as CHAR stays CHAR."""
     columns = []
     for field in struct.fields:
         char = _CHAR.fullmatch(field.metadata.get(_CHAR_METADATA, ""))

@@ -1,7 +1,7 @@
-"""Which tables a query reads, and the query with each of them replaced by a placeholder.
+"""Binding: the tables that a query reads, and the query's text with a placeholder for each of them.
 
-sqlglot only finds the names; the text goes to Spark as it was written, apart from them. Of a text that sqlglot cannot
-read, the tokens tell the names.
+sqlglot only finds the names; apart from them, the text goes to Spark as it was written. In a text that sqlglot cannot
+read, the names are found by the tokens.
 """
 
 from __future__ import annotations
@@ -12,31 +12,28 @@ from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from freshview.errors import InvalidStatement, NotMaintainable, first_line
 from freshview.relation.names import backticked
 from freshview.relation.schema import fold
+from freshview.sql.fragments import GENERATORS
 from freshview.sql.table_names import NotFoundByTokens, names_by_tokens
-from freshview.sql.tokens import Token, is_word, tokenize
+from freshview.sql.tokens import EXPLAIN_MODES, Token, is_word, tokenize
 
-logging.getLogger("sqlglot").setLevel(logging.ERROR)  # its "falling back to Command" is no news here
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # not its warning "falling back to Command"
 
-# What sqlglot raises over texts that are SQL for Spark: its own errors, and slips of its code.
-UNREADABLE = (
-    sqlglot.errors.SqlglotError, RecursionError, AttributeError, TypeError, ValueError, KeyError, IndexError,
-)  # fmt: skip
+# What sqlglot raises over texts that are SQL for Spark: its own errors, and those of bugs in its code.
+UNREADABLE = (SqlglotError, RecursionError, AttributeError, TypeError, ValueError, KeyError, IndexError)
 # Table functions whose rows follow from their arguments.
-_DETERMINED = frozenset({
-    "explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode", "posexplode_outer", "range",
-    "stack", "variant_explode", "variant_explode_outer",
-})  # fmt: skip
+_DETERMINED = {"range", "variant_explode", "variant_explode_outer", *map(str.lower, GENERATORS)}
 _VERSION_WORDS = ("VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME")
 
 
 @dataclass(frozen=True)
 class TableRef:
-    """A table as a query names it, with the version it asks for."""
+    """A table as a query names it, with the version that the query reads."""
 
     name: str
     version: str | None = None  # VERSION AS OF …
@@ -45,12 +42,12 @@ class TableRef:
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """A query text with {placeholders} and the table that each stands for."""
+    """A query text with {placeholders}, and the table for each of them."""
 
     text: str
     tables: dict[str, TableRef]
     original: str
-    foreign: tuple[str, ...] = ()  # what it reads that is not ours: names with a database, files, table functions
+    foreign: tuple[str, ...] = ()  # other things that it reads: names with a database, files, table functions
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class _Edit:
 
 @dataclass(frozen=True)
 class _Named:
-    """A table of one name in the tokens of a query."""
+    """A table named by one part, at a position among the tokens of a query."""
 
     at: int
     name: str
@@ -70,7 +67,7 @@ class _Named:
 
 
 def bind(text: str, is_ours: Callable[[str], bool]) -> BoundQuery:
-    """Replace every table that is ours; other names are left to Spark."""
+    """The query with a placeholder for every table that is ours; other names are left to Spark."""
     prefix, query = _split_explain(text)
     tokens = tokenize(query)
     names, foreign = _names(text, query, tokens)
@@ -93,7 +90,7 @@ def bind(text: str, is_ours: Callable[[str], bool]) -> BoundQuery:
 
 
 def refuse_foreign(bound: BoundQuery) -> None:
-    """A view reads relations of its warehouse, and nothing else: nobody would tell it of changes elsewhere."""
+    """Raise if a view's definition reads anything but relations of its warehouse: other changes would not be seen."""
     if bound.foreign:
         raise NotMaintainable(
             f"{bound.foreign[0]} in the definition of a view",
@@ -104,7 +101,7 @@ def refuse_foreign(bound: BoundQuery) -> None:
 
 
 def _names(text: str, query: str, tokens: Sequence[Token]) -> tuple[list[_Named], list[str]]:
-    """The tables of one name that a query reads, in the order of the parser, and what else it reads."""
+    """The tables that a query names by one part, in the parser's order, and what else it reads."""
     plain = _without_versions(query, tokens)
     try:
         tree = sqlglot.parse_one(plain, read="spark")
@@ -112,7 +109,7 @@ def _names(text: str, query: str, tokens: Sequence[Token]) -> tuple[list[_Named]
         try:
             return _names_by_tokens(tokenize(plain), tokens)
         except NotFoundByTokens:
-            cause = first_line(error) if isinstance(error, sqlglot.errors.SqlglotError) else "it cannot be understood"
+            cause = first_line(error) if isinstance(error, SqlglotError) else "it cannot be understood"
             if isinstance(error, RecursionError):
                 cause = "it is nested too deeply"
             raise InvalidStatement(f"query {' '.join(text.split()):.80}", cause, "Check the syntax.") from error
@@ -121,10 +118,10 @@ def _names(text: str, query: str, tokens: Sequence[Token]) -> tuple[list[_Named]
     for node in tree.find_all(exp.Table):
         ident = node.this
         if node.args.get("db"):
-            foreign.append(_shown(node))
+            foreign.append(_text(node))
         elif not isinstance(ident, exp.Identifier):
             if ident.name.lower() not in _DETERMINED and _function(ident) not in _DETERMINED:
-                foreign.append(_shown(node))
+                foreign.append(_text(node))
         elif not _is_cte(node):
             at = by_start.get(ident.meta.get("start", -1))
             if at is not None:
@@ -133,7 +130,7 @@ def _names(text: str, query: str, tokens: Sequence[Token]) -> tuple[list[_Named]
 
 
 def _names_by_tokens(plain: Sequence[Token], tokens: Sequence[Token]) -> tuple[list[_Named], list[str]]:
-    """Those that the tokens tell; `plain` are those of the text without version clauses, at the same places."""
+    """The result of `_names`, by tokens alone; `plain` are those of the text without version clauses."""
     found = names_by_tokens(plain)
     by_start = {t.start: i for i, t in enumerate(tokens)}
     names = [_Named(by_start[plain[i].start], plain[i].text, i in found.aliased) for i in found.tables]
@@ -142,18 +139,18 @@ def _names_by_tokens(plain: Sequence[Token], tokens: Sequence[Token]) -> tuple[l
 
 
 def _function(node: exp.Expr) -> str:
-    """The name by which Spark knows a call."""
+    """Spark's name of a call, in lower case."""
     return node.sql_name().lower() if isinstance(node, exp.Func) else ""
 
 
-def _shown(node: exp.Table) -> str:
+def _text(node: exp.Table) -> str:
     table = node.copy()
     table.set("alias", None)
     return f"{table.sql(dialect='spark'):.80}"
 
 
 def _edited(text: str, edits: list[_Edit], *, escape: bool) -> str:
-    """The text with edits done; other braces doubled, since Spark's formatter reads them."""
+    """The text after the edits; other braces are doubled if `escape`, since Spark's formatter reads them."""
 
     def verbatim(part: str) -> str:
         return part.replace("{", "{{").replace("}", "}}") if escape else part
@@ -168,11 +165,12 @@ def _edited(text: str, edits: list[_Edit], *, escape: bool) -> str:
 
 
 def _split_explain(text: str) -> tuple[str, str]:
+    """EXPLAIN … or DESCRIBE QUERY before a query, and the query."""
     tokens = tokenize(text)
     at = 0
     if is_word(tokens[0], "EXPLAIN"):
         at = 1
-        while at < len(tokens) and is_word(tokens[at], "EXTENDED", "CODEGEN", "COST", "FORMATTED"):
+        while at < len(tokens) and is_word(tokens[at], *EXPLAIN_MODES):
             at += 1
     elif is_word(tokens[0], "DESCRIBE", "DESC"):
         at = 1
@@ -186,7 +184,7 @@ def _split_explain(text: str) -> tuple[str, str]:
 
 
 def _is_cte(node: exp.Table) -> bool:
-    """Does the name mean a WITH query that is visible where it stands?"""
+    """Does a name mean a WITH query that is visible at its place?"""
     child: exp.Expr = node
     inside: exp.CTE | None = None
     parent = node.parent
@@ -207,7 +205,7 @@ def _is_cte(node: exp.Table) -> bool:
 
 
 def _without_versions(text: str, tokens: Sequence[Token]) -> str:
-    """The text with version clauses blanked, places kept: sqlglot does not know all of Spark's."""
+    """The text with version clauses blanked, positions unchanged: sqlglot does not know all of Spark's."""
     for i, token in enumerate(tokens[1:], 1):
         if token.text.upper() in _VERSION_WORDS and [t.text.upper() for t in tokens[i + 1 : i + 3]] == ["AS", "OF"]:
             start = tokens[i - 1 if is_word(tokens[i - 1], "FOR") else i].start
@@ -217,7 +215,7 @@ def _without_versions(text: str, tokens: Sequence[Token]) -> str:
 
 
 def _version_clause(name: str, tokens: Sequence[Token], at: int) -> tuple[TableRef, int]:
-    """[FOR] VERSION|TIMESTAMP AS OF literal, after a table's name."""
+    """A table with the clause [FOR] VERSION|TIMESTAMP AS OF literal after its name, and the position after that."""
     start = at
     if at < len(tokens) and is_word(tokens[at], "FOR"):
         at += 1
@@ -238,7 +236,7 @@ def _version_clause(name: str, tokens: Sequence[Token], at: int) -> tuple[TableR
 
 
 def _skip_sample(tokens: Sequence[Token], at: int) -> int:
-    """Spark wants an alias after TABLESAMPLE (…) [REPEATABLE (…)]."""
+    """The position after TABLESAMPLE (…) [REPEATABLE (…)], where Spark expects an alias."""
     while at + 1 < len(tokens) and is_word(tokens[at], "TABLESAMPLE", "REPEATABLE"):
         depth, at = 0, at + 1
         while at < len(tokens):

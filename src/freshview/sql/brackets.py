@@ -1,4 +1,4 @@
-"""A parsed query written back with every operator in brackets, so that Spark can say whether it was read right.
+"""A parsed query written back with every operator in brackets, so that Spark can check whether it was parsed right.
 
 The parser used here knows many dialects, and gives some operators another precedence than Spark does. With brackets
 around each of them, the text has one reading only: the one that lowering works from.
@@ -17,21 +17,20 @@ from freshview.errors import first_line
 from freshview.sql.fragments import Unsupported
 
 _OPERATORS = (exp.Binary, exp.Unary, exp.Between, exp.In)
-_NO_OPERATORS = (  # written between two parts, or before one, but not operators of an expression
-    exp.Dot, exp.Paren, exp.PropertyEQ, exp.Slice, exp.Kwarg, exp.JSONExtract, exp.JSONExtractScalar, exp.Alias,
-)  # fmt: skip
+# Unary and binary to the parser, but not operators of an expression.
+_OTHERS = (exp.Dot, exp.Paren, exp.PropertyEQ, exp.Slice, exp.Kwarg, exp.JSONExtract, exp.JSONExtractScalar, exp.Alias)
 
 
 class _AsRead(SparkGenerator):
-    """Writes a SELECT as it was read: QUALIFY stays QUALIFY, where the generator would write a subquery."""
+    """Writes a SELECT as it was parsed: QUALIFY stays QUALIFY, where SparkGenerator would write a subquery."""
 
     TRANSFORMS: ClassVar = {k: v for k, v in SparkGenerator.TRANSFORMS.items() if k is not exp.Select}
 
 
 def bracketed(text: str) -> str:
-    """The text of a query as it was parsed, every operator in brackets; Unsupported if it cannot be written back."""
+    """The parsed query as text, every operator in brackets; raises Unsupported if it cannot be written back."""
     tree = sqlglot.parse_one(text, read="spark")
-    for node in [n for n in tree.walk() if isinstance(n, _OPERATORS) and not isinstance(n, _NO_OPERATORS)]:
+    for node in [n for n in tree.walk() if isinstance(n, _OPERATORS) and not isinstance(n, _OTHERS)]:
         if node.parent is not None and not isinstance(node.parent, exp.Paren | exp.Escape):
             _enclose(node)
     try:
@@ -41,7 +40,7 @@ def bracketed(text: str) -> str:
 
 
 def _enclose(node: exp.Expr) -> None:
-    """Put a bracket around a node where it stands."""
+    """Put brackets around a node in its tree."""
     bracket = exp.Paren()
     node.replace(bracket)
     bracket.set("this", node)

@@ -1,9 +1,9 @@
 """UPDATE, DELETE and MERGE as queries that yield old images and new values side by side.
 
-Every statement is evaluated once, as one SELECT: old and new values are named by the place of the
-column in the table. The target stands under a name of its own, so that a subquery over the same
-table is not mistaken for it. Names begin with __fv_: an expression may refer to an alias beside it
-(Spark's lateral column aliases), so a short one would turn a misspelt column into an answer.
+Every statement is evaluated once, as one SELECT: old and new values are named by the place of the column in the table.
+The target has a name of its own, so that a subquery over the same table is not mistaken for it. Names begin with
+__fv_: an expression may refer to an alias beside it (Spark's lateral column aliases), so a misspelt column could
+happen to be a shorter name.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _SPELLED = re.compile(r'""|``|\\|\$\{|\bIDENTIFIER\s*\(', re.IGNORECASE)
 
 
 def old_name(place: int) -> str:
-    """The result column that holds a column's old value."""
+    """The result column for the old value of the column at a place."""
     return f"__fv_o{place}"
 
 
 def new_name(place: int, clause: int | None = None) -> str:
-    """The result column that holds a column's new value (of a MERGE clause)."""
+    """The result column for the new value of the column at a place (by a MERGE clause)."""
     return f"__fv_n{place}" if clause is None else f"__fv_n{clause}_{place}"
 
 
 def old_columns(schema: Schema, qualifier: str) -> list[str]:
+    """SELECT items for the old values of all columns."""
     return [f"{backticked(qualifier)}.{backticked(c)} AS {old_name(i)}" for i, c in enumerate(schema.names)]
 
 
@@ -44,19 +45,21 @@ def set_positions(assignments: tuple[Assignment, ...], schema: Schema) -> dict[i
 
 
 def update_query(statement: Update, schema: Schema) -> str:
+    """Old and new values of the rows that an UPDATE changes."""
     qualifier = statement.alias or statement.table
     new = [f"({e}) AS {new_name(i)}" for i, e in set_positions(statement.assignments, schema).items()]
     return _select([*old_columns(schema, qualifier), *new], qualifier, statement.where)
 
 
 def delete_query(statement: Delete, schema: Schema) -> str:
+    """Old values of the rows that a DELETE deletes."""
     qualifier = statement.alias or statement.table
     return _select(old_columns(schema, qualifier), qualifier, statement.where)
 
 
 @dataclass(frozen=True)
 class NearQuery:
-    """A statement over rows at hand: which of them meet a condition, and expressions of them."""
+    """A statement over rows that were read already: a condition, and expressions over the rows that satisfy it."""
 
     qualifier: str
     where: str
@@ -64,13 +67,13 @@ class NearQuery:
 
     @property
     def is_qualified(self) -> bool:
-        """May its texts name the table? They do with a dot."""
+        """May the texts name the table? That takes a dot."""
         return any("." in text for text in (self.where, *self.items))
 
     def mentioned(self, schema: Schema) -> list[int]:
-        """Places of the columns that its texts may mean: those whose name stands in them (one at the least).
+        """Places of the columns that the texts may mean: those whose name occurs in them, at least one.
 
-        All of them, where a name may be spelled otherwise than it is: with doubled quotes, or by a computed string.
+        All columns, if a name may be written in another way: with doubled quotes, or by a computed string.
         """
         if any(map(_SPELLED.search, (self.where, *self.items))):
             return list(range(len(schema.names)))
@@ -79,7 +82,7 @@ class NearQuery:
 
 
 def near_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: str, where: str) -> NearQuery | None:
-    """The same over rows at hand; None if a subquery needs other tables."""
+    """An UPDATE or DELETE over rows that were read already; None if a subquery needs other tables."""
     new_values = set_positions(assignments, schema)
     if any(_has_subquery(text) for text in (where, *new_values.values())):
         return None
@@ -91,7 +94,7 @@ def _has_subquery(text: str) -> bool:
 
 
 def has_star(text: str) -> bool:
-    """Does `*` stand for columns somewhere (f(*), t.*), where it would take in ours?"""
+    """Does `*` stand for columns somewhere (f(*), t.*)? It would include those added here."""
     return bool(re.search(r"[(,.]\s*\*", text))
 
 
@@ -101,7 +104,7 @@ def _select(columns: list[str], qualifier: str, where: str) -> str:
 
 
 def clause_values(statement: Merge, clause: MergeClause, schema: Schema) -> dict[int, str]:
-    """Column place → expression text, with * spelled out."""
+    """Column place → expression text of a MERGE clause, with * spelled out."""
     if clause.action == "delete":
         return {}
     if clause.assignments:

@@ -1,4 +1,4 @@
-"""Pieces of SQL expressions: what lowering asks about them, and what it makes of them. Pure."""
+"""Pieces of SQL expressions: the questions that lowering has about them, and the changes it makes to them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from sqlglot import exp
 from freshview.algebra.nodes import column, conjunction, conjuncts
 from freshview.errors import InvalidStatement
 from freshview.relation.schema import fold
+from freshview.sql.tokens import word_set
 
-OF_IN = "in"  # marks an equality that stands for IN (query): Spark may convert its sides otherwise than those of `=`
+COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
+GENERATORS = word_set("EXPLODE EXPLODE_OUTER POSEXPLODE POSEXPLODE_OUTER INLINE INLINE_OUTER STACK JSON_TUPLE")
+OF_IN = "in"  # marks an equality made of IN (query): Spark may convert its sides in another way than those of `=`
 
 
 class Unsupported(Exception):
@@ -18,11 +21,11 @@ class Unsupported(Exception):
 
 
 class UnknownColumn(Unsupported):
-    """No source of the query has the column: a subquery that uses one of the query around it."""
+    """No source of the query has the column: it may belong to the query around a subquery."""
 
 
 def unaliased(tree: exp.Expr, items: list[tuple[str, exp.Expr]]) -> exp.Expr:
-    """ORDER BY may name output columns."""
+    """A term of ORDER BY, with the items of the SELECT in the place of their names."""
     by_name = {fold(n): e for n, e in items}
 
     def replace(node: exp.Expr) -> exp.Expr:
@@ -34,23 +37,13 @@ def unaliased(tree: exp.Expr, items: list[tuple[str, exp.Expr]]) -> exp.Expr:
 
 
 def aggregates(tree: exp.Expr) -> list[exp.Expr]:
-    """Outermost aggregate calls with their FILTER, outside windows and subqueries; inside a window its inputs."""
+    """Outermost aggregate calls with their FILTER, outside subqueries; of a window call, those in its arguments."""
     found: list[exp.Expr] = []
 
     def walk(node: exp.Expr, windowed: bool) -> None:
         if isinstance(node, exp.Query):
             return
-        if (
-            isinstance(node, exp.Filter | exp.WithinGroup)
-            and not windowed
-            and (isinstance(node.this, exp.AggFunc | exp.WithinGroup) or _is_more(node.this))
-        ):
-            found.append(node)
-            return
-        if isinstance(node, exp.AggFunc) and not windowed and not isinstance(node, exp.Grouping | exp.GroupingId):
-            found.append(node)
-            return
-        if _is_more(node) and not windowed:
+        if not windowed and _is_aggregate(node):
             found.append(node)
             return
         for key, child in node.args.items():
@@ -63,16 +56,30 @@ def aggregates(tree: exp.Expr) -> list[exp.Expr]:
     return found
 
 
-_AROUND = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # a call: f(x) FILTER (…) OVER (…)
-_MORE_AGGREGATES = {  # those that the parser does not know as such
-    "ANY", "BITMAP_AND_AGG", "BITMAP_OR_AGG", "BOOL_AND", "BOOL_OR", "COUNT_IF", "COUNT_MIN_SKETCH", "EVERY",
-    "HISTOGRAM_NUMERIC", "HLL_SKETCH_AGG", "HLL_UNION_AGG", "KURTOSIS", "MEAN", "MEASURE", "MODE", "PERCENTILE",
-    "REGR_COUNT", "SCHEMA_OF_VARIANT_AGG", "SKEWNESS", "SOME", "STD", "TRY_AVG", "TRY_SUM", "VECTOR_AVG", "VECTOR_SUM",
-}  # fmt: skip
+def _is_aggregate(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Filter | exp.WithinGroup):
+        return isinstance(node.this, exp.AggFunc | exp.WithinGroup) or _is_other_aggregate(node.this)
+    known = isinstance(node, exp.AggFunc) and not isinstance(node, exp.Grouping | exp.GroupingId)
+    return known or _is_other_aggregate(node)
+
+
+def _is_other_aggregate(node: exp.Expr) -> bool:
+    """Is a node an aggregate that the parser takes for another function (any(x): for that of LIKE ANY (…))?"""
+    if isinstance(node, exp.Any):
+        return not isinstance(node.parent, exp.Like | exp.ILike)
+    return isinstance(node, exp.Anonymous) and node.name.upper() in _OTHER_AGGREGATES
+
+
+_AROUND = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # between a call and its OVER
+_OTHER_AGGREGATES = word_set("""
+    ANY BITMAP_AND_AGG BITMAP_OR_AGG BOOL_AND BOOL_OR COUNT_IF COUNT_MIN_SKETCH EVERY HISTOGRAM_NUMERIC HLL_SKETCH_AGG
+    HLL_UNION_AGG KURTOSIS MEAN MEASURE MODE PERCENTILE REGR_COUNT SCHEMA_OF_VARIANT_AGG SKEWNESS SOME STD TRY_AVG
+    TRY_SUM VECTOR_AVG VECTOR_SUM
+""")
 
 
 def factored(tree: exp.Expr) -> list[exp.Expr]:
-    """The conditions that AND joins; what all branches of an OR ask for stands alone.
+    """The operands of nested ANDs; a condition common to all branches of an OR is taken out of it.
 
     (a AND x) OR (a AND y) = a AND (x OR y), and a OR (a AND y) = a, also where something is unknown.
     """
@@ -90,15 +97,8 @@ def _factored_or(tree: exp.Expr) -> list[exp.Expr]:
     return common if None in rests else [*common, exp.or_(*rests)]
 
 
-def _is_more(node: exp.Expr) -> bool:
-    """An aggregate that the parser takes for another function; any(x) for the quantifier of LIKE ANY (…)."""
-    if isinstance(node, exp.Any):
-        return not isinstance(node.parent, exp.Like | exp.ILike)
-    return isinstance(node, exp.Anonymous) and node.name.upper() in _MORE_AGGREGATES
-
-
 def is_plain(query: exp.Select, *, aggregate: bool = False) -> bool:
-    """SELECT … FROM … WHERE only, without or with aggregates in the items."""
+    """Is a query only SELECT … FROM … WHERE, with or without aggregates in the items?"""
     parts = ("group", "having", "qualify", "limit", "offset")
     return (
         not any(query.args.get(p) for p in parts)
@@ -108,43 +108,38 @@ def is_plain(query: exp.Select, *, aggregate: bool = False) -> bool:
 
 
 def unnamed(item: exp.Expr) -> exp.Expr:
-    """An item of a SELECT without its AS name or AS (names)."""
+    """An item of a SELECT, without its AS name or AS (names)."""
     inner: exp.Expr = item.this if isinstance(item, exp.Alias | exp.Aliases) else item
     return inner
 
 
 def is_generator(node: exp.Expr) -> bool:
-    """A call that makes rows of a row, not a value."""
+    """Is a node a call that makes rows of a row, not a value?"""
     if isinstance(node, exp.ExplodeOuter | exp.Explode | exp.Inline | exp.Stack):
         return True
-    return isinstance(node, exp.Anonymous) and node.name.upper() in _GENERATORS
-
-
-_GENERATORS = {
-    "EXPLODE", "EXPLODE_OUTER", "POSEXPLODE", "POSEXPLODE_OUTER", "INLINE", "INLINE_OUTER", "STACK", "JSON_TUPLE",
-}  # fmt: skip
+    return isinstance(node, exp.Anonymous) and node.name.upper() in GENERATORS
 
 
 def is_mark(node: exp.Expr) -> bool:
-    """EXISTS or IN over a query. (`exists(array, function)` is a function like others.)"""
+    """Is a node EXISTS or IN over a query? (`exists(array, function)` is an ordinary function.)"""
     if isinstance(node, exp.Exists):
         return isinstance(node.this, exp.Query)
     return isinstance(node, exp.In) and node.args.get("query") is not None
 
 
 def marks(tree: exp.Expr) -> list[exp.Expr]:
-    """The EXISTS and IN of a condition, not those of its subqueries."""
+    """The EXISTS and IN over queries in a condition, without those inside its subqueries."""
     return outermost(tree, is_mark)
 
 
 def outermost(tree: exp.Expr, wanted: Callable[[exp.Expr], bool]) -> list[exp.Expr]:
-    """Parts of an expression that are wanted, none inside another or inside a subquery."""
+    """The wanted parts of an expression that are not inside another one or inside a subquery."""
     walk = tree.walk(bfs=False, prune=lambda n: wanted(n) or isinstance(n, exp.Query))
     return [n for n in walk if wanted(n)]
 
 
 def negation(mark: exp.Expr) -> exp.Expr:
-    """The NOT around a mark, if there is one."""
+    """The NOT around a mark; the mark itself if there is none."""
     above = mark.parent
     while isinstance(above, exp.Paren) and above.parent is not None:
         above = above.parent
@@ -152,7 +147,7 @@ def negation(mark: exp.Expr) -> exp.Expr:
 
 
 def only_and_or(node: exp.Expr, holder: exp.Expr) -> bool:
-    """Does nothing but AND and OR stand above a node?"""
+    """Are there only ANDs and ORs between a node and its holder?"""
     above = node.parent
     while above is not None and above is not holder:
         if not isinstance(above, exp.And | exp.Or | exp.Paren):
@@ -162,13 +157,13 @@ def only_and_or(node: exp.Expr, holder: exp.Expr) -> bool:
 
 
 def only(holder: exp.Expr) -> exp.Expr:
-    """What a holder holds, after replacements inside it."""
+    """The expression inside a holder, after replacements."""
     inner: exp.Expr = holder.this
     return inner
 
 
 def substituted(tree: exp.Expr, known: Sequence[tuple[exp.Expr, str]]) -> exp.Expr:
-    """An expression whose largest known parts are columns."""
+    """An expression whose largest known parts are replaced by their columns."""
 
     def replace(node: exp.Expr) -> exp.Expr:
         return next((column(name) for expression, name in known if node == expression), node)
@@ -177,6 +172,8 @@ def substituted(tree: exp.Expr, known: Sequence[tuple[exp.Expr, str]]) -> exp.Ex
 
 
 def renamer(names: Mapping[str, str]) -> Callable[[exp.Expr], exp.Expr]:
+    """A function for `transform` that renames columns."""
+
     def rename(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and node.name in names:
             return column(names[node.name])
@@ -186,16 +183,16 @@ def renamer(names: Mapping[str, str]) -> Callable[[exp.Expr], exp.Expr]:
 
 
 def without_limit_all(tree: exp.Expr) -> None:
-    """LIMIT ALL is no limit. Changes the tree."""
+    """Remove every LIMIT ALL. Changes the tree."""
     for limit in list(tree.find_all(exp.Limit)):
         if isinstance(limit.expression, exp.Var) and limit.expression.name.upper() == "ALL":
             limit.pop()
 
 
 def require_determinate(tree: exp.Expr) -> None:
-    """Every LIMIT has an ORDER BY, and nothing is sampled.
+    """Raise unless every LIMIT has an ORDER BY and nothing is sampled. Changes the tree:
 
-    In EXISTS no order is needed: a LIMIT of one row or more means nothing there, and is taken away.
+    EXISTS needs no order: a LIMIT of one row or more has no effect there, and is removed.
     """
     for query in tree.find_all(exp.Query):
         if query.args.get("limit") is None and query.args.get("offset") is None:
@@ -219,11 +216,11 @@ def require_determinate(tree: exp.Expr) -> None:
 
 
 def with_windows_spelled_out(tree: exp.Expr) -> None:
-    """OVER name becomes OVER (…), as the WINDOW clause of its SELECT says. Changes the tree."""
+    """Replace OVER name by OVER (…), as defined in the WINDOW clause. Changes the tree."""
     for select in tree.find_all(exp.Select):
         named = {fold(w.this.name): w for w in select.args.get("windows") or ()}
         own = [w for w in select.find_all(exp.Window) if w.args.get("alias") and w.parent_select is select]
-        for window in sorted(own, key=lambda w: w.arg_key != "windows"):  # those that name others first
+        for window in sorted(own, key=lambda w: w.arg_key != "windows"):  # definitions may name others: first
             _spell_out(window, named)
         select.set("windows", None)
 
@@ -242,6 +239,7 @@ _WINDOW_PARTS = ("partition_by", "order", "spec")
 
 
 def count(node: exp.Expr | None) -> int:
+    """The number in a LIMIT or OFFSET; raises Unsupported if it is no literal."""
     value = node.expression if node is not None else None
     if not isinstance(value, exp.Literal) or value.is_string:
         raise Unsupported("LIMIT that is not a number")

@@ -1,7 +1,7 @@
 """Generators (explode, posexplode, inline, stack, json_tuple) as items of a SELECT: they make rows, not values.
 
-Spark evaluates them after WHERE and GROUP BY, and before the windows of a SELECT without GROUP BY. (Beside both, it
-computes the windows first.) Anywhere else than as a whole item, or in LATERAL VIEW, a generator has no algebra here.
+Spark evaluates generators after WHERE and GROUP BY, and before the windows of a SELECT without GROUP BY. (With it,
+windows come first.) A generator that is neither a whole item nor in LATERAL VIEW has no algebra here.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from freshview.algebra.nodes import Generate, column
 from freshview.sql.fragments import Unsupported, is_generator, unnamed
 
 if TYPE_CHECKING:
-    from freshview.sql.lowering import Select
+    from freshview.sql.select import Select
 
 
 def name_generators(tree: exp.Expr) -> None:
-    """Give generators of SELECT lists Spark's names of their columns, and refuse others. Changes the tree."""
+    """Name the columns of generators in SELECT lists as Spark does, and refuse other generators. Changes the tree."""
     for node in list(filter(is_generator, tree.walk())):
         above = node.parent
         if isinstance(above, exp.Lateral):
@@ -35,7 +35,7 @@ def name_generators(tree: exp.Expr) -> None:
 
 
 def _default_names(node: exp.Expr) -> list[str]:
-    """Spark's names. Of a map, explode gives two columns: then Spark's names of the query are others than these."""
+    """Spark's names of a generator's columns. (explode of a map has two: then the query's names will not agree.)"""
     if isinstance(node, exp.Posexplode):
         return ["pos", "col"]
     if isinstance(node, exp.ExplodeOuter | exp.Explode):
@@ -83,7 +83,7 @@ class Generators:
         return [generator for generator, _ in self.found]
 
     def apply(self, select: Select, *, grouped: bool) -> None:
-        """Generate rows, after GROUP BY and before the other items."""
+        """Add the generators to the SELECT's node, after GROUP BY and before the other items."""
         if self.found and grouped and any(e.find(exp.Window) for _, e in self.items):
             raise Unsupported("a generator beside windows over groups")
         for generator, columns in self.found:

@@ -12,10 +12,11 @@ from freshview.algebra.nodes import Aggregate, Node, Project, column, same
 from freshview.sql.fragments import Unsupported, aggregates, outermost, renamer
 
 if TYPE_CHECKING:
-    from freshview.sql.lowering import Select
+    from freshview.sql.select import Select
 
 
 def group_by(select: Select, group: exp.Group | None, items: list[tuple[str, exp.Expr]], rest: list[exp.Expr]) -> None:
+    """Group a SELECT's node; `rest` are all expressions above the grouping."""
     sets: list[tuple[int, ...]] | None = None
     keys: list[exp.Expr] = []
     if group is not None:
@@ -27,7 +28,7 @@ def group_by(select: Select, group: exp.Group | None, items: list[tuple[str, exp
         columns.append(name)
         if not isinstance(resolved, exp.Column):
             select.computed.append((resolved, name))
-    if sets is None or (sets == [()] and not keys):  # GROUPING SETS (()) alone has its row even of nothing, as in Spark
+    if sets is None or (sets == [()] and not keys):  # GROUPING SETS (()) alone has a row even if there are none
         aggregated(select, columns, rest)
         return
     calls = [c for e in rest for c in outermost(e, lambda n: isinstance(n, exp.Grouping | exp.GroupingId))]
@@ -37,7 +38,7 @@ def group_by(select: Select, group: exp.Group | None, items: list[tuple[str, exp
 
 
 def aggregated(select: Select, keys: list[str], expressions: Iterable[exp.Expr]) -> None:
-    """Aggregate the node; from here on, aggregate calls are columns."""
+    """Aggregate a SELECT's node: above it, the aggregate calls of these expressions are columns."""
     items: list[tuple[str, exp.Expr]] = []
     for expression in expressions:
         for call in aggregates(expression):
@@ -54,9 +55,9 @@ def aggregated(select: Select, keys: list[str], expressions: Iterable[exp.Expr])
 def _grouping_sets(
     select: Select, columns: list[str], sets: list[tuple[int, ...]], calls: list[exp.Expr]
 ) -> tuple[list[str], list[tuple[exp.Expr, str]]]:
-    """One copy of the input per set, keys outside the set NULL; the set's place is part of the key (law 11.9).
+    """Make one copy of the input per set, keys outside the set NULL; the set's place is part of the key (law 11.9).
 
-    Gives the grouping columns, and what keys and calls of grouping() and grouping_id() mean after grouping.
+    Return the grouping columns, and the columns that hold keys, grouping() and grouping_id() after grouping.
     """
     if all(not s for s in sets):
         raise Unsupported("GROUPING SETS (())")
@@ -83,7 +84,7 @@ def _grouping_sets(
 
 
 def _typed_null(key: str) -> exp.Expr:
-    """A NULL of a key's type, where no set has the key itself."""
+    """A NULL of a key's type, for a key that no set has."""
     return exp.Case(ifs=[exp.If(this=exp.false(), true=column(key))])
 
 
@@ -100,10 +101,7 @@ def _grouping(group: exp.Group, items: list[exp.Expr]) -> tuple[list[exp.Expr], 
     suffix = group.args.get("grouping_sets") or []
     if suffix and any(isinstance(p, _SETS) for p in parts):
         raise Unsupported("grouping sets after grouping sets")
-    for part in (
-        *parts,
-        *suffix,
-    ):  # keys count in the order in which they are written: grouping_id() has a bit for each
+    for part in (*parts, *suffix):  # keys count in the order of the text: grouping_id() has a bit for each
         choices = [_places(expressions, keys) for expressions in (_sets(part) if isinstance(part, _SETS) else [[part]])]
         if suffix and part not in suffix:  # GROUP BY a, b GROUPING SETS (…) only declares a and b
             continue
@@ -112,7 +110,7 @@ def _grouping(group: exp.Group, items: list[exp.Expr]) -> tuple[list[exp.Expr], 
 
 
 def _places(expressions: list[exp.Expr], keys: list[exp.Expr]) -> tuple[int, ...]:
-    """The places of expressions among the keys, to which new ones are added."""
+    """The places of expressions among the keys; adds those that are new to `keys`."""
     keys += [e for e in dict.fromkeys(expressions) if e not in keys]
     return tuple(keys.index(e) for e in expressions)
 
@@ -121,6 +119,7 @@ _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 
 def _sets(part: exp.Expr) -> list[list[exp.Expr]]:
+    """The grouping sets that ROLLUP, CUBE or GROUPING SETS stands for."""
     members = [e.expressions if isinstance(e, exp.Tuple) else [e.unnest()] for e in part.expressions]
     if isinstance(part, exp.Rollup):
         return [[e for m in members[:n] for e in m] for n in range(len(members), -1, -1)]
@@ -134,7 +133,7 @@ def _sets(part: exp.Expr) -> list[list[exp.Expr]]:
 
 
 def _grouping_value(call: exp.Expr, inside: set[str], keys: list[str]) -> exp.Expr:
-    """grouping(k) and grouping_id(k, …) in one set: a bit per key, 1 if it is outside."""
+    """The value of grouping(k) or grouping_id(k, …) in one set: a bit per key, 1 if the key is outside."""
     asked = [c.name for c in call.expressions] or keys
     if not set(asked) <= set(keys):
         raise Unsupported(f"{call.sql(dialect='spark')} of what is no key")

@@ -1,8 +1,8 @@
 """Literals that mean the same with and without Spark, and conditions that pin a key to them.
 
-Everything that is not plainly a literal is left to Spark: better slow than different. What a text means may depend on
-the session: `"v"` is a string or a column, `'\\t'` a tab or two characters, `'it''s'` one string or two, `${x}` a
-variable. None of these is a literal here.
+Everything else is left to Spark: better slow than different. The meaning of a text may depend on the session: `"v"` is
+a string or a column, `'\\t'` a tab or two characters, `'it''s'` one string or two, `${x}` a variable. None of these is
+a literal here.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _WHOLE = re.compile(r"-?\d+", re.ASCII)
 _FRACTION = re.compile(r"-?\d*\.\d+", re.ASCII)
 _MAX_KEYS = 10_000
-# The pieces of a text without backslashes: quoted ones, and what stands between them.
+# The pieces of a text without backslashes: quoted ones, and those between them.
 _PIECES = re.compile(r"""'[^']*'|`[^`]*`|"[^"]*"|[^'"`]+|['"`]""")
 _COMMENT = re.compile(r"--|/\*")
 _PREFIXED = re.compile(r"\b\w$|&$")  # r'…', x'…', U&'…'
-_CALLED_DATE = re.compile(r"\bDATE\s*\(", re.IGNORECASE)  # a call, whose name a session may give another meaning
-_STRING_OR_NAME = "`__fv_string_or_name`"  # no column of ours has such a name
+_CALLED_DATE = re.compile(r"\bDATE\s*\(", re.IGNORECASE)  # a call, which a session may redefine
+_STRING_OR_NAME = "`__fv_string_or_name`"  # not the name of any column
 
 
 class NotLiteral(Exception):
@@ -42,7 +42,7 @@ class NotLiteral(Exception):
 
 
 def value(node: exp.Expr, column: Column) -> Any:
-    """The Python value that a literal has in a column; NotLiteral if Spark should say."""
+    """The Python value of a literal in a column; raises NotLiteral if only Spark knows it."""
     type_ = column.type
     negative = isinstance(node, exp.Neg)
     if negative:
@@ -93,7 +93,7 @@ def _number(text: str, kind: str, params: tuple[int, ...]) -> Any:
 
 
 def parse_expression(text: str) -> exp.Expr:
-    """An expression whose literals mean the same to sqlglot and to Spark, under all settings."""
+    """The tree of an expression whose literals mean the same to sqlglot and to Spark, under all settings."""
     try:
         return sqlglot.parse_one(_certain(text), read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError):
@@ -101,7 +101,7 @@ def parse_expression(text: str) -> exp.Expr:
 
 
 def _certain(text: str) -> str:
-    """The text, with a name in the place of what may be a string or a name; NotLiteral if more of it is uncertain."""
+    """The text, with a name for each "…" (a string or a name); raises NotLiteral if more of it is uncertain."""
     if "\\" in text or "${" in text:
         raise NotLiteral
     pieces = _PIECES.findall(text)
@@ -119,7 +119,7 @@ def _certain(text: str) -> str:
 
 
 def literal_rows(query: str, columns: Sequence[Column]) -> pa.Table:
-    """VALUES (…), (…) of literals only, as typed rows."""
+    """The typed rows of VALUES (…), (…) with literals only; raises NotLiteral for other queries."""
     tree = parse_expression(query)
     if not isinstance(tree, exp.Values) or {name for name, arg in tree.args.items() if arg} != {"expressions"}:
         raise NotLiteral
@@ -136,14 +136,14 @@ def literal_rows(query: str, columns: Sequence[Column]) -> pa.Table:
 
 @dataclass(frozen=True)
 class KeyPins:
-    """Keys (or leading and other parts of keys) that a condition allows."""
+    """The keys, or values of some key columns, that a condition allows."""
 
     keys: pa.Table
-    exact: bool  # the condition says nothing beyond, under any settings, and pins the whole key
+    exact: bool  # the condition means just these keys, whole ones, under any settings
 
 
 def key_pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> KeyPins | None:
-    """The keys to which `key = literal` and `key IN (literals)` conjuncts confine a condition."""
+    """The keys that a condition allows by `key = literal` and `key IN (literals)`; None if it has no such part."""
     if not where or not schema.key:
         return None
     if (plain := _plain_list(where, schema)) is not None:
@@ -160,7 +160,7 @@ def key_pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> KeyPins |
             exact = False
         else:
             pinned[found[0]] = found[1]
-            # Whether a CHAR is padded before it is compared is a setting; the padded value is met in any case.
+            # Whether a CHAR is padded before it is compared is a setting; the padded value is found in any case.
             exact = exact and schema.column(found[0]).type.kind != "char"
     if not pinned:
         return None
@@ -176,7 +176,7 @@ _PLAIN_LIST = re.compile(r"\s*(\w+)\s+IN\s*\(([\s\d,-]+)\)\s*", re.IGNORECASE | 
 
 
 def _plain_list(where: str, schema: Schema) -> KeyPins | None:
-    """`key IN (1, 2, …)` and nothing else, without the cost of parsing a long list."""
+    """The keys of a condition that is only `key IN (1, 2, …)`, without the cost of parsing a long list."""
     match = _PLAIN_LIST.fullmatch(where)
     if match is None or len(schema.key) != 1 or fold(match[1]) != fold(schema.key[0]):
         return None
@@ -217,34 +217,34 @@ def _pin(node: exp.Expr, schema: Schema, qualifiers: Sequence[str]) -> tuple[str
 
 
 def _means(column: exp.Column, qualifiers: Sequence[str], schema: Schema) -> bool:
-    """Is a column qualified by the table's name? Where case counts, another case may be that of a struct column."""
+    """Is a column qualified by the table's name? A qualifier in another case may also be a struct column."""
     if column.table in qualifiers:
         return True
     return any(fold(column.table) == fold(q) for q in qualifiers) and not schema.has(column.table)
 
 
-# A day or a moment in words, with or without a zone, which may follow at once; more than Spark takes, never less.
+# A day or a moment in words, with or without a zone, perhaps without a space; more than Spark accepts, never less.
 _MOMENT = re.compile(r"(?is)\s*((now|today|tomorrow|yesterday)\b.*|(today|tomorrow|yesterday)\S*\s*)")
 _WORDS = tuple(map(frozenset, ("now", "today", "tomorrow", "yesterday")))
 _TEXTS = (exp.Literal, exp.RawString)
-_SPELLED = (exp.Chr, exp.Unhex, exp.FromBase64, exp.HexString)  # letters by their codes
-_HOLDERS = (exp.Array, exp.VarMap, exp.Map, exp.Struct, exp.Tuple)  # of several constants, each for itself
+_SPELLED = (exp.Chr, exp.Unhex, exp.FromBase64, exp.HexString)  # letters made from their codes
+_HOLDERS = (exp.Array, exp.VarMap, exp.Map, exp.Struct, exp.Tuple)  # of several constants, each judged by itself
 
 
 def may_be_moment(text: str) -> bool:
-    """May Spark take this string for a date or a time that passes, where it stands beside one?"""
+    """May Spark convert this string to a date or time that depends on the clock, if compared with one?"""
     return _MOMENT.fullmatch(text) is not None
 
 
 def is_moment(node: exp.Expr) -> bool:
-    """Is an expression such a string?"""
+    """Is an expression a string for which `may_be_moment` is true?"""
     return isinstance(node, _TEXTS) and may_be_moment(node.name)
 
 
 def may_become_moment(node: exp.Expr) -> bool:
-    """May an expression have such a value? Spark converts any constant string, computed ones too.
+    """May the value of an expression be a moment in words? Spark converts any constant string, computed ones too.
 
-    Of one that is computed, its letters tell whether it can be such a word: more than there are, never fewer.
+    A computed string is judged by the letters in its texts: more are found than there are, never fewer.
     """
     if isinstance(node, _TEXTS):
         return is_moment(node)

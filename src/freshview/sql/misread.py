@@ -1,8 +1,8 @@
-"""What the parser used here reads otherwise than Spark: such a query is not lowered, its text stays as it is.
+"""Queries that the parser used here reads in another way than Spark does are refused: they are not lowered.
 
 The parser knows many dialects, and writes some of Spark's calls back as others that are not the same: `to_char(x, f)`
-as a cast, `percentile_cont` as an approximation, the format 'y' as 'yyyy'. So a query is read, written back, and
-compared by its words: no string, no function may be lost on the way, but for aliases that are known to be the same.
+as a cast, `percentile_cont` as an approximation, the format 'y' as 'yyyy'. So a query is parsed, written back, and
+compared by its words: no string and no function may be lost, except for aliases that are known to be the same.
 """
 
 from __future__ import annotations
@@ -17,26 +17,24 @@ from sqlglot.errors import UnsupportedError
 
 from freshview.errors import InvalidStatement, first_line
 from freshview.relation.schema import fold
-from freshview.sql.fragments import Unsupported
+from freshview.sql.fragments import COMPARISONS, Unsupported
+from freshview.sql.tokens import word_set
 
-_ALIASES = {
-    "BIGINT", "BINARY", "BOOLEAN", "CEILING", "CHAR", "CHARACTER_LENGTH", "CHAR_LENGTH", "DATE", "DATEADD", "DATE_DIFF",
-    "DECIMAL", "DIV", "DOUBLE", "FLOAT", "IFNULL", "ILIKE", "INSTR", "INT", "LCASE", "LEN", "LIKE", "LOG", "MOD",
-    "NAMED_STRUCT", "NVL", "POSITION", "POW", "REGEXP", "REGEXP_LIKE", "RLIKE", "SIGNUM", "SMALLINT", "STRING",
-    "SUBSTR", "TIMESTAMP", "TIMESTAMPADD", "TINYINT", "TO_TIMESTAMP", "TO_UNIX_TIMESTAMP", "UCASE",
-}  # fmt: skip
-_UNITS = {"year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond"}
-_WORDS = {
-    "ALL", "AND", "ANY", "AS", "BETWEEN", "BY", "CASE", "CUBE", "DISTINCT", "ELSE", "ESCAPE", "EXCEPT", "EXISTS",
-    "FILTER", "FROM", "GROUP", "HAVING", "IN", "INNER", "INTERSECT", "IS", "JOIN", "LATERAL", "LIKE", "NOT", "ON", "OR",
-    "OVER", "PARTITION", "QUALIFY", "ROLLUP", "SELECT", "SETS", "SOME", "THEN", "UNION", "USING", "VALUES", "WHEN",
-    "WHERE", "WITH",
-}  # fmt: skip
-_BARE_CALLS = {"localtimestamp", "current_time", "user", "session_user", "current_catalog", "current_schema"}
+_ALIASES = word_set("""
+    BIGINT BINARY BOOLEAN CEILING CHAR CHARACTER_LENGTH CHAR_LENGTH DATE DATEADD DATE_DIFF DECIMAL DIV DOUBLE FLOAT
+    IFNULL ILIKE INSTR INT LCASE LEN LIKE LOG MOD NAMED_STRUCT NVL POSITION POW REGEXP REGEXP_LIKE RLIKE SIGNUM SMALLINT
+    STRING SUBSTR TIMESTAMP TIMESTAMPADD TINYINT TO_TIMESTAMP TO_UNIX_TIMESTAMP UCASE
+""")
+_UNITS = word_set("year quarter month week day hour minute second millisecond microsecond")
+_WORDS = word_set("""
+    ALL AND ANY AS BETWEEN BY CASE CUBE DISTINCT ELSE ESCAPE EXCEPT EXISTS FILTER FROM GROUP HAVING IN INNER INTERSECT
+    IS JOIN LATERAL NOT ON OR OVER PARTITION QUALIFY ROLLUP SELECT SETS SOME THEN UNION USING VALUES WHEN WHERE WITH
+""")
+_BARE_CALLS = word_set("localtimestamp current_time user session_user current_catalog current_schema")
 
 
 def refuse_misread(text: str, tree: exp.Expr) -> None:
-    """Is the tree of a text what Spark would make of it, as far as words tell? Unsupported if not."""
+    """Raise Unsupported if the words of a text and of its tree show that Spark would read it in another way."""
     try:
         written = tree.sql(dialect="spark", unsupported_level=ErrorLevel.RAISE)
     except UnsupportedError as error:
@@ -62,53 +60,52 @@ def refuse_misread(text: str, tree: exp.Expr) -> None:
 
 
 def _refuse_windows_of_time(tree: exp.Expr) -> None:
-    """Calls that change which rows there are, or what GROUP BY means."""
+    """Raise for window(…) and its like: calls that change which rows there are, or the meaning of GROUP BY."""
     for call in tree.find_all(exp.Anonymous):
         if call.name.upper() in ("WINDOW", "SESSION_WINDOW", "WINDOW_TIME"):
             raise Unsupported(f"the call of {call.name.lower()}(…)")
 
 
 def _refuse_other_precedence(tree: exp.Expr) -> None:
-    """Operators that this parser binds otherwise than Spark, where they stand side by side without brackets.
+    """Raise for operators side by side without brackets to which this parser gives another precedence than Spark.
 
     Spark binds <<, &, ^ and | one after the other, || as + and -, and a comparison before IN, IS or LIKE; comparisons
     among themselves from left to right, whichever they are.
     """
-    for node in tree.find_all(*_BITS, *_COMPARISONS, exp.DPipe):
+    for node in tree.find_all(*_BITS, *COMPARISONS, exp.DPipe):
         left, right = node.this, node.expression
         if isinstance(node, _BITS):
             mixed = any(isinstance(o, _BITS) and type(o) is not type(node) for o in (left, right))
         elif isinstance(node, exp.DPipe):
             mixed = isinstance(left, _BITS) or isinstance(right, (*_BITS, exp.Add, exp.Sub))
         else:
-            mixed = isinstance(left, _PREDICATES) or isinstance(right, (*_PREDICATES, *_COMPARISONS))
+            mixed = isinstance(left, _PREDICATES) or isinstance(right, (*_PREDICATES, *COMPARISONS))
         if mixed:
             raise Unsupported("a mixture of operators without brackets")
 
 
 _BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift)
-_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
 _PREDICATES = (exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Is, exp.Escape, exp.Not)
 
 
 def _strings(tokens: list[sqlglot.Token]) -> Counter[str]:
-    """The strings of a text; units of time in whatever case."""
+    """The strings of a text; units of time in lower case."""
     texts = [t.text for t in tokens if t.token_type in (TokenType.STRING, TokenType.RAW_STRING)]
     return Counter(t.lower() if t.lower() in _UNITS else t for t in texts)
 
 
 def _calls(tokens: list[sqlglot.Token]) -> set[str]:
-    """Words before a bracket."""
+    """The words before a bracket, in upper case."""
     return {a.text.upper() for a, b in pairwise(tokens) if b.token_type == TokenType.L_PAREN and a.text[:1].isalpha()}
 
 
 def _field_names(tree: exp.Expr) -> list[str]:
-    """named_struct('x', 1) is STRUCT(1 AS x) here."""
+    """The field names of structs: named_struct('x', 1) is STRUCT(1 AS x) in the tree."""
     return [e.this.name for s in tree.find_all(exp.Struct) for e in s.expressions if isinstance(e, exp.PropertyEQ)]
 
 
 def refuse_bare_calls(tree: exp.Expr, columns: Collection[str]) -> None:
-    """Names that are no columns but calls: Spark takes `localtimestamp` for `localtimestamp()`."""
+    """Raise for names that are calls, not columns: Spark takes `localtimestamp` for `localtimestamp()`."""
     for node in tree.find_all(exp.Column):
         if not node.table and fold(node.name) in _BARE_CALLS and fold(node.name) not in columns:
             raise InvalidStatement(

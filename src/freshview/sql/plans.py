@@ -1,16 +1,16 @@
-"""Optimised plans of Spark, as EXPLAIN prints them, in a form in which equal ones are equal texts.
+"""Normal form of Spark's optimised plans, as EXPLAIN prints them: equal plans have equal texts.
 
-Two texts that mean the same get plans that differ in numbers (`k#12`), in the names of columns on the way, and in
-projections that only hand columns on. Here
+Two texts that mean the same get plans that differ in numbers (`k#12`), in the names of columns inside, and in
+projections that only pass columns on. In normal form
 
-    numbers         are given anew, in the order of their first use; only leaves keep the names of their columns
-    `a#1 AS b#2`    stands for a#1 from there on
-    projections     that only hand columns on go, unless they are the result, or their places matter
-    conditions      that AND joins stand in the order of their texts; a cross join with a condition is an inner join
-    the last sort   goes: a view is a bag
+    numbers         are assigned in the order of their first use; only leaves keep the names of their columns
+    `a#1 AS b#2`    is a#1, also in operators above
+    projections     that only pass columns on are dropped, except at the root and where the places of columns matter
+    conditions      joined by AND are in the order of their texts; a cross join with a condition is an inner join
+    the last sort   is dropped: a view is a bag
 
-What is left equal was equal before: a mistake here would have to make two plans the same that are not. Operators that
-match columns by place (UNION, EXCEPT, GROUPING SETS) give new meanings to numbers: such plans have no such form.
+Plans with equal normal forms are equal. Operators that match columns by place (UNION, EXCEPT, GROUPING SETS) give new
+meanings to numbers: plans with them have no normal form.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class _Operator:
 
 
 def optimised(explained: str) -> str | None:
-    """The optimised plan of what EXPLAIN EXTENDED printed."""
+    """The optimised plan in the output of EXPLAIN EXTENDED."""
     found = _SECTION.search(explained)
     return found[1] if found else None
 
 
 def normal(plan: str) -> str | None:
-    """The plan in a form in which equal plans are equal texts; None if it has none."""
+    """The normal form of a plan; None if it has none."""
     root = _parsed(plan)
     if root is None or _mentions(root, _BY_PLACE):
         return None
@@ -55,13 +55,13 @@ def normal(plan: str) -> str | None:
 
 
 def renumbered(plan: str) -> str:
-    """The plan with numbers given anew, and nothing else changed: for two spellings of one query."""
+    """The plan with numbers in the order of their first use, else unchanged: to compare two spellings of a query."""
     numbers: dict[str, int] = {}
     return _ID.sub(lambda m: f"{m[1] or ''}#{numbers.setdefault(m[2], len(numbers))}", plan)
 
 
 def _parsed(plan: str) -> _Operator | None:
-    """The tree that the lines of a plan print."""
+    """The tree that the lines of a plan describe."""
     stack: list[_Operator] = []
     for line in plan.splitlines():
         match = _LINE.match(line)
@@ -69,7 +69,7 @@ def _parsed(plan: str) -> _Operator | None:
         depth = len(match[1]) // 3 + (1 if line[len(match[1]) :].startswith(("+- ", ":- ")) else 0)
         operator = _Operator(match[2])
         if depth > len(stack) or (depth == 0 and stack):
-            return None  # a text with line breaks of its own
+            return None  # a text in the plan has line breaks
         del stack[depth:]
         if stack:
             stack[-1].inputs.append(operator)
@@ -82,7 +82,7 @@ def _mentions(operator: _Operator, words: tuple[str, ...]) -> bool:
 
 
 def _rewrite(operator: _Operator, renamed: dict[str, str]) -> None:
-    """Columns under the numbers they have in the leaves; projections that only hand them on are left out."""
+    """Give columns the numbers they have in the leaves, and drop projections that only pass columns on."""
     operator.text = _sorted_conjuncts(_resolved(operator.text, renamed)).replace("Join Cross", "Join Inner")
     inputs = []
     for below in operator.inputs:
@@ -111,7 +111,7 @@ def _resolved(text: str, renamed: dict[str, str]) -> str:
 
 
 def _sorted_conjuncts(text: str) -> str:
-    """The condition of a filter or a join, its parts in the order of their texts without numbers."""
+    """An operator with the parts of its condition in the order of their texts without numbers."""
     head, found, condition = text.partition("Filter ") if text.startswith("Filter ") else text.partition(", (")
     if not found or not text.startswith(("Filter", "Join")):
         return text
@@ -121,7 +121,7 @@ def _sorted_conjuncts(text: str) -> str:
 
 
 def _conjuncts(text: str) -> list[str]:
-    """`((a AND b) AND c)` as a, b, c; brackets inside strings may keep it whole, which does no harm."""
+    """`((a AND b) AND c)` as a, b, c; not split if brackets in strings confuse it, which does no harm."""
     if not (text.startswith("(") and text.endswith(")")):
         return [text]
     depth = 0
@@ -146,10 +146,7 @@ def _renumbered(lines: list[str]) -> str:
     def anew(match: re.Match[str]) -> str:
         return f"#{numbers.setdefault(match[2], len(numbers))}"
 
-    shown = []
-    for line in lines:
-        if _LEAF in line:  # a leaf is known by the names of its columns
-            shown.append(_ID.sub(lambda m: f"{m[1] or ''}{anew(m)}", line))
-        else:
-            shown.append(_ID.sub(anew, line))
-    return "\n".join(shown)
+    def named(match: re.Match[str]) -> str:
+        return f"{match[1] or ''}{anew(match)}"
+
+    return "\n".join(_ID.sub(named if _LEAF in line else anew, line) for line in lines)  # leaves are known by names

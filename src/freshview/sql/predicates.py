@@ -1,9 +1,9 @@
-"""What a query asks of the rows of one relation: conditions that every row it takes from there satisfies.
+"""Conditions of a query on one relation: every row that the query uses of the relation satisfies them.
 
-Law: Q = Q with σ_p(V) in the place of V, for the conjunction p of what is found here. So only conditions of the SELECT
-that reads V count, those of its WHERE and of its inner joins, over V's columns alone, and V may not stand on the side
-of an outer join that is padded. Whatever might mean another thing to Spark than it does here is left out: calls (a
-session may give their names another meaning), strings with escapes, names that could be somebody else's.
+Law: Q = Q with σ_p(V) in the place of V, for the conjunction p of these conditions. So only conditions of the SELECT
+that reads V count, those of its WHERE and of its inner joins, over V's columns alone, and V may not be the padded side
+of an outer join. Conditions that might mean something else to Spark are left out: calls (a session may redefine
+them), strings with escapes, names that could belong to another relation.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ from freshview.algebra.nodes import column, conjuncts
 from freshview.errors import FreshviewError
 from freshview.relation.schema import fold
 from freshview.relation.types import from_sqlglot
-from freshview.sql.fragments import Unsupported
+from freshview.sql.fragments import COMPARISONS, Unsupported
 from freshview.sql.literals import may_be_moment
 from freshview.sql.misread import refuse_misread
+from freshview.sql.tokens import word_set
 
-_UNCERTAIN = re.compile(
-    r'["\\]|\$\{|\|>|\b(var)?char\b', re.IGNORECASE
-)  # settings, or another parser, say what they mean
-_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
-_TESTS = (*_COMPARISONS, exp.In, exp.Between, exp.Like, exp.Is)
-_KNOWN: dict[type[exp.Expr], tuple[str, ...]] = {  # what a condition may be made of, and the parts each may have
-    **dict.fromkeys(_COMPARISONS, ("this", "expression")),
+_UNCERTAIN = re.compile(r'["\\]|\$\{|\|>|\b(var)?char\b', re.IGNORECASE)  # which depend on settings or parser
+_TESTS = (*COMPARISONS, exp.In, exp.Between, exp.Like, exp.Is)
+_KNOWN: dict[type[exp.Expr], tuple[str, ...]] = {  # the nodes that a condition may have, and their arguments
+    **dict.fromkeys(COMPARISONS, ("this", "expression")),
     **dict.fromkeys((exp.And, exp.Or, exp.Is, exp.Like, exp.Add, exp.Sub, exp.Mul, exp.Mod), ("this", "expression")),
     exp.Div: ("this", "expression", "typed", "safe"),
     **dict.fromkeys((exp.Not, exp.Neg, exp.Paren, exp.Boolean), ("this",)),
@@ -42,15 +40,12 @@ _KNOWN: dict[type[exp.Expr], tuple[str, ...]] = {  # what a condition may be mad
     exp.Literal: ("this", "is_string"),
     exp.Null: (),
 }
-_CLAUSES = {
-    "expressions", "from_", "joins", "where", "group", "having", "qualify", "windows", "order", "limit", "offset",
-    "distinct", "hint", "with_",
-}  # fmt: skip
+_CLAUSES = word_set("expressions from_ joins where group having qualify windows order limit offset distinct hint with_")
 _NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+", re.ASCII)
 
 
 def asked_of(text: str, name: str, columns: Sequence[str]) -> list[exp.Expr] | None:
-    """The conditions, over these columns of the relation; None if the query reads it in a way that tells nothing."""
+    """The conditions of a query on a relation with these columns; None if the relation is not read plainly."""
     if _UNCERTAIN.search(text):
         return None
     try:
@@ -70,7 +65,7 @@ def asked_of(text: str, name: str, columns: Sequence[str]) -> list[exp.Expr] | N
 
 
 def _only_reference(tree: exp.Expr, name: str) -> exp.Table | None:
-    """The one place where a query names the relation, if there is one place and no other meaning of the name."""
+    """The one place where a query names the relation; None if there are several, or the name may mean a CTE."""
     if not isinstance(tree, exp.Query) or any(w.args.get("recursive") for w in tree.find_all(exp.With)):
         return None
     if any(fold(c.alias) == fold(name) for c in tree.find_all(exp.CTE)):
@@ -80,7 +75,7 @@ def _only_reference(tree: exp.Expr, name: str) -> exp.Table | None:
 
 
 def _is_read_plainly(table: exp.Table, select: exp.Select) -> bool:
-    """Does the SELECT take the relation's rows as they are, none of them padded, under a name of its own?"""
+    """Does the SELECT read the relation's rows unchanged, not padded with NULLs, under a name that is unique?"""
     if any(value for key, value in select.args.items() if key not in _CLAUSES):
         return False
     joins = select.args.get("joins") or []
@@ -110,7 +105,7 @@ def _is_inner(join: exp.Join) -> bool:
 
 
 def _is_plain_join(join: exp.Join) -> bool:
-    """Inner, or a left join, which pads only what it adds."""
+    """Is a join inner, or a left join, which pads only its right side?"""
     if any(value for key, value in join.args.items() if key not in ("this", "on", "side", "kind", "hint")):
         return False
     left = (join.side or "").upper() == "LEFT" and (join.kind or "").upper() in ("", "OUTER")
@@ -118,15 +113,15 @@ def _is_plain_join(join: exp.Join) -> bool:
 
 
 def _conditions(select: exp.Select) -> list[exp.Expr]:
-    """What WHERE and inner joins ask for."""
+    """The conditions of WHERE and of inner joins."""
     where = select.args.get("where")
-    asked = [where.this] if where is not None else []
-    asked += [j.args["on"] for j in select.args.get("joins") or () if _is_inner(j) and j.args.get("on") is not None]
-    return [c for condition in asked for c in conjuncts(condition)]
+    found = [where.this] if where is not None else []
+    found += [j.args["on"] for j in select.args.get("joins") or () if _is_inner(j) and j.args.get("on") is not None]
+    return [c for condition in found for c in conjuncts(condition)]
 
 
 def _over(own: Mapping[str, str], qualifier: str, condition: exp.Expr, *, alone: bool) -> exp.Expr | None:
-    """A condition over the relation's columns, by their own names; None if it is about more, or may mean otherwise."""
+    """A condition over the relation's columns, by their own names; None if it uses others, or is uncertain."""
     used = list(condition.find_all(exp.Column))
     if not used or not all(map(_is_known, condition.walk())):
         return None
@@ -142,7 +137,7 @@ def _over(own: Mapping[str, str], qualifier: str, condition: exp.Expr, *, alone:
 
 
 def _is_known(node: exp.Expr) -> bool:
-    """Is a part of a condition sure to mean to Spark what it does here?"""
+    """Does a part of a condition certainly mean the same to Spark?"""
     match node:
         case exp.DataTypeParam():
             return True
@@ -156,7 +151,7 @@ def _is_known(node: exp.Expr) -> bool:
         return False
     if isinstance(node, exp.Literal):
         return not may_be_moment(node.name) if node.is_string else bool(_NUMBER.fullmatch(node.name))
-    if isinstance(node, _COMPARISONS):  # Spark binds comparisons from left to right, this parser in two steps
+    if isinstance(node, COMPARISONS):  # Spark binds comparisons from left to right, this parser in two steps
         return not isinstance(node.this, _TESTS) and not isinstance(node.expression, _TESTS)
     return True
 

@@ -1,4 +1,4 @@
-"""A script: statements with semicolons between them, cut apart where the tokenizer sees one."""
+"""Scripts: texts of several statements, split at the semicolons that the tokenizer finds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from freshview.errors import InvalidStatement
 
 
 class _Tokenizer(Spark.Tokenizer):
-    """Spark's, without words that swallow the rest of a statement as one string, semicolons in quotes and all."""
+    """Spark's tokenizer, without commands: words after which it would read the rest of a statement as one string."""
 
     COMMANDS: ClassVar[set[TokenType]] = set()
 
 
 def statements(text: str) -> list[str]:
-    """The statements of a script, word for word; comments go with the statement that they stand before or in."""
+    """The statements of a script, verbatim; a comment belongs to the statement that it is in or before."""
     found, start, empty = [], 0, True
     for token in _tokens(text):
         if token.token_type != TokenType.SEMICOLON:
@@ -34,7 +34,7 @@ def statements(text: str) -> list[str]:
 
 
 def is_complete(text: str) -> bool:
-    """Does the text end with a statement's semicolon, or say nothing at all? Then there is nothing to wait for."""
+    """Does the text end with a statement's semicolon, or is it empty? Then there is no more input to wait for."""
     try:
         tokens = _tokens(text)
     except InvalidStatement:  # a quote or a comment is open
@@ -46,6 +46,6 @@ def _tokens(text: str) -> Sequence[Any]:
     try:
         return _Tokenizer(dialect="spark").tokenize(text)
     except SqlglotError as error:
-        told = str(error.__cause__ or "")
-        cause = told if told.startswith("Missing") else "a comment or a quote is not closed"
+        reason = str(error.__cause__ or "")
+        cause = reason if reason.startswith("Missing") else "a comment or a quote is not closed"
         raise InvalidStatement("script", cause, "Check quotes and comments.") from error

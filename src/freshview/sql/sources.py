@@ -1,4 +1,4 @@
-"""FROM: tables, CTEs, derived tables, joins and LATERAL VIEW as nodes, and what their names mean."""
+"""FROM: tables, CTEs, derived tables, joins and LATERAL VIEW as nodes, and the meaning of names in a SELECT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from freshview.sql.fragments import Unsupported, factored, is_plain
 from freshview.sql.using import may_be_comma, using_of
 
 if TYPE_CHECKING:
-    from freshview.sql.lowering import Select
+    from freshview.sql.select import Select
 
 
 @dataclass
@@ -27,14 +27,15 @@ class LoweredQuery:
 
 @dataclass
 class Scope:
-    """What names mean inside one SELECT."""
+    """The meaning of names inside one SELECT."""
 
     parent: Scope | None
     sources: dict[str, dict[str, str]] = field(default_factory=dict)
-    shared: dict[str, str] = field(default_factory=dict)  # columns that joins USING made one of two
-    divided: bool = False  # a comma stands between two of the sources
+    shared: dict[str, str] = field(default_factory=dict)  # the columns that joins USING made of two
+    divided: bool = False  # two of the sources are joined by a comma
 
     def find(self, table: str, name: str) -> str | None:
+        """The column that `table.name` means, in this SELECT or one around it."""
         scope: Scope | None = self
         while scope is not None:
             found = scope.sources.get(fold(table), {}).get(fold(name))
@@ -44,7 +45,7 @@ class Scope:
         return None
 
     def find_shared(self, tables: Sequence[str], name: str) -> str:
-        """The one column that is left of those which these tables share by USING."""
+        """The one column that joins USING made of the columns `name` of these tables."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.shared and all(fold(t) in scope.sources for t in tables):
@@ -53,7 +54,7 @@ class Scope:
         raise Unsupported(f"the column {name} of USING in this place")
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """The sources' columns are called otherwise from here on."""
+        """Give the sources' columns new names."""
         for columns in (*self.sources.values(), self.shared):
             for name, old in columns.items():
                 columns[name] = names.get(old, old)
@@ -61,7 +62,7 @@ class Scope:
 
 @dataclass(eq=False)
 class Cte:
-    """A WITH query and those it may use; lowered once, however often it is used."""
+    """A WITH query and the WITH queries that it may use; lowered once, however often it is used."""
 
     query: exp.Expr
     visible: dict[str, Cte]
@@ -72,7 +73,7 @@ Ctes = dict[str, Cte]
 
 
 def _source(select: Select, tree: exp.Expr) -> tuple[str, LoweredQuery]:
-    """What stands between two joins, with its name."""
+    """A table, WITH query, subquery or VALUES of a FROM, with its name."""
     for part in ("pivots", "sample", "version", "when"):
         if tree.args.get(part):
             raise Unsupported(f"{part.upper()} on a table")
@@ -99,7 +100,7 @@ def _source(select: Select, tree: exp.Expr) -> tuple[str, LoweredQuery]:
 
 
 def _used(select: Select, cte: Cte) -> LoweredQuery:
-    """A WITH query at one place of use. Uses share its tree; every one but the first gives the columns new names."""
+    """A WITH query at one place of use. All uses share its tree; every use but the first renames its columns."""
     if cte.lowered is None:
         cte.lowered = select.lowering.query(cte.query, cte.visible)
         return cte.lowered
@@ -109,7 +110,7 @@ def _used(select: Select, cte: Cte) -> LoweredQuery:
 
 
 def add(select: Select, tree: exp.Expr) -> None:
-    """The first source of a FROM."""
+    """Make the first source of a FROM the SELECT's node."""
     name, relation = _source(select, tree)
     select.scope.sources[fold(name)] = {fold(n): c for n, c in relation.outputs}
     select.node = relation.node
@@ -118,13 +119,13 @@ def add(select: Select, tree: exp.Expr) -> None:
 
 
 def join(select: Select, tree: exp.Join) -> None:
-    """One more source; a right join is a left join the other way round."""
+    """Join one more source to the SELECT's node; a right join is a left join with its sides exchanged."""
     side, kind = (tree.side or "").upper(), (tree.kind or "").upper()
     using = using_of(tree)
     if tree.method:
         raise Unsupported(f"join {tree.sql(dialect='spark'):.60}")
     if select.scope.divided and (using or side in ("RIGHT", "FULL")):
-        # To Spark `a, b RIGHT JOIN c` is `a, (b RIGHT JOIN c)`. Of inner and left joins ON says what they concern.
+        # To Spark `a, b RIGHT JOIN c` is `a, (b RIGHT JOIN c)`. For inner and left joins with ON this is no matter.
         raise Unsupported("a RIGHT or FULL join, or one with USING, after a comma")
     select.scope.divided = select.scope.divided or may_be_comma(tree)
     conditions: list[exp.Expr] = []
@@ -138,7 +139,7 @@ def join(select: Select, tree: exp.Join) -> None:
     select.scope.sources[fold(name)] = {fold(n): c for n, c in relation.outputs}
     on = factored(tree.args["on"]) if tree.args.get("on") is not None and not using else []
     inner = side == "" and kind in ("", "INNER", "CROSS")
-    later = [c for c in on if inner and c.find(exp.Query)]  # of an inner join, ON and WHERE mean the same
+    later = [c for c in on if inner and c.find(exp.Query)]  # in an inner join, ON and WHERE mean the same
     conditions += [select.plain(c) for c in on if c not in later]
     conditions += [exp.EQ(this=column(a), expression=column(b)) for _, a, b in pairs]
     condition = conjunction(conditions)
@@ -175,13 +176,13 @@ def _shared_by(scope: Scope, using: Sequence[str], relation: LoweredQuery) -> li
 
 
 def _share(select: Select, side: str, pairs: Sequence[tuple[str, str, str]], joined: Mapping[str, str]) -> None:
-    """What `k` means after JOIN … USING (k): the left one, for a right join the right one, for a full join either."""
+    """Define `k` after JOIN … USING (k): the left column, for a right join the right one, for a full join either."""
     if not pairs:
         return
     before = dict(select.scope.shared)
     for name, left, right in pairs:
         if side == "FULL":
-            # The full join has given both new names. What stood for `k` so far was renamed with its source.
+            # The full join has renamed the columns of both sides, also the one that `k` has meant so far.
             own = before.get(name) or next(c[name] for c in select.scope.sources.values() if name in c)
             either = exp.Coalesce(this=column(own), expressions=[column(joined[name])])
             select.scope.shared[name] = select.column_of(either)
@@ -190,7 +191,7 @@ def _share(select: Select, side: str, pairs: Sequence[tuple[str, str, str]], joi
 
 
 def _lateral(select: Select, tree: exp.Lateral) -> tuple[str, LoweredQuery, list[exp.Expr]]:
-    """LATERAL (SELECT … FROM … WHERE …): a source like others; what it asks of those before it joins them."""
+    """LATERAL (SELECT … FROM … WHERE …) as (name, source, conditions over the sources before it)."""
     query = tree.this.this if isinstance(tree.this, exp.Subquery) else None
     if not isinstance(query, exp.Select) or not is_plain(query) or query.args.get("distinct"):
         raise Unsupported("a LATERAL join with more than SELECT … FROM … WHERE")
@@ -208,15 +209,16 @@ def _full_join(select: Select, left: Node, right: Node, condition: exp.Expr | No
     """L ⟗ R  =  (L ⟕ R) ⊎ (NULLs, R ▷ L)."""
     matched = Join(left, right, "left", condition)
     alone = Join(right, left, "anti", condition)
-    padded = Project(alone, tuple((select.lowering.fresh("none"), exp.Null()) for _ in left.columns)
-                     + tuple((select.lowering.fresh(c), column(c)) for c in right.columns))  # fmt: skip
-    names = {c: select.lowering.fresh(c) for c in matched.columns}
+    fresh = select.lowering.fresh
+    nulls = [(fresh("none"), exp.Null()) for _ in left.columns]
+    padded = Project(alone, (*nulls, *((fresh(c), column(c)) for c in right.columns)))
+    names = {c: fresh(c) for c in matched.columns}
     select.node = Union((matched, padded), tuple(names.values()))
     select.scope.rename(names)
 
 
 def lateral_view(select: Select, lateral: exp.Lateral) -> None:
-    """LATERAL VIEW [OUTER] generator(…) name AS columns."""
+    """Add LATERAL VIEW [OUTER] generator(…) name AS columns to the SELECT's node."""
     alias = lateral.args.get("alias")
     if not lateral.args.get("view") or alias is None:
         raise Unsupported("a LATERAL subquery")

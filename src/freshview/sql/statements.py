@@ -1,4 +1,4 @@
-"""Statements as frozen records; `parser` makes them, the warehouse carries them out."""
+"""Statements as frozen records: `parser` makes them, the warehouse executes them."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class AlterView:
 @dataclass(frozen=True)
 class RefreshView:
     name: str
-    how: str = ""  # "": bring it up to date | "full" | "propagate" | "partial"
+    how: str = ""  # "" (bring the view up to date) | "full" | "propagate" | "partial"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Subqueries as joins: EXISTS and IN are semi joins, their negations anti joins, scalar subqueries left joins.
 
 NOT IN is an anti join on "equal or unknown", which is SQL's NULL rule word for word (law 11.7). Inside a condition,
-EXISTS and IN become a column that says whether they hold.
+EXISTS and IN become a column that is TRUE or FALSE.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from freshview.sql.fragments import (
     renamer,
 )
 from freshview.sql.grouping import aggregated
+from freshview.sql.tokens import word_set
 
 if TYPE_CHECKING:
-    from freshview.sql.lowering import Select
+    from freshview.sql.select import Select
 
 
 def keep(select: Select, tree: exp.Expr, negated: bool, kind: str) -> None:
-    """Keep the rows for which [NOT] EXISTS or IN holds; by the other kind of join, those for which not."""
+    """Keep the rows for which [NOT] EXISTS or IN holds; with the other kind of join, the rows for which it does not."""
     if isinstance(tree, exp.In):
         _in(select, tree, negated, kind)
     else:
@@ -38,9 +39,9 @@ def keep(select: Select, tree: exp.Expr, negated: bool, kind: str) -> None:
 
 
 def marked(select: Select, tree: exp.Expr) -> exp.Expr:
-    """EXISTS and IN inside a condition: a column that is TRUE for rows where they hold.
+    """A condition with a column in the place of each EXISTS and IN, TRUE for the rows where it holds.
 
-    EXISTS is never unknown. For IN, unknown counts as FALSE, which is right where no NOT stands above.
+    EXISTS is never unknown. For IN, unknown counts as FALSE, which is right unless there is a NOT above it.
     """
     holder = exp.Paren(this=tree.copy())
     placed: list[exp.Column] = []
@@ -67,7 +68,7 @@ def marked(select: Select, tree: exp.Expr) -> exp.Expr:
 
 
 def without_subqueries(select: Select, tree: exp.Expr) -> exp.Expr:
-    """An expression whose scalar subqueries are columns, joined to the SELECT's rows."""
+    """An expression with columns in the place of its scalar subqueries, which are joined to the SELECT's node."""
     holder = exp.Paren(this=tree.copy())
     if marks(holder):
         raise Unsupported("EXISTS or IN (query) inside an expression")
@@ -114,7 +115,7 @@ def _in(select: Select, tree: exp.In, negated: bool, kind: str) -> None:
 
 
 def _scalar(select: Select, subquery: exp.Subquery) -> exp.Expr:
-    """A scalar subquery as a left join: no row gives NULL, a COUNT gives 0 (law 11.10)."""
+    """The value of a scalar subquery, joined by a left join: of no rows it is NULL, for a COUNT 0 (law 11.10)."""
     query = subquery.this
     if not isinstance(query, exp.Select) or not is_plain(query, aggregate=True):
         return _single_row(select, query)
@@ -144,7 +145,7 @@ def _scalar(select: Select, subquery: exp.Subquery) -> exp.Expr:
 
 
 def _single_row(select: Select, query: exp.Expr) -> exp.Expr:
-    """Any other scalar subquery: its only row, NULL if there is none, Spark's error if there are more."""
+    """The value of any other scalar subquery: its only row, NULL if there is none, Spark's error if there are more."""
     relation = select.uncorrelated(query)
     if relation is None or len(relation.outputs) != 1:
         raise Unsupported("a correlated scalar subquery that is not a single aggregate")
@@ -170,13 +171,12 @@ def _equality(conjunct: exp.Expr, own: set[str]) -> tuple[exp.Expr, exp.Expr]:
 
 
 def _on_empty(item: exp.Expr) -> exp.Expr:
-    """What an expression over aggregates is when there are no rows."""
+    """The value of an expression over aggregates if there are no rows."""
     calls = aggregates(item)
     if item in calls:
         return _of_nothing(item)
-    if all(isinstance(_of_nothing(c), exp.Null) for c in calls) and all(
-        isinstance(n, _STRICT) for n in _above(item, calls)
-    ):
+    strict = all(isinstance(n, _STRICT) for n in _above(item, calls))
+    if all(isinstance(_of_nothing(c), exp.Null) for c in calls) and strict:
         return exp.Null()  # NULL in, NULL out
     holder = exp.Paren(this=item.copy())
     for call in aggregates(holder):
@@ -185,7 +185,7 @@ def _on_empty(item: exp.Expr) -> exp.Expr:
 
 
 def _of_nothing(call: exp.Expr) -> exp.Expr:
-    """What an aggregate gives of no rows, where that is known: NULL, 0, or an empty array."""
+    """The result of an aggregate over no rows, if it is known: NULL, 0, or an empty array."""
     while isinstance(call, exp.Filter | exp.WithinGroup):
         call = call.this
     name = call.name.upper() if isinstance(call, exp.Anonymous) else ""
@@ -193,24 +193,23 @@ def _of_nothing(call: exp.Expr) -> exp.Expr:
         return exp.Literal.number(0)
     if isinstance(call, exp.ArrayAgg | exp.ArrayUniqueAgg):
         return exp.Array(expressions=[])
-    if isinstance(call, _UNKNOWN_OF_NOTHING) or name in _UNKNOWN_NAMES:
+    if isinstance(call, _NULL_OF_NOTHING) or name in _NULL_NAMES:
         return exp.Null()
     raise Unsupported(f"{call.sql(dialect='spark'):.60} in a scalar subquery, which may have no rows,")
 
 
 _COUNTS = (exp.Count, exp.CountIf, exp.ApproxDistinct, exp.RegrCount)
 _COUNT_NAMES = {"COUNT_IF", "REGR_COUNT"}
-_UNKNOWN_OF_NOTHING = (
-    exp.Sum, exp.Min, exp.Max, exp.Avg, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop,
-    exp.Corr, exp.CovarPop, exp.CovarSamp, exp.Skewness, exp.Kurtosis, exp.RegrSlope, exp.RegrIntercept, exp.RegrR2,
-    exp.RegrAvgx, exp.RegrAvgy, exp.RegrSxx, exp.RegrSxy, exp.RegrSyy, exp.Median, exp.Quantile, exp.PercentileCont,
-    exp.PercentileDisc, exp.LogicalAnd, exp.LogicalOr, exp.Any, exp.ArgMax, exp.ArgMin, exp.BitwiseAndAgg,
-    exp.BitwiseOrAgg, exp.BitwiseXorAgg, exp.Mode,
-)  # fmt: skip
-_UNKNOWN_NAMES = {
-    "ANY", "BIT_AND", "BIT_OR", "BIT_XOR", "BOOL_AND", "BOOL_OR", "EVERY", "KURTOSIS", "MEAN", "MODE", "PERCENTILE",
-    "SKEWNESS", "SOME", "STD", "TRY_AVG", "TRY_SUM",
-}  # fmt: skip
+_VALUES = (exp.Sum, exp.Avg, exp.Min, exp.Max, exp.ArgMax, exp.ArgMin, exp.LogicalAnd, exp.LogicalOr, exp.Any)
+_BITS = (exp.BitwiseAndAgg, exp.BitwiseOrAgg, exp.BitwiseXorAgg)
+_PLACES = (exp.Median, exp.Quantile, exp.PercentileCont, exp.PercentileDisc, exp.Mode)
+_SPREADS = (exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop, exp.Skewness, exp.Kurtosis)
+_PAIRS = (exp.Corr, exp.CovarPop, exp.CovarSamp, exp.RegrSlope, exp.RegrIntercept, exp.RegrR2)
+_SUMS_OF_PAIRS = (exp.RegrAvgx, exp.RegrAvgy, exp.RegrSxx, exp.RegrSxy, exp.RegrSyy)
+_NULL_OF_NOTHING = (*_VALUES, *_BITS, *_PLACES, *_SPREADS, *_PAIRS, *_SUMS_OF_PAIRS)
+_NULL_NAMES = word_set("""
+    ANY BIT_AND BIT_OR BIT_XOR BOOL_AND BOOL_OR EVERY KURTOSIS MEAN MODE PERCENTILE SKEWNESS SOME STD TRY_AVG TRY_SUM
+""")
 _STRICT = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
 
 

@@ -1,8 +1,8 @@
-"""Where a query names tables, by its tokens alone: for texts that sqlglot cannot read, and Spark can.
+"""The tables that a query names, found by its tokens alone: for texts that Spark can read and sqlglot cannot.
 
-A relation is expected after FROM, JOIN and TABLE, and after a comma of a FROM clause. What stands there is a name, a
-call, VALUES, or a bracket with a query or with relations in it. Names that are not found here are not lost: Spark does
-not know them, and says so.
+A relation is expected after FROM, JOIN and TABLE, and after a comma of a FROM clause. It is a name, a call, VALUES, or
+a bracket with a query or with relations in it. A name that is missed here does no harm: Spark does not know the table,
+and raises an error.
 """
 
 from __future__ import annotations
@@ -13,28 +13,24 @@ from dataclasses import dataclass, field
 from sqlglot.tokenizer_core import TokenType
 
 from freshview.relation.schema import fold
-from freshview.sql.tokens import Token, is_word
+from freshview.sql.tokens import CLOSERS, OPENERS, Token, is_word, word_set
 
-_OPENERS = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
-_CLOSERS = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
-_WITH_FROM = ("EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY")  # calls in which FROM is a word of their own
-# Where a FROM clause ends. sqlglot takes GROUP BY and its like for one word.
-_ENDS = (
-    "SELECT", "WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET", "UNION",
-    "INTERSECT", "EXCEPT", "MINUS", "WINDOW", "QUALIFY", "VIEW", "WITH",
-)  # fmt: skip
+_WITH_FROM = ("EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY")  # calls that have FROM among their arguments
+_BY = word_set("GROUP ORDER SORT CLUSTER DISTRIBUTE")
+_OTHER_ENDS = word_set("SELECT WHERE HAVING LIMIT OFFSET UNION INTERSECT EXCEPT MINUS WINDOW QUALIFY VIEW WITH")
+_ENDS = _OTHER_ENDS | _BY | {f"{word} BY" for word in _BY}  # of a FROM clause; to sqlglot, GROUP BY is one word
 
 
 class NotFoundByTokens(Exception):
-    """The tokens do not tell which tables a query reads."""
+    """The tokens leave open which tables a query reads."""
 
 
 @dataclass
 class Names:
-    """What a query names as relations, by the place of the first token of each."""
+    """The relations that a query names, by the position of the first token of each."""
 
     tables: list[int] = field(default_factory=list)  # names of one part that are no WITH query
-    aliased: set[int] = field(default_factory=set)  # those of them that have an alias, or may have none (TABLE t)
+    aliased: set[int] = field(default_factory=set)  # the tables that have an alias, or cannot have one (TABLE t)
     qualified: list[str] = field(default_factory=list)  # names of several parts
     calls: list[str] = field(default_factory=list)  # table functions
 
@@ -58,17 +54,17 @@ def names_by_tokens(tokens: Sequence[Token]) -> Names:
     while at < len(tokens):
         token, level = tokens[at], levels[-1]
         at += 1
-        if token.token_type in _OPENERS:
+        if token.token_type in OPENERS:
             inner = level.expecting and not level.values
             level.expecting = False
             levels.append(_Level(inner, inner, call=tokens[at - 2].text.upper() if at > 1 else ""))
-        elif token.token_type in _CLOSERS:
+        elif token.token_type in CLOSERS:
             levels.pop()
             if not levels or level.expecting:
                 raise NotFoundByTokens
         elif token.token_type == TokenType.COMMA:
             level.expecting = level.in_from
-        elif token.token_type == TokenType.PIPE_GT or _is_end(token):
+        elif token.token_type == TokenType.PIPE_GT or is_word(token, *_ENDS):
             if level.expecting and not is_word(token, "SELECT", "WITH"):
                 raise NotFoundByTokens
             level.in_from = level.expecting = level.values = False
@@ -85,10 +81,6 @@ def names_by_tokens(tokens: Sequence[Token]) -> Names:
     return found
 
 
-def _is_end(token: Token) -> bool:
-    return is_word(token, *_ENDS) or is_word(token, "GROUP BY", "ORDER BY", "SORT BY", "CLUSTER BY", "DISTRIBUTE BY")
-
-
 def _leads_to_relation(tokens: Sequence[Token], at: int, level: _Level) -> bool:
     if is_word(tokens[at], "FROM"):  # not IS DISTINCT FROM, nor trim(… FROM …)
         return level.call not in _WITH_FROM and not (at > 0 and is_word(tokens[at - 1], "DISTINCT"))
@@ -96,7 +88,7 @@ def _leads_to_relation(tokens: Sequence[Token], at: int, level: _Level) -> bool:
 
 
 def _relation(tokens: Sequence[Token], at: int, withs: dict[str, int], found: Names) -> int:
-    """A name, qualified or not, or a call; the place after it."""
+    """Add the name or the call at a position to `found`; return the position after it."""
     if tokens[at].token_type == TokenType.STRING or not tokens[at].text:
         raise NotFoundByTokens
     parts, after = [tokens[at].text], at + 1
@@ -115,36 +107,37 @@ def _relation(tokens: Sequence[Token], at: int, withs: dict[str, int], found: Na
         if has_alias or (at > 0 and is_word(tokens[at - 1], "TABLE")):
             found.aliased.add(at)
     elif at < ends:
-        raise NotFoundByTokens  # a table or the WITH query of that name: only a parser can tell
+        raise NotFoundByTokens  # a table or the WITH query of that name: only a parser knows which
     return after
 
 
 def _with_queries(tokens: Sequence[Token]) -> dict[str, int]:
-    """The names of WITH queries, each with the place from which on it surely means the query.
+    """The names of WITH queries, each with the position after which it certainly means that query.
 
-    One inside brackets is not visible everywhere, and surely means nothing.
+    A WITH query inside brackets is not visible everywhere: for its name there is no such position.
     """
     found: dict[str, int] = {}
     if not any(is_word(t, "WITH") for t in tokens):
         return found
     depth = 0
     for i in range(len(tokens) - 2):
-        depth += (tokens[i].token_type in _OPENERS) - (tokens[i].token_type in _CLOSERS)
+        depth += (tokens[i].token_type in OPENERS) - (tokens[i].token_type in CLOSERS)
         if not is_word(tokens[i], "WITH", "RECURSIVE") and tokens[i].token_type != TokenType.COMMA:
             continue
         after = i + 2
         if tokens[after].token_type == TokenType.L_PAREN:  # names of columns
             after = _closing(tokens, after) + 1
-        if after + 1 < len(tokens) and is_word(tokens[after], "AS") and tokens[after + 1].token_type in _OPENERS:
+        if after + 1 < len(tokens) and is_word(tokens[after], "AS") and tokens[after + 1].token_type in OPENERS:
             name, ends = fold(tokens[i + 1].text), _closing(tokens, after + 1)
             found[name] = max(found.get(name, 0), len(tokens) if depth else ends)
     return found
 
 
 def _closing(tokens: Sequence[Token], at: int) -> int:
+    """The position of the bracket that closes the one at a position."""
     depth = 0
     for i in range(at, len(tokens)):
-        depth += (tokens[i].token_type in _OPENERS) - (tokens[i].token_type in _CLOSERS)
+        depth += (tokens[i].token_type in OPENERS) - (tokens[i].token_type in CLOSERS)
         if depth == 0:
             return i
     raise NotFoundByTokens

@@ -15,12 +15,11 @@ from sqlglot.tokenizer_core import TokenType
 
 from freshview.errors import InvalidStatement, first_line
 
-_OPENERS = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
-_CLOSERS = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
+OPENERS = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
+CLOSERS = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
+EXPLAIN_MODES = ("EXTENDED", "CODEGEN", "COST", "FORMATTED")
 _QUOTED = {TokenType.IDENTIFIER, TokenType.STRING}
-
-
-# sqlglot swallows what follows these as one string; we want it in tokens.
+# sqlglot reads all that follows these words as one string; here it is cut into tokens.
 _COMMANDS = re.compile(
     r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*(SHOW|EXPLAIN|VACUUM|CHECKPOINT|REFRESH|ANALYZE|BEGIN|COMMIT|ROLLBACK)\b",
     re.IGNORECASE | re.DOTALL,
@@ -29,7 +28,7 @@ _COMMANDS = re.compile(
 
 @dataclass(frozen=True)
 class Token:
-    """A token: its kind, its text without quotes, and where it stands (end inclusive)."""
+    """A token: its kind, its text without quotes, and its position in the statement (end inclusive)."""
 
     token_type: TokenType
     text: str
@@ -59,6 +58,11 @@ def tokenize(text: str) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text, as a set."""
+    return frozenset(text.split())
+
+
 def is_word(token: Token, *words: str) -> bool:
     """Is the token one of these bare words (not a quoted name or string)?"""
     return token.token_type not in _QUOTED and token.text.upper() in words
@@ -82,17 +86,19 @@ class Cursor:
         return len(ahead) == len(words) and all(is_word(t, w) for t, w in zip(ahead, words, strict=True))
 
     def accept(self, *words: str) -> bool:
+        """Step over these words if they come next; return whether they did."""
         if self.peek(*words):
             self.at += len(words)
             return True
         return False
 
     def expect(self, *words: str) -> None:
+        """Step over these words; raise if others come next."""
         if not self.accept(*words):
             raise self.error(f"{' '.join(words)} was expected")
 
     def name(self, what: str = "name") -> str:
-        """A single-part name, quoted or not."""
+        """Step over a single-part name, quoted or not, and return it."""
         if self.done or self.tokens[self.at].token_type == TokenType.STRING or not self._is_name(self.tokens[self.at]):
             raise self.error(f"a {what} was expected")
         token = self.tokens[self.at]
@@ -110,18 +116,21 @@ class Cursor:
         return token.token_type != TokenType.NUMBER and token.text.replace("_", "a").isalnum()
 
     def string(self, what: str) -> str:
+        """Step over a string literal and return its text."""
         if self.done or self.tokens[self.at].token_type != TokenType.STRING:
             raise self.error(f"{what} in quotes was expected")
         self.at += 1
         return self.tokens[self.at - 1].text
 
     def number(self, what: str) -> float:
+        """Step over a number and return it."""
         if self.done or self.tokens[self.at].token_type != TokenType.NUMBER:
             raise self.error(f"{what} was expected")
         self.at += 1
         return float(self.tokens[self.at - 1].text)
 
     def end(self) -> None:
+        """Raise unless the statement ends here."""
         if not self.done:
             raise self.error(f"{self.slice(self.at, len(self.tokens))!r} was not expected")
 
@@ -132,37 +141,38 @@ class Cursor:
         return self.text[self.tokens[start].start : self.tokens[min(stop, len(self.tokens)) - 1].end + 1]
 
     def rest(self) -> str:
+        """Step to the end and return the text up to it, verbatim."""
         text = self.slice(self.at, len(self.tokens))
         self.at = len(self.tokens)
         return text
 
     def top_level(self) -> Iterator[int]:
-        """Positions from here on that are outside brackets and CASE … END."""
-        inside_case: list[bool] = []  # per open bracket or CASE; END outside a CASE is a name
+        """The positions from here on that are outside brackets and CASE … END."""
+        inside_case: list[bool] = []  # per open bracket or CASE: is it a CASE? END outside a CASE is a name
         for i in range(self.at, len(self.tokens)):
             token = self.tokens[i]
             ends_case = is_word(token, "END") and inside_case[-1:] == [True]
-            if ends_case or (token.token_type in _CLOSERS and inside_case):
+            if ends_case or (token.token_type in CLOSERS and inside_case):
                 inside_case.pop()
                 continue
             if not inside_case:
                 yield i
-            if token.token_type in _OPENERS or is_word(token, "CASE"):
-                inside_case.append(token.token_type not in _OPENERS)
+            if token.token_type in OPENERS or is_word(token, "CASE"):
+                inside_case.append(token.token_type not in OPENERS)
 
     def find(self, *words: str) -> int:
         """The next top-level position of one of these words, or the end."""
         return next((i for i in self.top_level() if is_word(self.tokens[i], *words)), len(self.tokens))
 
     def until(self, *words: str) -> str:
-        """The text up to the next top-level occurrence of one of these words."""
+        """Step to the next top-level occurrence of one of these words and return the text up to it."""
         stop = self.find(*words)
         text = self.slice(self.at, stop)
         self.at = stop
         return text
 
     def split(self, stop: int) -> list[tuple[int, int]]:
-        """Token ranges between top-level commas, from here to `stop`."""
+        """The token ranges between top-level commas, from here to `stop`."""
         parts, start = [], self.at
         for i in self.top_level():
             if i >= stop:
@@ -173,6 +183,14 @@ class Cursor:
         parts.append((start, stop))
         return parts
 
+    def starts_query(self, at: int) -> bool:
+        """Can a query begin at a position?"""
+        return at < len(self.tokens) and (
+            self.tokens[at].token_type == TokenType.L_PAREN
+            or is_word(self.tokens[at], "SELECT", "WITH", "VALUES", "TABLE", "FROM")
+        )
+
     def error(self, cause: str) -> InvalidStatement:
-        shown = " ".join(self.text.split())
-        return InvalidStatement(f"statement {shown:.80}", cause, "See the SQL reference.")
+        """The error of this statement with a cause."""
+        text = " ".join(self.text.split())
+        return InvalidStatement(f"statement {text:.80}", cause, "See the SQL reference.")

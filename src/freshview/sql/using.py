@@ -2,8 +2,8 @@
 
 The resolver writes COALESCE(a.k, b.k, c.k) for the `k` of several joins, and compares with a.k alone. Spark keeps one
 column per join: of inner and left joins the left one, of a right join the right one, of a full join
-COALESCE(left, right), with their types. So joins keep their USING here (`sources` lowers them), and each COALESCE that
-the resolver writes is told from those of the text.
+COALESCE(left, right), with their types. So joins keep their USING here (`sources` lowers them), and a COALESCE that
+the resolver writes is distinguished from one in the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITTEN = "written"
 
 
 def natural_as_using(tree: exp.Expr, tables: Mapping[str, Collection[str]]) -> None:
-    """NATURAL joins of tables become joins USING the columns that both sides have. Changes the tree."""
+    """Replace NATURAL joins of tables by joins USING the columns that both sides have. Changes the tree."""
     ctes = {fold(c.alias) for c in tree.find_all(exp.CTE)}
 
     def columns(source: exp.Expr | None) -> list[str] | None:
@@ -43,14 +43,14 @@ def natural_as_using(tree: exp.Expr, tables: Mapping[str, Collection[str]]) -> N
 
 
 def _joined(left: list[str] | None, right: list[str] | None, using: list[str]) -> list[str] | None:
-    """The columns of a join; those it compares stand first."""
+    """The columns of a join, those that it compares first; None if one side is unknown."""
     if left is None or right is None:
         return None
     return list(dict.fromkeys([*using, *left, *right]))
 
 
 def remember_using(text: str, tree: exp.Expr) -> None:
-    """Note what joins compare and which COALESCE are the text's own, before the resolver. Changes the tree."""
+    """Record joined columns and the COALESCE calls of the text, before the resolver adds others. Changes the tree."""
     crosses = [part for part in tree.find_all(exp.Join) if part.kind.upper() == "CROSS"]
     words = [token for token in sqlglot.tokenize(text, read="spark") if token.token_type == TokenType.CROSS]
     for part in crosses if len(crosses) > len(words) else ():  # the parser takes a comma for CROSS JOIN
@@ -62,7 +62,7 @@ def remember_using(text: str, tree: exp.Expr) -> None:
 
 
 def may_be_comma(part: exp.Join) -> bool:
-    """Is a join written as a comma, as far as that can be told?"""
+    """May a join be written as a comma?"""
     return bool(part.meta_get(_COMMA))
 
 

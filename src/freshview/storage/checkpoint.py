@@ -1,7 +1,7 @@
 """Checkpoint: fold segments into a new version of main, by the cheapest way that is exact.
 
-Order of events: lease, Delta commit (durable), catalog commit. A crash in between leaves a Delta
-version that the catalog does not know; the next checkpoint adopts or undoes it first (law 11.2).
+Order of events: lease, Delta commit (durable), catalog commit. A crash in between leaves a Delta version that the
+catalog does not know; the next checkpoint adopts or undoes that version first (law 11.2).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MERGE_SHARE = 0.2  # above this share of changed rows a rewrite is cheaper than
 
 
 class Engine(Protocol):
-    """What a large checkpoint needs of Spark."""
+    """The part of Spark that a large checkpoint needs."""
 
     def scan(self, state: RelationState) -> Any: ...
     def write(self, frame: Any, relation_id: int, folder: str, what: str) -> tuple[DataFile, ...]: ...
@@ -34,7 +34,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """What a checkpoint did: nothing, adopt, append, merge or rewrite; 'busy' if another is at it."""
+    """The strategy of a checkpoint (nothing, adopt, merge or rewrite; 'busy' if another one runs), its CSN and rows."""
 
     name: str
     strategy: str
@@ -52,6 +52,7 @@ class Checkpointer:
     engine: Callable[[], Engine]
 
     def run(self, relation: Relation) -> CheckpointReport:
+        """Fold a relation's segments up to the newest snapshot into main."""
         if relation.kind == "external":
             raise InvalidStatement(f"table {relation.name}", "it is external", "Its own writers keep its files.")
         lease = self.catalog.lease(relation.id, "", checkpoint_lease(relation.id))
@@ -76,7 +77,7 @@ class Checkpointer:
         self.events.emit("checkpoint.begun", relation=relation.name, csn=complete_to, strategy=strategy)
         try:
             new = self._write(state, strategy, complete_to)
-        except WriteConflict:  # another one was faster; this one's files are left to vacuum
+        except WriteConflict:  # another checkpoint was faster; vacuum removes the files of this one
             return CheckpointReport(relation.name, "busy", complete_to)
         self.events.emit("checkpoint.written", relation=relation.name, csn=complete_to)
         done = self.catalog.record_main(relation, state.main, new, lease)
@@ -107,7 +108,7 @@ class Checkpointer:
         return mains.replace(new, files)
 
     def _settle(self, relation: Relation) -> None:
-        """Bring Delta's newest version and the catalog's in line before computing anything from it."""
+        """Make Delta's newest version and the catalog's the same, before anything is computed from it."""
         known = self.catalog.latest_main(relation.id)
         latest = self.storage.mains.latest_version(relation.id)
         if latest == (known.delta_version if known else None):
@@ -123,16 +124,14 @@ class Checkpointer:
         elif known is not None:
             version = self.storage.mains.restore(relation.id, known.delta_version)
             self.catalog.record_main(relation, known, replace(known, delta_version=version))
-        # Else nothing is known yet, and the first version that will be replaces what lies there.
+        # Else the catalog knows no version yet, and its first one will replace what is in the log.
 
 
 def choose(state: RelationState) -> str:
-    """The cheapest exact way: 'nothing', 'adopt', 'merge' or 'rewrite'."""
-    renamed = (
-        state.main_schema is not None and state.main_schema.names != state.schema.names[: len(state.main_schema.names)]
-    )
-    if renamed:
-        return "rewrite"
+    """The cheapest exact strategy: 'nothing', 'adopt', 'merge' or 'rewrite'."""
+    stored = state.main_schema
+    if stored is not None and stored.names != state.schema.names[: len(stored.names)]:
+        return "rewrite"  # columns were renamed
     if not state.segments:
         return "nothing"
     if all(_only_inserts(s, state) for s in state.segments):
@@ -144,7 +143,7 @@ def choose(state: RelationState) -> str:
 
 
 def _only_inserts(segment: Segment, state: RelationState) -> bool:
-    """Inserted keys were new when they came, so rows that only came can be added as they are."""
+    """Whether a segment holds inserted rows alone: their keys were new, so main can take the rows as they are."""
     if segment.schema_version != state.relation.schema_version:
         return False
     if segment.action is not None:

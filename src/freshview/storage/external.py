@@ -1,8 +1,8 @@
-"""External Delta tables: somebody else writes them, we read their versions and what changed between.
+"""External Delta tables, which other tools write: their versions, and the changes between them.
 
-Law: the change between two versions is the sum, over the commits between them, of what each commit
-tells: its change data feed if it wrote one, else the rows of added minus those of removed files.
-Rearrangements (dataChange=false) tell nothing. Rows that were only rewritten cancel.
+Law: the change between two versions is the sum of the changes of the commits between them. The change of a commit is
+its change data feed if it wrote one, else the rows of added minus those of removed files. Rearrangements
+(dataChange=false) change nothing. Rows that were only rewritten cancel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType, from_arrow
 from freshview.storage.files import check_location
 
-# Reader features that change nothing about which rows the files of a version hold.
+# Reader features under which the rows of a version are still the rows of its files.
 _READABLE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 _FEATURES = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
 _FOLD_ROWS = 200_000  # rows that are read before equal ones cancel
@@ -41,7 +41,7 @@ PartitionValues = dict[str, str | None]
 
 
 def open_external(location: str, version: int | None = None) -> DeltaTable:
-    """The newest (or a given) version of an external table, if we can read it exactly."""
+    """The newest (or a given) version of an external table, if it can be read exactly; else an error."""
     what = f"Delta table {location}"
     root = _path(location)
     if "://" in location and not location.startswith("file://"):
@@ -53,28 +53,28 @@ def open_external(location: str, version: int | None = None) -> DeltaTable:
         raise NotFound(what, "there is none at that location", "Check LOCATION.") from error
     except (DeltaError, OSError, ValueError) as error:
         if version is not None and (root / "_delta_log").is_dir():
-            raise _expired(location, version, "its log no longer tells") from error
+            raise _expired(location, version, "its log no longer has it") from error
         raise NotFound(what, f"it cannot be opened ({first_line(error)})", "Check LOCATION and its rights.") from error
     _require_readable(table, what)
     return table
 
 
 def _require_readable(table: DeltaTable, what: str) -> None:
-    """Refuse features by which a version's rows are not simply the rows of its files."""
+    """Raise InvalidStatement for features under which a version's rows are not simply the rows of its files."""
     features = set(table.protocol().reader_features or ()) - _READABLE
     mode = table.metadata().configuration.get("delta.columnMapping.mode") or "none"
     features = features - {"columnMapping"} if mode == "none" else features | {"columnMapping"}
     if features:
-        shown = " and ".join(_FEATURES.get(f, f"the feature {f}") for f in sorted(features))
+        names = " and ".join(_FEATURES.get(f, f"the feature {f}") for f in sorted(features))
         raise InvalidStatement(
             what,
-            f"it uses {shown}, which is not supported",
+            f"it uses {names}, which is not supported",
             "Drop the feature from the table (ALTER TABLE … DROP FEATURE), or copy the table.",
         )
 
 
 def open_seen(relation: Relation, seen: Main) -> DeltaTable:
-    """A version that we saw before, if it is still the same one; else SnapshotExpired."""
+    """A version that was seen before, if it is still the same one; else SnapshotExpired."""
     assert relation.location is not None
     table = open_external(relation.location, seen.delta_version)
     if not _is_same(table, seen):
@@ -90,7 +90,7 @@ def external_schema(table: DeltaTable, key: tuple[str, ...]) -> Schema:
 
 
 def declared_schema(table: DeltaTable, relation: Relation) -> Schema:
-    """Today's columns of a relation's table with its key, which must still be among them."""
+    """The present columns of a relation's Delta table, with the declared key, which must be among them."""
     try:
         return external_schema(table, relation.schema.key)
     except (NotFound, InvalidStatement, TypeMismatch) as error:
@@ -102,7 +102,7 @@ def declared_schema(table: DeltaTable, relation: Relation) -> Schema:
 
 
 def describe(table: DeltaTable) -> Main:
-    """A version as the catalog will remember it: its CSN is the catalog's, its schema the first one."""
+    """A version as the catalog stores it, with CSN 0 and schema version 1, which the catalog replaces."""
     actions = pa.table(table.get_add_actions())
     counts = actions.column("num_records").to_pylist()
     rows = sum(c for c in counts if c is not None) if None not in counts else _count(table)
@@ -114,19 +114,19 @@ def _count(table: DeltaTable) -> int:
     return sum(_footer(root, f.path).num_rows for f in _listing(table))
 
 
-# -- is it still the same table? -----------------------------------------------------------------------
+# -- the same history ----------------------------------------------------------------------------------
 
 
 def fingerprint(table: DeltaTable) -> str:
-    """What tells one history from another: the table's id, its last commit as written, its files."""
+    """A text that identifies a history: the table's id, and digests of its last commit and of its files."""
     files = sorted((f.path, f.size) for f in _listing(table))
     return f"{table.metadata().id}:{_commit_digest(table, table.version())}:{_digest(json.dumps(files))}"
 
 
 def is_continued(seen: Main, newest: DeltaTable) -> bool:
-    """Does the table's history still contain the version that we saw last, unchanged?
+    """Whether the table's history still contains the version that was seen last, unchanged.
 
-    If that commit was cleaned from the log of a table that has moved on, we cannot tell: no.
+    False if that commit was cleaned from the log of a table that has newer versions: then nothing proves it.
     """
     if newest.version() < seen.delta_version:
         return False
@@ -137,7 +137,7 @@ def is_continued(seen: Main, newest: DeltaTable) -> bool:
 
 
 def _is_same(table: DeltaTable, seen: Main) -> bool:
-    """Is this version the one that was seen? By its commit, or its files if the commit was cleaned away."""
+    """Whether a version is the one that was seen, by its commit, or by its files if the commit was cleaned away."""
     table_id, commit, files = (seen.fingerprint or "::").split(":")
     if str(table.metadata().id) != table_id:
         return False
@@ -179,7 +179,7 @@ def _expired(location: str, version: int, cause: str) -> SnapshotExpired:
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A data file of a version: its path as the log writes it, with partition values."""
+    """A data file of a version: its path as in the log, its size and partition values."""
 
     path: str
     size: int
@@ -188,7 +188,7 @@ class ListedFile:
 
 @dataclass(frozen=True)
 class ChangedFile:
-    """A file whose rows came (+1) or went (-1), or one of the change data feed (0: its rows tell)."""
+    """A file whose rows were added (+1) or removed (-1), or a change data feed file (0: each row has its own type)."""
 
     path: str
     values: PartitionValues
@@ -206,14 +206,14 @@ def _listing(table: DeltaTable) -> list[ListedFile]:
 
 
 def _text(value: object) -> str | None:
-    """A partition value as a string that Spark and Arrow cast back to it."""
+    """A partition value as a string that Spark and Arrow cast back to the value."""
     if value is None or isinstance(value, bytes):
         return value.decode() if isinstance(value, bytes) else None
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def partition_groups(table: DeltaTable, schema: Schema) -> Iterator[tuple[PartitionValues, list[str]]]:
-    """Files of a version, grouped by partition values, with absolute paths; all of them are there."""
+    """Absolute paths of a version's files, grouped by partition values; SnapshotExpired if a file is missing."""
     root = _path(table.table_uri)
     groups: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
     for file in _listing(table):
@@ -226,7 +226,7 @@ def partition_groups(table: DeltaTable, schema: Schema) -> Iterator[tuple[Partit
 
 
 def changed_file_count(seen: Main, newest: DeltaTable) -> int | None:
-    """How many files tell of changes since the version seen last; None if the log no longer does."""
+    """The number of files with changes since the version seen last; None if the log no longer lists them."""
     try:
         return len(changed_files(newest, seen.delta_version, newest.version()))
     except SnapshotExpired:
@@ -234,7 +234,7 @@ def changed_file_count(seen: Main, newest: DeltaTable) -> int | None:
 
 
 def changed_files(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]:
-    """What the commits (after, upto] tell, in their order; a file that came and went tells nothing."""
+    """The files with the changes of the commits (after, upto]; a file that was added and removed is left out."""
     partitioned = bool(table.metadata().partition_columns)
     weights: Counter[str] = Counter()
     values: dict[str, PartitionValues] = {}
@@ -244,13 +244,13 @@ def changed_files(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]
         if commit is None:
             raise _expired(table.table_uri, version, "its commit is gone from the log")
         actions = [json.loads(line) for line in commit.splitlines() if line.strip()]
-        told = [a["cdc"] for a in actions if "cdc" in a]
-        feed += [ChangedFile(c["path"], c.get("partitionValues") or {}, 0) for c in told]
+        fed = [a["cdc"] for a in actions if "cdc" in a]
+        feed += [ChangedFile(c["path"], c.get("partitionValues") or {}, 0) for c in fed]
         for name, weight in (("add", 1), ("remove", -1)):
-            for action in (a[name] for a in actions if name in a and not told):
+            for action in (a[name] for a in actions if name in a and not fed):
                 if not action.get("dataChange", True):
                     continue
-                if partitioned and not action.get("partitionValues"):  # removes need not tell them
+                if partitioned and not action.get("partitionValues"):  # optional in removes
                     return _by_file_sets(table, after, upto)
                 weights[action["path"]] += weight
                 values[action["path"]] = action.get("partitionValues") or {}
@@ -258,7 +258,7 @@ def changed_files(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]
 
 
 def _by_file_sets(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]:
-    """All files that two versions do not share; needs no file in between, but reads more rows."""
+    """All files that two versions do not share: needs no commit in between, but more rows are read."""
     location = str(_path(table.table_uri))
     old = {f.path: f for f in _listing(open_external(location, after))}
     new = {f.path: f for f in _listing(open_external(location, upto))}
@@ -270,23 +270,22 @@ def _by_file_sets(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]
 
 
 def changes(relation: Relation, after: int, upto: int, seen: Main | None = None) -> pa.Table:
-    """The delta rows between two versions, as bags exact, in the relation's columns.
+    """The delta rows between two versions, exact as bags, in the relation's columns.
 
-    With `seen`, version `upto` must still be the one that was seen. SnapshotExpired where neither
-    the commits nor the two versions can be read any more. Holds the changed rows of one partition
-    and the net rows in memory, not all files.
+    With `seen`, version `upto` must still be the one that was seen. SnapshotExpired if neither the commits nor the two
+    versions can be read any more. The changed rows of one partition and the net rows are held in memory, not all files.
     """
     assert relation.location is not None
     table = open_external(relation.location, upto) if seen is None else open_seen(relation, seen)
     bag = Schema(relation.schema.columns)
     try:
         return _net(_signed(table, changed_files(table, after, upto), bag), bag)
-    except SnapshotExpired:  # a file or commit in between is gone; the two ends may still be there
+    except SnapshotExpired:  # a file or commit in between is gone; the two versions may still be there
         return _net(_signed(table, _by_file_sets(table, after, upto), bag), bag)
 
 
 def _net(parts: Iterable[pa.Table], bag: Schema) -> pa.Table:
-    """The sum of delta rows; equal ones cancel as they come, so that rewritten files do not pile up."""
+    """The sum of delta rows; equal rows cancel part by part, so that rewritten files do not fill the memory."""
     net = bag.segment_arrow.empty_table()
     waiting: list[pa.Table] = []
     for part in parts:
@@ -299,7 +298,7 @@ def _net(parts: Iterable[pa.Table], bag: Schema) -> pa.Table:
 def _signed(table: DeltaTable, files: Iterable[ChangedFile], bag: Schema) -> Iterator[pa.Table]:
     """The rows of each file as delta rows."""
     root = _path(table.table_uri)
-    by_partition = sorted(files, key=lambda f: json.dumps(f.values, sort_keys=True))  # where equal rows are near
+    by_partition = sorted(files, key=lambda f: json.dumps(f.values, sort_keys=True))  # so that equal rows cancel soon
     for file in by_partition:
         stored = _stored(root, file.path)
         rows = _conformed(stored, file.values, bag)
@@ -340,7 +339,7 @@ def _conformed(stored: pa.Table, values: PartitionValues, bag: Schema) -> pa.Tab
         if column.name in values:
             arrays.append(_constant(values[column.name], column.type, stored.num_rows))
         elif column.name in stored.column_names:
-            # Delta tables gain fields inside structs too: files that are older lack them.
+            # Delta tables can gain fields inside structs: older files lack them.
             held, what = stored.column(column.name), f"column {column.name} of a data file"
             arrays.append(cast_column(held, column.type.arrow, what, may_lack=True))
         else:
@@ -349,7 +348,7 @@ def _conformed(stored: pa.Table, values: PartitionValues, bag: Schema) -> pa.Tab
 
 
 def _constant(text: str | None, type_: DataType, length: int) -> pa.Array:
-    """A partition value, as often as needed. Delta writes NULL as '' too; times without a zone are UTC."""
+    """A column of one partition value. Delta also writes NULL as ''; times without a zone are UTC."""
     if text is None or text == "":
         return pa.nulls(length, type_.arrow)
     value = pa.scalar(text, pa.string())

@@ -1,4 +1,4 @@
-"""Files of a warehouse on a local file system: where they lie, and that they are durable."""
+"""Files of a warehouse on a local file system: their places, and how they are made durable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from freshview.errors import CorruptWarehouse, InvalidStatement, StorageUnavaila
 
 @contextmanager
 def storage_errors(what: str) -> Iterator[None]:
-    """Failures of the file system, in a sentence."""
+    """Raise failures of the file system as CorruptWarehouse or StorageUnavailable."""
     try:
         yield
     except FileNotFoundError as error:
@@ -31,19 +31,19 @@ def storage_errors(what: str) -> Iterator[None]:
         ) from error
 
 
-# Delta-rs fails on some of these in a path, Spark takes others as patterns.
+# Delta-rs fails on some of these characters in a path, Spark takes others as patterns.
 _FORBIDDEN_IN_PATHS = re.compile(r"[\[\]{}^|*?\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 
 
 def check_location(path: Path, what: str) -> None:
-    """Refuse a folder whose name Delta or Spark would take for something else."""
+    """Raise InvalidStatement for a folder whose name Delta or Spark would misread."""
     found = _FORBIDDEN_IN_PATHS.search(str(path))
     if found:
         raise InvalidStatement(what, f"{found.group()!r} cannot stand in its path", "Choose another folder.")
 
 
 class Layout:
-    """The folders of a warehouse. Relations are filed by id, so names can be anything."""
+    """The folders of a warehouse. A relation's folder is named by its id, so that relations may have any name."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -57,13 +57,14 @@ class Layout:
         return f"{kind}-{uuid.uuid4().hex}"
 
     def relation_ids(self) -> list[int]:
+        """Ids of the relations that have a folder, ascending."""
         if not self.tables.is_dir():
             return []
         return sorted(int(p.name) for p in self.tables.iterdir() if p.name.isdigit())
 
 
 def fsync_path(path: Path) -> None:
-    """Flush a file or a folder to the disk, whoever wrote it."""
+    """Flush a file or a folder to the disk, even if another process wrote it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -72,7 +73,7 @@ def fsync_path(path: Path) -> None:
 
 
 def fsync_tree(folder: Path, stop_at: Path) -> None:
-    """Flush every file below a folder, the folders, and the way up to `stop_at`."""
+    """Flush every file and folder below a folder, and the folders from there up to `stop_at`."""
     for directory, _, names in os.walk(folder):
         for name in names:
             fsync_path(Path(directory) / name)
@@ -84,7 +85,7 @@ def fsync_tree(folder: Path, stop_at: Path) -> None:
 
 
 def parquet_files(folder: Path, relative_to: Path) -> tuple[DataFile, ...]:
-    """The non-empty Parquet files that a writer left in a folder; other files are removed."""
+    """List the non-empty Parquet files that a writer left in a folder, and remove all other files."""
     found = []
     for path in sorted(folder.iterdir()):
         if path.suffix != ".parquet" or path.name.startswith((".", "_")):
@@ -99,7 +100,7 @@ def parquet_files(folder: Path, relative_to: Path) -> tuple[DataFile, ...]:
 
 
 def check_present(files: Iterable[DataFile], folder: Path, what: str) -> None:
-    """Every file is there in its full size; said before Spark stumbles over it."""
+    """Raise CorruptWarehouse unless every file is there in its full size, before Spark fails on it less clearly."""
     for file in files:
         path = folder / file.path
         try:

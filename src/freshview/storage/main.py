@@ -1,8 +1,8 @@
 """Main: a Delta Lake table per relation, written and read through delta-rs.
 
-Every version we commit carries an app transaction that tells the CSN up to which it is complete,
-so that a version whose catalog commit was lost can be adopted or undone (law 11.2). It tells the
-schema version too: the columns may have been renamed after the last commit that it holds.
+Every version that we commit carries app transactions with the CSN up to which it is complete, so that a version whose
+catalog commit was lost can be adopted or undone (law 11.2). One holds the schema version, since columns may have been
+renamed after that CSN.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from cachetools import LRUCache
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, QueryBuilder, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -28,43 +28,36 @@ from freshview.catalog.records import DataFile, Main
 from freshview.errors import CorruptWarehouse, StorageUnavailable, WriteConflict, first_line
 from freshview.events import Events
 from freshview.relation.schema import Schema
+from freshview.relation.values import with_leaves
 from freshview.storage.external import open_external
 from freshview.storage.files import Layout, check_present, fsync_path, storage_errors
 
 _CSN_STAMP = "freshview"  # app transactions: the CSN up to which a version is complete,
 _SCHEMA_STAMP = "freshview.schema"  # the schema version it was written under,
-_TIME_STAMP = "freshview.time"  # and when that CSN was committed: a catalog put back from a backup gives it out again
+_TIME_STAMP = "freshview.time"  # and the time of that CSN's commit: a catalog restored from a backup reuses CSNs
 _CACHED_TABLES = 64
 # No retries: a commit computed against one version must not land on another (law 11.2).
 _SINGLE = CommitProperties(max_commit_retries=0)
-# Which versions are still needed is the catalog's to say, not the log's age.
+# The catalog decides which versions are still needed, not the age of the log.
 _HOOKS: dict[str, Any] = {"post_commithook_properties": PostCommitHookProperties(cleanup_expired_logs=False)}
 
 
 def plain(table: object) -> pa.Table:
-    """A table without view types, which delta-rs makes and writes and pyarrow cannot take from."""
+    """The table without Arrow's view types, which delta-rs makes and writes and pyarrow cannot take from."""
     result = pa.table(table)
-    schema = pa.schema([pa.field(f.name, _without_views(f.type)) for f in result.schema])
+    schema = pa.schema([pa.field(f.name, with_leaves(f.type, _without_view)) for f in result.schema])
     return result if result.schema.equals(schema) else result.cast(schema)
 
 
-def _without_views(type_: pa.DataType) -> pa.DataType:
+def _without_view(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_string_view(type_):
         return pa.string()
-    if pa.types.is_binary_view(type_):
-        return pa.binary()
-    if pa.types.is_map(type_):
-        return pa.map_(_without_views(type_.key_type), _without_views(type_.item_type))
-    if pa.types.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_without_views(type_.value_type)))
-    if pa.types.is_struct(type_):
-        return pa.struct([f.with_type(_without_views(f.type)) for f in type_.fields])
-    return type_
+    return pa.binary() if pa.types.is_binary_view(type_) else type_
 
 
 @dataclass(frozen=True)
 class NewMain:
-    """What the next version of a main table is to be: complete up to a CSN of that moment, under a schema version."""
+    """The next version of a main table: complete up to a CSN, whose commit has that time, under a schema version."""
 
     relation_id: int
     base: Main | None
@@ -80,23 +73,20 @@ class MainStore:
     def __init__(self, layout: Layout, events: Events) -> None:
         self._layout = layout
         self._events = events
-        self._cache: OrderedDict[tuple[str, int], DeltaTable] = OrderedDict()
+        self._cache: LRUCache[tuple[str, int], DeltaTable] = LRUCache(_CACHED_TABLES)
         self._lock = threading.Lock()
 
     def open(self, folder: Path | str, version: int) -> DeltaTable:
-        """A version that the catalog knows. Ours do not change, so handles are kept; others' may be rewritten."""
+        """The Delta table of a version. Main tables never change and are cached; external ones may be rewritten."""
         if not Path(folder).is_relative_to(self._layout.tables):
             return open_external(str(folder), version)
         key = (str(folder), version)
         with self._lock:
             if key in self._cache:
-                self._cache.move_to_end(key)
                 return self._cache[key]
         table = _load(folder, version)
         with self._lock:
             self._cache[key] = table
-            while len(self._cache) > _CACHED_TABLES:
-                self._cache.popitem(last=False)
         return table
 
     def table(self, relation_id: int, version: int) -> DeltaTable:
@@ -107,13 +97,13 @@ class MainStore:
         return _files(self.table(relation_id, version))
 
     def present_files(self, relation_id: int, version: int, what: str) -> tuple[DataFile, ...]:
-        """The same, after a look that all of them are there."""
+        """The data files of a version, all of which are there in full size; else CorruptWarehouse."""
         files = self.files(relation_id, version)
         check_present(files, self._layout.relation(relation_id), what)
         return files
 
     def query(self, relation_id: int, version: int, sql: str) -> pa.Table:
-        """Run a delta-rs (DataFusion) query over a version, named t."""
+        """Run a delta-rs (DataFusion) query over a version, which is named t in it; return the rows."""
         table = self.table(relation_id, version)
         try:
             return plain(QueryBuilder().register("t", table).execute(sql))
@@ -129,7 +119,7 @@ class MainStore:
         files = self.present_files(relation_id, version, f"relation {relation_id}")
         return read_parquet(files, folder, columns)
 
-    # -- versions the catalog may not know ---------------------------------------------------------
+    # -- versions that the catalog may not know ----------------------------------------------------
 
     def latest_version(self, relation_id: int) -> int | None:
         """The newest Delta version in the folder, known to the catalog or not, readable or not."""
@@ -140,9 +130,10 @@ class MainStore:
             return max((int(p.stem) for p in log.glob("*.json") if p.stem.isdigit()), default=None)
 
     def recover(self, relation_id: int, version: int, moment: Callable[[int], int]) -> Main | None:
-        """A version of ours that the catalog does not know, made durable; None if it cannot be adopted.
+        """Make a version that the catalog does not know durable and return it; None if it cannot be adopted.
 
-        `moment` tells when a CSN was committed. If the version knows another time, its CSN is one of a lost past.
+        `moment` returns the time at which a CSN was committed. If the version holds another time, its CSN belongs to
+        a history that a restore of the catalog has undone.
         """
         stamps = self._stamps(relation_id, version)
         if not {_CSN_STAMP, _SCHEMA_STAMP, _TIME_STAMP} <= stamps.keys():
@@ -157,14 +148,14 @@ class MainStore:
         return _main(files, version, stamps[_SCHEMA_STAMP], stamps[_CSN_STAMP])
 
     def unknown_files(self, relation_id: int, version: int) -> tuple[DataFile, ...]:
-        """The data files of a version that may wait to be adopted; none if it cannot be read."""
+        """The data files of a version that may wait to be adopted; empty if the version cannot be read."""
         try:
             return _files(_load(self._layout.relation(relation_id), version))
         except CorruptWarehouse:
             return ()
 
     def _stamps(self, relation_id: int, version: int) -> dict[str, int]:
-        """The app transactions that exactly this version carries; none if its entry is torn."""
+        """The app transactions in the log entry of this version alone; empty if the entry is torn."""
         path = self._layout.relation(relation_id) / "_delta_log" / f"{version:020d}.json"
         with storage_errors(f"Delta log of relation {relation_id}"):
             text = path.read_text(encoding="utf-8")
@@ -175,7 +166,7 @@ class MainStore:
         return {txn["appId"]: int(txn["version"]) for txn in found if txn}
 
     def restore(self, relation_id: int, version: int) -> int:
-        """Undo versions the catalog never saw; the number of the version that does so."""
+        """Undo versions that the catalog never saw; return the number of the version that undoes them."""
         folder = self._layout.relation(relation_id)
         self._drop_torn_entries(folder, version)
         if self.latest_version(relation_id) == version:
@@ -187,7 +178,7 @@ class MainStore:
         return table.version()
 
     def _drop_torn_entries(self, folder: Path, after: int) -> None:
-        """Log entries beyond a version that a power cut left unreadable; no reader ever saw them."""
+        """Remove log entries beyond a version that a power cut left unreadable; no reader ever saw them."""
         for entry in sorted((folder / "_delta_log").glob("*.json"), reverse=True):
             if not entry.stem.isdigit() or int(entry.stem) <= after:
                 continue
@@ -201,11 +192,11 @@ class MainStore:
     # -- new versions ------------------------------------------------------------------------------
 
     def adopt(self, new: NewMain, files: Sequence[DataFile]) -> Main:
-        """Files already in the folder become part of main as they are."""
+        """Add files that are already in the folder to main."""
         return self._add(new, files, "append")
 
     def replace(self, new: NewMain, files: Sequence[DataFile]) -> Main:
-        """These files become all of main."""
+        """Make these files all of main."""
         return self._add(new, files, "overwrite")
 
     def _add(self, new: NewMain, files: Sequence[DataFile], mode: str) -> Main:
@@ -216,24 +207,18 @@ class MainStore:
             actions = [
                 AddAction(f.path, f.size, {}, now, True, _statistics(folder / f.path, new.schema)) for f in files
             ]
-            if new.base is None:  # whatever lies in the log was never known to the catalog
+            if new.base is None:  # the catalog never knew any version in the log
                 self._drop_torn_entries(folder, -1)
                 create_table_with_add_actions(
                     str(folder), schema, actions, mode="overwrite", commit_properties=_properties(new), **_HOOKS
                 )
             else:
-                table = self._writable(new, widen=mode == "append")
-                table.create_write_transaction(
-                    list[AddAction | RemoveAction](actions),
-                    mode,
-                    schema,
-                    commit_properties=_properties(new),
-                    **_HOOKS,
-                )
+                table, added = self._writable(new, widen=mode == "append"), list[AddAction | RemoveAction](actions)
+                table.create_write_transaction(added, mode, schema, commit_properties=_properties(new), **_HOOKS)
         return self._committed(new)
 
     def merge(self, new: NewMain, rows: pa.Table, live: pa.Array) -> Main:
-        """Replace main's rows by key: one source row per key, put in place or only taken away."""
+        """Replace rows of main by key: each source row takes the old row's place or, if it is not live, removes it."""
         folder = self._layout.relation(new.relation_id)
         source = rows.append_column("__live", live)
         predicate = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in new.schema.key)
@@ -251,7 +236,7 @@ class MainStore:
         return self._committed(new)
 
     def _writable(self, new: NewMain, *, widen: bool) -> DeltaTable:
-        """The base of a new version, which must be the latest: actions fit no other (law 11.2)."""
+        """The table at the base of a new version, which must be the latest: actions fit no other (law 11.2)."""
         folder = str(self._layout.relation(new.relation_id))
         table = _latest(folder, new.base.delta_version if new.base else -1)
         known = {f.name for f in table.schema().fields}
@@ -270,7 +255,7 @@ class MainStore:
         return _main(files, version, new.schema_version, new.csn)
 
     def _make_durable(self, relation_id: int, version: int) -> tuple[DataFile, ...]:
-        """Data files and log entry reach the disk before the catalog tells of them."""
+        """Flush data files and log entries to the disk, before a catalog row names the version; return the files."""
         folder = self._layout.relation(relation_id)
         files = _files(_load(folder, version))
         with storage_errors(f"folder {folder}"):
@@ -320,21 +305,17 @@ def delta_schema(schema: Schema) -> DeltaSchema:
 
 
 def read_parquet(files: Sequence[DataFile], folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Files as one table. Nested columns come in Parquet's field names; conform() casts them."""
+    """The rows of files as one table. Nested columns have Parquet's field names; conform() casts them."""
     check_present(files, folder, f"folder {folder}")
+    names = list(columns) if columns is not None else None
     with damage_errors(folder):
-        return pa.concat_tables(
-            [
-                plain(pq.ParquetFile(folder / f.path).read(columns=list(columns) if columns is not None else None))
-                for f in files
-            ],
-            promote_options="permissive",
-        )
+        parts = [plain(pq.ParquetFile(folder / f.path).read(columns=names)) for f in files]
+        return pa.concat_tables(parts, promote_options="permissive")
 
 
 @contextmanager
 def damage_errors(folder: Path) -> Iterator[None]:
-    """What Arrow says of a damaged file, in our words."""
+    """Raise Arrow's errors on a damaged file as CorruptWarehouse."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -345,7 +326,7 @@ def damage_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Failures of delta-rs while writing, in our words."""
+    """Raise failures of delta-rs while writing as FreshviewErrors."""
     with storage_errors(f"folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -366,7 +347,7 @@ def _properties(new: NewMain) -> CommitProperties:
 
 
 def _statistics(path: Path, schema: Schema) -> str:
-    """Row count, and the range of integer and date keys, so that readers can skip files."""
+    """Delta statistics of a file: row count, and the range of integer and date keys, by which readers skip files."""
     footer = pq.read_metadata(path)
     minimum: dict[str, object] = {}
     maximum: dict[str, object] = {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from cachetools import LRUCache
 
 from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.delta import Overlay, key_table, overlay, positions_in, subtract, untag
@@ -20,23 +20,23 @@ from freshview.storage.main import MainStore, damage_errors, plain, quoted, read
 
 LOCAL_ROWS = 10_000  # relations up to this size are folded on the driver
 OVERLAY_ROWS = 200_000  # deltas up to this size are folded on the driver
-_LITERAL_KEYS = 20_000  # more keys than this are found by a scan instead of an IN list
+_LITERAL_KEYS = 20_000  # more keys than this are looked up by a scan instead of an IN list
 _CACHED_OVERLAYS = 16
 _Shape = tuple[tuple[int, int], ...]
 
 
 class StateReader:
-    """Answers from main ⊕ segments for what fits on the driver."""
+    """Reads main ⊕ segments, as far as they fit on the driver."""
 
     def __init__(self, layout: Layout, mains: MainStore) -> None:
         self._layout = layout
         self._mains = mains
         self._cache = MainCache(mains.read)
-        self._overlays: OrderedDict[tuple[int, int, int], tuple[_Shape, Overlay]] = OrderedDict()
+        self._overlays: LRUCache[tuple[int, int, int], tuple[_Shape, Overlay]] = LRUCache(_CACHED_OVERLAYS)
         self._lock = threading.Lock()
 
     def segment_rows(self, segment: Segment, schema: Schema) -> pa.Table:
-        """The delta rows of any segment, from wherever they lie."""
+        """The delta rows of a segment, inline or in files."""
         if segment.is_inline:
             return segment.table(schema)
         return segment.tagged(read_parquet(segment.files, self._layout.relation(segment.relation_id)), schema)
@@ -47,14 +47,14 @@ class StateReader:
             return key_table(untag(segment.table(schema)), schema)
         folder = self._layout.relation(segment.relation_id)
         check_present(segment.files, folder, f"relation {segment.relation_id}")
-        with damage_errors(folder):  # by place: the key may have had another name when this was written
+        with damage_errors(folder):  # by place: the key may have had another name when the file was written
             stored = pq.read_schema(folder / segment.files[0].path).names
         rows = read_parquet(segment.files, folder, [stored[p] for p in schema.key_positions])
         names = {stored[p]: f"k{i}" for i, p in enumerate(schema.key_positions)}
         return pa.table([rows.column(n) for n in names], names=list(names.values()))
 
     def overlay(self, state: RelationState) -> Overlay:
-        """The net effect of the segments since main. Grows by what is new since the last call."""
+        """The net effect of the segments since main; folds only the segments that are new since the last call."""
         committed = [s for s in state.segments if not s.is_pending]
         pending = [s for s in state.segments if s.is_pending]
         folded = self._committed_overlay(state, committed)
@@ -78,9 +78,6 @@ class StateReader:
         result = overlay(rows, state.schema)
         with self._lock:
             self._overlays[key] = (shape, result)
-            self._overlays.move_to_end(key)
-            while len(self._overlays) > _CACHED_OVERLAYS:
-                self._overlays.popitem(last=False)
         return result
 
     def contents(self, state: RelationState) -> pa.Table:
@@ -88,6 +85,7 @@ class StateReader:
         return self.overlay(state).apply(self.main_rows(state))
 
     def main_rows(self, state: RelationState) -> pa.Table:
+        """All rows of main, in the state's columns."""
         if state.main is None or state.main.rows == 0:
             return state.schema.arrow.empty_table()
         return state.schema.conform(self._mains.read(state.relation.id, state.main.delta_version))
@@ -95,8 +93,8 @@ class StateReader:
     def lookup(self, state: RelationState, keys: pa.Table, *, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows that have one of these keys; a leading part of the key is enough.
 
-        `keys` holds columns of the relation's key, typed as stored. If `columns` are given, those that are
-        neither there nor in the key come back as NULL and are not read.
+        `keys` holds columns of the relation's key, typed as stored. With `columns`, the columns that are neither named
+        there nor in the key are not read, and are NULL in the result.
         """
         schema = state.schema
         places = [schema.position(n) for n in keys.column_names]
@@ -114,9 +112,9 @@ class StateReader:
     def matching(
         self, state: RelationState, column: str, values: pa.Array, *, nulls: bool, columns: Sequence[str], limit: int
     ) -> pa.Table | None:
-        """The rows whose column holds one of these values (or NULL), as far as these columns go.
+        """The rows, in `columns` alone, whose column holds one of these values (or NULL, with `nulls`).
 
-        None if they cannot be had cheaply: more than `limit` rows, too many values, or values without literals.
+        None if they cannot be read cheaply: more than `limit` rows, too many values, or values without literals.
         """
         schema, place = state.schema, state.schema.position(column)
         literals = _literals(values) if len(values) <= _LITERAL_KEYS else None
@@ -169,7 +167,7 @@ class StateReader:
         return part.conform(self._mains.query(state.relation.id, main.delta_version, sql))
 
     def _overlay_near(self, state: RelationState, keys: pa.Table, places: list[int]) -> Overlay:
-        """The overlay, or where segments are too large for the driver, its part around these keys."""
+        """The overlay or, where segments are too large for the driver, its part with these keys."""
         if sum(s.rows for s in state.segments) <= OVERLAY_ROWS:
             return self.overlay(state)
         deltas = []
@@ -182,7 +180,7 @@ class StateReader:
         return overlay(deltas, state.schema)
 
     def _main_lookup(self, state: RelationState, keys: pa.Table, columns: Sequence[str] | None) -> pa.Table:
-        """Candidates from main: exact on one key column, a superset on several."""
+        """Candidate rows from main: exactly the matching ones for one key column, a superset for several."""
         schema, main, stored = state.schema, state.main, state.main_schema
         if main is None or stored is None or main.rows == 0 or keys.num_rows == 0:
             return schema.arrow.empty_table()
@@ -215,10 +213,10 @@ class StateReader:
         places: list[int],
         columns: dict[int, Column] | None = None,
     ) -> pa.Table:
-        """Rows of files whose key columns all match: for many keys, or types without literals.
+        """Rows of files whose key columns all match, for many keys or for types without literals.
 
-        Columns are found by place, since names may have changed; those added later are NULL. One row
-        group is held at a time, and only its keys if none matches.
+        Columns are found by place, since names may have changed; columns added later are NULL. One row group is held
+        in memory at a time, and only its keys if none matches.
         """
         folder = self._layout.relation(relation_id)
         check_present(files, folder, f"relation {relation_id}")
@@ -243,7 +241,7 @@ class StateReader:
 
 
 def _padded(rows: pa.Table, kept: list[str] | None, columns: dict[int, Column] | None) -> pa.Table:
-    """The wanted columns of a file, with NULLs for those it does not have yet."""
+    """The wanted columns of a file, with NULLs in columns that were added after the file was written."""
     if kept is None or columns is None:
         return rows
     later = list(columns.values())[len(kept) :]
@@ -269,7 +267,7 @@ def _project(rows: pa.Table, places: Sequence[int]) -> pa.Table:
 
 
 def _condition(name: str, values: pa.ChunkedArray) -> str | None:
-    """`name IN (…)` for DataFusion, or None for types whose literals we would rather not write."""
+    """The condition `name IN (…)` for DataFusion; None for types without exact literals."""
     literals = _literals(pc.unique(values))
     return None if literals is None else f"{quoted(name)} IN ({', '.join(literals)})"
 

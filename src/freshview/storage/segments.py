@@ -1,6 +1,7 @@
-"""Delta rows on their way into a commit.
+"""Segments of delta rows that wait to be committed.
 
-Law: up to INLINE_BYTES they go into the catalog with the commit itself; larger ones lie in files under a lease first.
+Law: delta rows of up to INLINE_BYTES are stored in the catalog with the commit; larger ones in files, under a lease
+until the commit.
 """
 
 from __future__ import annotations
@@ -16,29 +17,31 @@ INLINE_BYTES = 1 << 20
 
 
 def fits_inline(size: int) -> bool:
-    """Do rows of this size go into the catalog?"""
+    """Whether rows of this size are stored in the catalog."""
     return size <= INLINE_BYTES
 
 
 def inline(relation_id: int, rows: pa.Table, schema_version: int = 1) -> Segment:
-    """Rows that go into the catalog."""
+    """A segment of rows that are stored in the catalog."""
     payload = encode(rows)
     return Segment(relation_id, PENDING, 0, rows.num_rows, len(payload), schema_version, payload=payload)
 
 
 def in_files(
-    relation_id: int, files: Sequence[DataFile], schema_version: int = 1, *, stmtsn: int | None = None,
+    relation_id: int,
+    files: Sequence[DataFile],
+    schema_version: int = 1,
+    *,
+    stmtsn: int | None = None,
     action: int | None = None,
-) -> Segment:  # fmt: skip
-    """Rows in leased files; with an `action`, of that alone, and plain."""
-    rows, size = sum(f.rows for f in files), sum(f.size for f in files)
-    return Segment(
-        relation_id, PENDING, 0, rows, size, schema_version, stmtsn=stmtsn, action=action, files=tuple(files)
-    )
+) -> Segment:
+    """A segment of rows in leased files; with an `action`, the files hold plain rows, all of that action."""
+    counts = (sum(f.rows for f in files), sum(f.size for f in files), schema_version)
+    return Segment(relation_id, PENDING, 0, *counts, stmtsn=stmtsn, action=action, files=tuple(files))
 
 
 def in_memory(relation_id: int, rows: pa.Table, schema_version: int = 1) -> Segment | None:
-    """Rows that only this process knows; None if there are none."""
+    """A segment of rows in the memory of this process; None if there are no rows."""
     if not rows.num_rows:
         return None
     return Segment(relation_id, PENDING, 0, rows.num_rows, rows.nbytes, schema_version, rows_in_memory=rows)

@@ -1,4 +1,4 @@
-"""The storage of one warehouse in one place: folders, main tables, driver-side reading, segment files."""
+"""The storage of one warehouse: its folders, main tables, driver-side reading and segment files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from freshview.storage.reader import StateReader
 
 
 class Storage:
-    """Files of a warehouse."""
+    """The files of a warehouse, read and written."""
 
     def __init__(self, root: Path, events: Events | None = None) -> None:
         check_location(root, f"warehouse {root}")
@@ -36,7 +36,7 @@ class Storage:
     def write_parquet_batches(
         self, relation_id: int, folder: str, parts: Iterable[pa.Table], schema: pa.Schema
     ) -> tuple[DataFile, ...]:
-        """The same for rows that come in parts and need not fit into memory together."""
+        """Write rows that come in parts, and need not fit into memory together, into a leased folder, durably."""
         target = self.layout.relation(relation_id) / folder
         with storage_errors(f"folder {target}"):
             target.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ class Storage:
         return self.collect(relation_id, folder)
 
     def collect(self, relation_id: int, folder: str) -> tuple[DataFile, ...]:
-        """The files a writer (the driver or Spark) left in a leased folder, made durable."""
+        """Make the files that a writer (the driver or Spark) left in a leased folder durable, and return them."""
         home = self.layout.relation(relation_id)
         target = home / folder
         with storage_errors(f"folder {target}"):
@@ -57,4 +57,5 @@ class Storage:
         return files
 
     def discard(self, relation_id: int, folder: str) -> None:
+        """Remove a folder of a relation with its files."""
         remove_tree(self.layout.relation(relation_id) / folder)

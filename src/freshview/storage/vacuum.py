@@ -1,7 +1,7 @@
 """Vacuum: remove what no snapshot, task or retention needs, and what crashed writers left behind.
 
-The folder is listed before the catalog is asked: a file that is in the list, in no catalog row and
-under no lease can never become visible, since its writer's commit would fail for want of the lease.
+Files are listed before the catalog is read: a listed file that no catalog row names and no lease covers can never
+become visible, since its writer's commit would fail for want of the lease.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from freshview.catalog.reports import Reports, overdue, told_overdue
+from freshview.catalog.reports import Reports, overdue, overdue_sentence
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError
@@ -25,22 +25,22 @@ RETENTION = timedelta(hours=24)
 
 @dataclass(frozen=True)
 class VacuumReport:
-    """What was removed, and the lowest CSN that can still be read."""
+    """The number and bytes of removed files, and the lowest CSN that can still be read."""
 
     files: int
     bytes: int
     horizon: int
-    held_by: str = ""  # who has kept things back for longer than the retention, since when, and what to do
+    held_by: str = ""  # a sentence on what keeps versions for longer than the retention, and what to do
 
 
 def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timedelta = RETENTION) -> VacuumReport:
-    """Forget old versions, then remove files; a relation that cannot be read is told of after the others.
+    """Forget old versions, then remove files; the error of an unreadable relation is raised after the others are done.
 
-    Views with nothing to do are moved to the newest commit first: they need nothing that is older.
+    Views without tasks are moved to the newest commit first: they need nothing that is older.
     """
     listed = {i: _data_files(storage.layout.relation(i)) for i in storage.layout.relation_ids()}
     events.emit("vacuum.listed", relations=len(listed))
-    claimed = {i for i in listed if catalog.leased_paths(i)}  # asked before what is known: a commit drops its leases
+    claimed = {i for i in listed if catalog.leased_paths(i)}  # read before `known`: a commit drops its leases
     ViewCatalog(catalog).advance(catalog.snapshot())
     horizon, gone = catalog.expire(int(retention.total_seconds() * 1_000_000))
     events.emit("vacuum.expired", horizon=horizon, gone=len(gone))
@@ -51,7 +51,7 @@ def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timede
         folder = storage.layout.relation(relation_id)
         is_gone = relation_id in gone or relation_id not in known
         if relation_id not in known and relation_id in claimed:
-            continue  # somebody is about to create it, or works in a folder that belongs to no relation
+            continue  # a process is about to create it, or works in a folder that belongs to no relation
         try:
             doomed = paths if is_gone else _unneeded(catalog, storage, relation_id, paths)
         except FreshviewError as error:
@@ -72,23 +72,22 @@ def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timede
 
 
 def _held_by(catalog: Catalog, events: Events, retention: timedelta) -> str:
-    """Tell of each who holds things back for longer than the retention; a sentence on the oldest."""
+    """Emit an event for each holder that is older than the retention; return a sentence on the oldest."""
     late = overdue(Reports(catalog).holders(retention), retention)
     for holder in late:
-        events.emit(
-            "vacuum.held", kind=holder.kind, holder=holder.name, csn=holder.csn, since=holder.since,
-            segments=holder.keeps.segments, bytes=holder.keeps.bytes, told=str(holder),
-        )  # fmt: skip
-    return told_overdue(late)
+        sizes = {"segments": holder.keeps.segments, "bytes": holder.keeps.bytes}
+        place = {"kind": holder.kind, "holder": holder.name, "csn": holder.csn, "since": holder.since}
+        events.emit("vacuum.held", **place, **sizes, told=str(holder))
+    return overdue_sentence(late)
 
 
 def _data_files(folder: Path) -> list[Path]:
-    """All files below a folder but the Delta log; what others remove meanwhile is left out."""
+    """All files below a folder except the Delta log; files that are removed meanwhile are left out."""
     return [Path(d) / name for d, _, names in os.walk(folder) if "_delta_log" not in Path(d).parts for name in names]
 
 
 def _remove(path: Path) -> int | None:
-    """Remove a file; its size, or None if somebody else did."""
+    """Remove a file; return its size, or None if another process removed it."""
     with storage_errors(f"file {path}"):
         try:
             size = path.stat().st_size
@@ -99,12 +98,12 @@ def _remove(path: Path) -> int | None:
 
 
 def _unneeded(catalog: Catalog, storage: Storage, relation_id: int, paths: list[Path]) -> list[Path]:
-    """Files that no version, segment or lease holds on to.
+    """The paths that no version, segment or lease needs.
 
-    They are asked in the order in which a file moves on: from a lease to a segment, from there to main.
+    Leases, segments and versions are read in the order in which a file moves: from a lease to a segment, then to main.
     """
     leased = catalog.leased_paths(relation_id)
-    if "" in leased:  # a checkpoint is at work in this folder
+    if "" in leased:  # a checkpoint runs in this folder
         return []
     folder = storage.layout.relation(relation_id)
     kept = {folder / path for path in catalog.referenced_files(relation_id)}
@@ -117,7 +116,7 @@ def _unneeded(catalog: Catalog, storage: Storage, relation_id: int, paths: list[
 
 
 def _remove_empty_folders(catalog: Catalog, folder: Path, relation_id: int) -> None:
-    """Folder trees without files; a writer claims its folder before it makes it, so ask for claims second."""
+    """Remove folder trees without files; leases are read last, since a writer leases its folder before it makes it."""
     trees = [Path(d) for d, _, _ in os.walk(folder, topdown=False) if "_delta_log" not in Path(d).parts]
     leased = set(catalog.leased_paths(relation_id))
     for tree in trees:

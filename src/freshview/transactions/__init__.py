@@ -1,1 +1,5 @@
-"""Transactions: snapshot isolation, statements, constraints, conflicts, commit."""
+"""Transactions: statements over one snapshot, their constraints and conflicts, and the commit.
+
+Law: a transaction reads its snapshot ⊕ its own statements. One catalog transaction makes all statements visible, or
+none; of two transactions that write the same row, the first to commit wins.
+"""

@@ -1,7 +1,7 @@
-"""First committer wins: do two transactions write the same rows?
+"""Write conflicts: of two transactions that write the same rows, the first to commit wins.
 
-The segments are the write sets: keyed relations conflict on any key both touched, old keys and
-new ones; bags conflict on deletes of equal rows.
+Segments are the write sets: keyed relations conflict on any key that both wrote, old keys and new ones; bags conflict
+on deletes of equal rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from freshview.storage.reader import StateReader
 def check_conflicts(
     reader: StateReader, relations: Sequence[Relation], own: Sequence[Segment], others: Sequence[Segment]
 ) -> None:
-    """Raise WriteConflict if a segment of others touches what own segments touch."""
+    """Raise WriteConflict if a segment of another transaction writes what own segments write."""
     for relation in relations:
         theirs = [s for s in others if s.relation_id == relation.id]
         if not theirs:

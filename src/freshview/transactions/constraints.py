@@ -13,13 +13,13 @@ from freshview.storage.reader import StateReader
 
 
 def check_statement(reader: StateReader, state: RelationState, deletes: pa.Table | None, inserts: pa.Table) -> None:
-    """NOT NULL, and: no inserted key twice, none that exists and that the statement does not delete."""
+    """Check NOT NULL and keys: no key is inserted twice, none exists already unless the statement deletes it."""
     check_required(inserts, state.schema, state.relation.name)
     check_keys(reader, state, deletes, inserts)
 
 
 def check_keys(reader: StateReader, state: RelationState, deletes: pa.Table | None, inserts: pa.Table) -> None:
-    """The key part of the above; only the key columns are looked at."""
+    """Raise DuplicateKey if a key is inserted twice, or exists and is not deleted; only key columns are read."""
     schema, name = state.schema, state.relation.name
     if not schema.key or inserts.num_rows == 0:
         return
@@ -40,7 +40,7 @@ def check_keys(reader: StateReader, state: RelationState, deletes: pa.Table | No
 
 
 def check_unique(rows: pa.Table, keys: pa.Table, state: RelationState) -> None:
-    """No two rows of one statement have the same key."""
+    """Raise DuplicateKey if two rows of one statement have the same key."""
     twice = first_duplicate(keys)
     if twice is not None:
         raise DuplicateKey(
@@ -51,5 +51,6 @@ def check_unique(rows: pa.Table, keys: pa.Table, state: RelationState) -> None:
 
 
 def describe_key(rows: pa.Table, schema: Schema, at: int) -> str:
+    """The key of the row at a position, as text for messages."""
     values = (f"{schema.names[p]}={rows.column(p)[at].as_py()!r}" for p in schema.key_positions)
     return "(" + ", ".join(values) + ")"

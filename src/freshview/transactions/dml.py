@@ -1,7 +1,7 @@
-"""Running INSERT, UPDATE, DELETE and MERGE inside a transaction.
+"""INSERT, UPDATE, DELETE and MERGE inside a transaction.
 
-What literals and key lookups can answer runs without Spark. The rest is one query that Spark
-evaluates once, into files; from there on it is Arrow again. Large results are never loaded whole.
+Statements of literals and key lookups run without Spark. Any other statement is one query that Spark evaluates once,
+into files, which are then read with Arrow. Large results are never loaded whole.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from freshview.transactions.reading import ReadContext
 from freshview.transactions.transaction import Transaction
 
 IN_MEMORY_ROWS = 500_000  # a statement's result up to this size is handled in one piece
-_KEYS_AT_ONCE = 1_000_000  # of integer keys, when they are checked on the driver
+_KEYS_AT_ONCE = 1_000_000  # integer keys that are checked together on the driver
 _KEYS_IN_MEMORY = 10_000_000  # keys up to this many are checked on the driver
 
-Frame = Any  # a Spark DataFrame; this module does not look inside
+Frame = Any  # a Spark DataFrame, opaque to this module
 Split = Callable[[pa.Table], tuple[pa.Table, pa.Table]]
 
 
 class Engine(Protocol):
-    """What statements need of Spark."""
+    """The part of Spark that statements need."""
 
     def scan(self, state: RelationState) -> Frame: ...
     def numbered(self, rows: pa.Table, schema: Schema, number: str) -> Frame: ...
@@ -68,11 +68,11 @@ class Statements:
     reading: ReadContext
     storage: Storage
     engine: Callable[[], Engine]  # starts Spark when first called
-    frame: Callable[[TableRef], Frame]  # what a table or view is to this transaction
-    expects: Callable[[Iterable[str]], None]  # told, before Spark is asked, what a statement reads
+    frame: Callable[[TableRef], Frame]  # the rows of a table or view as this transaction sees them
+    expects: Callable[[Iterable[str]], None]  # called with the names that a statement reads, before Spark runs
 
     def run(self, statement: Dml) -> int:
-        """Run one statement; rows affected."""
+        """Run one statement; return the number of rows affected."""
         match statement:
             case Insert():
                 return self._insert(statement)
@@ -91,9 +91,8 @@ class Statements:
         columns = _named(statement.columns, schema, relation.name) or schema.columns
         if not statement.by_name:
             try:
-                return self.transaction.apply(
-                    relation, None, _full_width(literal_rows(statement.query, columns), schema)
-                )
+                rows = literal_rows(statement.query, columns)
+                return self.transaction.apply(relation, None, _full_width(rows, schema))
             except NotLiteral:
                 pass
         bound = self._bind(statement.query)
@@ -102,21 +101,20 @@ class Statements:
             columns = _named(self.engine().frame_schema_names(frame), schema, relation.name)
         frame = self.engine().assigned(frame, columns, schema, relation.name)
         if not bound.tables and statement.query.lstrip()[:6].upper() == "VALUES":
-            return self.transaction.apply(
-                relation, None, self.engine().collect(frame, list(schema.arrow), relation.name)
-            )
+            collected = self.engine().collect(frame, list(schema.arrow), relation.name)
+            return self.transaction.apply(relation, None, collected)
         return self._insert_stored(relation, frame)
 
     def insert_frame(self, name: str, frame: Frame) -> int:
-        """INSERT by API from a Spark DataFrame, columns by name."""
+        """Insert the rows of a Spark DataFrame, columns by name; return their number."""
         relation = self.transaction.writable(name)
         return self._insert_stored(relation, self._by_name(relation, frame))
 
     def upsert_frame(self, name: str, frame: Frame) -> int:
-        """Upsert by API from a Spark DataFrame, columns by name."""
+        """Insert or replace rows by key from a Spark DataFrame, columns by name; return their number."""
         relation = self.transaction.writable(name)
         if not relation.schema.key:
-            self.transaction.upsert_rows(name, [])  # says why not
+            self.transaction.upsert_rows(name, [])  # raises the error for a table without a key
         staged = self._stage(relation, self._by_name(relation, frame), "delta")
         if staged.rows <= IN_MEMORY_ROWS:
             return self.transaction.upsert_rows(name, staged.take())
@@ -124,7 +122,7 @@ class Statements:
         return self.transaction.apply_files(relation, staged.files, UPSERT)
 
     def delete_frame(self, name: str, frame: Frame) -> int:
-        """Delete by key from a Spark DataFrame of keys."""
+        """Delete rows by key from a Spark DataFrame of keys; return the number of keys."""
         relation = self.transaction.writable(name)
         key = Schema(tuple(relation.schema.column(k) for k in relation.schema.key) or relation.schema.columns)
         columns = _named(self.engine().frame_schema_names(frame), key, relation.name)
@@ -143,7 +141,7 @@ class Statements:
         return self.transaction.apply_files(relation, staged.files, INSERT)
 
     def _check_stored(self, relation: Relation, files: Sequence[DataFile], *, against_existing: bool) -> None:
-        """Constraints of rows that lie in files: NULLs by the footers, keys by their columns."""
+        """Check the constraints of rows in files: NOT NULL by the files' footers, keys by their columns."""
         schema, home = relation.schema, self.storage.layout.relation(relation.id)
         for name in schema.required:
             for file in files:
@@ -161,9 +159,9 @@ class Statements:
             frames = [self.engine().read_files(relation.id, files, schema)]
             repeated = self.engine().repeated_key(frames + ([self.engine().scan(state)] if existing else []), schema)
         if repeated is not None:
-            shown = ", ".join(f"{k}={v!r}" for k, v in repeated.items())
+            key = ", ".join(f"{k}={v!r}" for k, v in repeated.items())
             raise DuplicateKey(
-                f"table {relation.name}", f"key ({shown}) would exist twice", "Give each key once, and only new ones."
+                f"table {relation.name}", f"key ({key}) would exist twice", "Give each key once, and only new ones."
             )
 
     # -- UPDATE and DELETE -------------------------------------------------------------------------
@@ -180,7 +178,7 @@ class Statements:
             except NotLiteral:
                 pass
         if near is not None:
-            rest = "" if near[0].exact else statement.where  # exact: the rows at hand are the ones meant
+            rest = "" if near[0].exact else statement.where  # exact: the rows found are the ones to update
             query = dml.near_query(statement.assignments, schema, statement.alias or statement.table, rest)
             if query is not None:
                 return self._run_near(relation, near[1], query, list(new_values))
@@ -213,7 +211,7 @@ class Statements:
         return self._run_split(relation, dml.delete_query(statement, schema), [], split, keys_kept=True)
 
     def _near(self, relation: Relation, where: str, names: tuple[str, ...]) -> tuple[KeyPins, pa.Table] | None:
-        """The rows that the keys in a condition lead to, if it names few enough."""
+        """The rows with the keys that a condition names; None if it names no keys, or too many."""
         pins = key_pins(where, relation.schema, names)
         if pins is None:
             return None
@@ -221,11 +219,11 @@ class Statements:
         return (pins, rows) if rows.num_rows <= LOCAL_ROWS else None
 
     def _run_near(self, relation: Relation, rows: pa.Table, query: dml.NearQuery, assigned: list[int] | None) -> int:
-        """Evaluate over rows at hand, without a Spark job: which of them, and (for UPDATE) new values."""
+        """Evaluate the condition, and for UPDATE the new values, over rows in memory, without a Spark job."""
         schema = relation.schema
         used = query.mentioned(schema)
-        shown = Schema(tuple(schema.columns[i] for i in used))
-        frame = self.engine().numbered(rows.select(used), shown, dml.ROW_ID)
+        part = Schema(tuple(schema.columns[i] for i in used))
+        frame = self.engine().numbered(rows.select(used), part, dml.ROW_ID)
         frame = self.engine().evaluated(frame, query, f"statement on {relation.name}")
         targets = [(dml.new_name(i), schema.columns[i]) for i in assigned or ()]
         fields = self.engine().arrow_fields(frame)
@@ -278,7 +276,7 @@ class Statements:
         return self._apply_split(relation, staged, split, keys_kept=False)
 
     def _check_cardinality(self, relation: Relation, staged: _Staged, clauses: list[int]) -> None:
-        """A target row may be changed by one source row only."""
+        """Raise InvalidStatement if several source rows change one target row."""
         parts = [pq.read_table(p, columns=[dml.CLAUSE, dml.ROW_ID]) for p in staged.paths]
         if not parts:
             return
@@ -297,7 +295,7 @@ class Statements:
         return bind(text, lambda name: name == dml.TARGET or self.reading.knows(name))
 
     def _query(self, bound: BoundQuery, target: Frame = None, what: str = "") -> Frame:
-        """The query as a frame; errors name `what`, or show the user's own text."""
+        """The query as a frame; errors name `what`, or the user's own text."""
         self.expects(ref.name for ref in bound.tables.values())
         engine = self.engine()
         frames = {
@@ -374,7 +372,7 @@ class _Staged:
 
 
 def _named(names: Iterable[str], schema: Schema, table: str) -> tuple[Column, ...]:
-    """The columns of these names, each once."""
+    """The columns of these names; InvalidStatement if one is named twice."""
     columns = tuple(schema.column(n) for n in names)
     if len(set(columns)) < len(columns):
         raise InvalidStatement(f"table {table}", "a column is named twice", "Name each once.")
@@ -382,7 +380,7 @@ def _named(names: Iterable[str], schema: Schema, table: str) -> tuple[Column, ..
 
 
 def _repeated_key(paths: Sequence[Any], schema: Schema) -> dict[str, Any] | None:
-    """A key that occurs twice in files, if there is one; large integer keys are looked at in shares."""
+    """A key that occurs twice in files, or None; many integer keys are checked in shares."""
     keys = pa.concat_tables([pq.read_table(p, columns=list(schema.key)).select(list(schema.key)) for p in paths])
     keys = keys.rename_columns([f"k{i}" for i in range(len(schema.key))])
     shares = 1 + keys.num_rows // _KEYS_AT_ONCE if schema.column(schema.key[0]).type.kind in INTEGERS else 1

@@ -1,4 +1,4 @@
-"""What a query's table names mean: a relation's state at a snapshot, or at a version it asks for."""
+"""Table names of a query resolved to states of relations: at a snapshot, or at a version that the query names."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ class ReadContext:
         self._transaction = transaction
 
     def knows(self, name: str) -> bool:
+        """Whether a relation of that name exists."""
         return self._catalog.find(name, self._csn) is not None
 
     def require(self, name: str) -> None:
-        """NotFound, with suggestions, if there is no such relation."""
+        """Raise NotFound, with suggestions, if no relation has that name."""
         self._catalog.relation(name, self._csn)
 
     def state(self, ref: TableRef, zone: Callable[[], tzinfo]) -> RelationState:
+        """The state that a table reference reads; a TIMESTAMP AS OF without a zone is in `zone`."""
         csn = self._csn
         if ref.version is not None:
             csn = parse_csn(ref.version, ref.name)
@@ -42,6 +44,7 @@ class ReadContext:
 
 
 def parse_csn(text: str, name: str) -> int:
+    """The CSN of a VERSION AS OF clause."""
     if not text.isdigit():
         raise InvalidStatement(f"{name} VERSION AS OF {text}", "a version is a whole number (a CSN)", "Write a CSN.")
     csn = int(text)
@@ -51,7 +54,7 @@ def parse_csn(text: str, name: str) -> int:
 
 
 def parse_time(text: str, name: str, zone: tzinfo) -> int:
-    """Microseconds since the epoch; times without a zone are in the session's."""
+    """The time of a TIMESTAMP AS OF clause in microseconds since the epoch; without a zone, it is in `zone`."""
     try:
         moment = datetime.fromisoformat(text)
         return to_micros(moment if moment.tzinfo else moment.replace(tzinfo=zone))
@@ -62,7 +65,7 @@ def parse_time(text: str, name: str, zone: tzinfo) -> int:
 
 
 def to_micros(moment: datetime) -> int:
-    """Exact microseconds; a naive time is local time."""
+    """A time in exact microseconds since the epoch; a naive time is local time."""
     try:
         delta = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError):

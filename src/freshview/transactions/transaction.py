@@ -1,7 +1,7 @@
-"""A transaction: a snapshot, its own writes on top, and one commit that shows them all at once.
+"""A transaction: a snapshot, its own writes on top, and one commit that makes them all visible at once.
 
-Nothing here needs Spark. Statements arrive as delta rows (Arrow) or as files that somebody wrote
-under a lease; SQL is turned into those elsewhere.
+Nothing here needs Spark. Statements arrive as delta rows (Arrow) or as files that were written under a lease;
+`transactions/dml.py` turns SQL into those.
 """
 
 from __future__ import annotations
@@ -20,15 +20,7 @@ from freshview.catalog.records import DataFile, Lease, Relation, RelationState, 
 from freshview.catalog.writer import Catalog, CommitRequest, Committed
 from freshview.errors import CatalogUnavailable, InvalidStatement, TransactionClosed
 from freshview.events import Events
-from freshview.relation.delta import (
-    DELETE,
-    DELETE_KEY,
-    INSERT,
-    UPSERT,
-    key_table,
-    tag,
-    untag,
-)
+from freshview.relation.delta import DELETE, DELETE_KEY, INSERT, UPSERT, key_table, tag, untag
 from freshview.relation.ingest import Data, check_required, to_table
 from freshview.relation.schema import Schema, fold, require_text
 from freshview.storage.segments import fits_inline, in_files, in_memory, inline
@@ -36,12 +28,12 @@ from freshview.storage.store import Storage
 from freshview.transactions.conflicts import check_conflicts
 from freshview.transactions.constraints import check_statement, check_unique
 
-_YOUNG_SECONDS = 0.05
+_YOUNG_SECONDS = 0.05  # age up to which a transaction checks conflicts only under the lock
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a statement did: rows written, and the CSN once it is committed.
+    """The result of a statement: rows written, and the CSN once it is committed.
 
     >>> freshview.Outcome(rows=2, csn=7).rows
     2
@@ -52,14 +44,14 @@ class Outcome:
 
 
 class Company(Protocol):
-    """What goes with a transaction's commit: views that it maintains, or whose rows it keeps."""
+    """The views that a transaction's commit maintains, or whose rows the transaction has computed."""
 
     def commit(self, attempt: Callable[[tuple[ViewChange, ...]], Committed]) -> int:
-        """Make the attempt, with the changes of views that go along with it, as often as it takes; the CSN."""
+        """Call `attempt` with the changes of views that belong to the commit, until it succeeds; return the CSN."""
         ...
 
     def end(self) -> None:
-        """The transaction is over: leave nothing behind that was not committed."""
+        """Remove files of changes that were not committed, when the transaction is over."""
         ...
 
 
@@ -103,7 +95,7 @@ class Transaction:
 
     @property
     def loaded(self) -> list[Relation]:
-        """Relations into which this transaction put files of plain inserted rows."""
+        """The relations for which this transaction wrote files of plain inserted rows."""
         return [self._relations[i] for i, parts in self._pending.items() if any(s.action == INSERT for s in parts)]
 
     @property
@@ -113,7 +105,7 @@ class Transaction:
 
     @property
     def own(self) -> dict[int, tuple[Segment, ...]]:
-        """What this transaction has written so far, by relation, in the order of statements."""
+        """The segments that this transaction has written so far, by relation id, in the order of statements."""
         return {i: tuple(parts) for i, parts in self._pending.items()}
 
     @property
@@ -133,13 +125,13 @@ class Transaction:
         """The relation as this transaction sees it: its snapshot ⊕ own earlier statements."""
         self._require_open()
         if fold(relation.name) in self._created:
-            state = RelationState(relation, self._pin.csn, None, None, ())
+            state = self._bare_state(relation)
         else:
             state = self._catalog.state(relation, self._pin.csn)
         return replace(state, segments=state.segments + tuple(self._pending.get(relation.id, ())))
 
     def create(self, name: str, schema: Schema, properties: Mapping[str, str]) -> Relation:
-        """A table that appears with this transaction's commit, with what was put into it."""
+        """Create a table that becomes visible with this transaction's commit, and with the rows written to it."""
         self._require_open()
         self._catalog.require_free(name)
         relation = Relation(
@@ -154,13 +146,13 @@ class Transaction:
     # -- writing -----------------------------------------------------------------------------------
 
     def insert_rows(self, name: str, data: Data) -> int:
-        """Add rows; DuplicateKey if one exists."""
+        """Insert rows and return their number; DuplicateKey if a key exists."""
         relation = self.writable(name)
         rows = to_table(data, relation.schema, relation.name)
         return self.apply(relation, None, rows)
 
     def upsert_rows(self, name: str, data: Data) -> int:
-        """Put rows in place by key, without reading what was there."""
+        """Insert or replace rows by key, without reading the old ones; return their number."""
         relation = self._keyed(name, "upsert")
         rows = to_table(data, relation.schema, relation.name)
         check_required(rows, relation.schema, relation.name)
@@ -169,25 +161,21 @@ class Transaction:
         return int(rows.num_rows)
 
     def delete_keys(self, name: str, keys: Data) -> int:
-        """Take rows away by key, without reading what was there; unknown keys are no error."""
+        """Delete rows by key, without reading them; return the number of keys. Unknown keys are no error."""
         relation = self._keyed(name, "delete")
         schema = relation.schema
         if len(schema.key) == 1 and isinstance(keys, list | tuple | set | frozenset | range):
             keys = [key if isinstance(key, Mapping) else {schema.key[0]: key} for key in keys]
         given = to_table(keys, schema, relation.name, only=schema.key)
         check_required(given, schema, relation.name, schema.key)
-        arrays = [
-            given.column(schema.key.index(_same(schema.key, c.name)))
-            if _same(schema.key, c.name)
-            else pa.nulls(given.num_rows, c.type.arrow)
-            for c in schema.columns
-        ]
+        by_place = dict(zip(schema.key_positions, given.columns, strict=True))
+        arrays = [by_place.get(i, pa.nulls(given.num_rows, c.type.arrow)) for i, c in enumerate(schema.columns)]
         rows = pa.table(arrays, schema=schema.arrow)
         self._record(relation, tag(rows, schema, DELETE_KEY, self._next_statement()))
         return int(rows.num_rows)
 
     def apply(self, relation: Relation, deletes: pa.Table | None, inserts: pa.Table | None) -> int:
-        """One statement's full images, old and new; constraints are checked here."""
+        """Add a statement by its full old and new images, after a check of constraints; return the rows affected."""
         self._require_open()
         inserts = inserts if inserts is not None else relation.schema.arrow.empty_table()
         check_statement(self._storage.reader, self.state(relation), deletes, inserts)
@@ -199,7 +187,7 @@ class Transaction:
         return int(max(inserts.num_rows, deletes.num_rows if deletes is not None else 0))
 
     def lease_folder(self, relation: Relation, kind: str) -> Lease:
-        """A folder under the relation to write segment files to; it belongs to this transaction."""
+        """Lease a folder of the relation for segment files of this transaction."""
         folder = self._storage.layout.new_folder(kind)
         lease = self._catalog.lease(relation.id, folder)
         assert lease is not None
@@ -207,7 +195,7 @@ class Transaction:
         return lease
 
     def apply_files(self, relation: Relation, files: Sequence[DataFile], action: int | None) -> int:
-        """One statement whose delta rows lie in leased files, constraints checked by the writer."""
+        """Add a statement whose delta rows lie in leased files and meet the constraints; return their number."""
         self._require_open()
         stmtsn = self._next_statement()
         segment = in_files(relation.id, files, relation.schema_version, stmtsn=stmtsn, action=action)
@@ -216,16 +204,12 @@ class Transaction:
         return segment.rows
 
     def writable(self, name: str) -> Relation:
-        """The relation of that name, if statements may write it."""
+        """The relation of that name; InvalidStatement if statements may not write it."""
         relation = self.relation(name)
         if relation.kind != "table":
-            raise InvalidStatement(
-                f"{relation.kind} {relation.name}",
-                "is read-only here",
-                "Write to the external table with its own tools."
-                if relation.is_external
-                else "Write to its base tables.",
-            )
+            external = "Write to the external table with its own tools."
+            remedy = external if relation.is_external else "Write to its base tables."
+            raise InvalidStatement(f"{relation.kind} {relation.name}", "is read-only here", remedy)
         return relation
 
     @property
@@ -235,7 +219,7 @@ class Transaction:
     # -- ending ------------------------------------------------------------------------------------
 
     def commit(self) -> int:
-        """Make all statements visible at once; the CSN."""
+        """Make all statements visible at once; return the CSN."""
         self._require_open()
         segments = [s for parts in self._pending.values() for s in parts]
         if not segments and not self._created:
@@ -261,7 +245,7 @@ class Transaction:
         return self.csn
 
     def _commit(self, request: CommitRequest) -> int:
-        """The catalog commit. If its answer got lost on the way, ask whether it happened."""
+        """Commit in the catalog; if the catalog's answer got lost, ask whether the commit happened."""
         reader, relations, own = self._storage.reader, request.relations, request.segments
 
         def attempt(views: tuple[ViewChange, ...] = ()) -> Committed:
@@ -277,16 +261,16 @@ class Transaction:
             return done
 
     def _discard_staged(self, kept: tuple[Segment, ...]) -> None:
-        """Remove leased folders that hold nothing which was committed."""
+        """Remove leased folders that hold no committed files."""
         used = {(s.relation_id, f.path.split("/")[0]) for s in kept for f in s.files}
         for lease in self._leases:
             if (lease.relation_id, lease.path) not in used:
                 self._storage.discard(lease.relation_id, lease.path)
 
     def _check_conflicts(self, relations: tuple[Relation, ...], own: tuple[Segment, ...]) -> int:
-        """Most of the check runs here, before the lock; gives the CSN up to which it holds.
+        """Check conflicts before the catalog is locked; return the CSN up to which they are checked.
 
-        A young transaction has little to check: it does so under the lock, and saves the question.
+        A young transaction has little to check: it does so under the lock, which saves a query.
         """
         if time.monotonic() - self._begun < _YOUNG_SECONDS:
             return self._pin.csn
@@ -298,7 +282,7 @@ class Transaction:
         return newest
 
     def _packed(self, relation: Relation) -> list[Segment]:
-        """The relation's pending segments as they will be stored: neighbours in memory become one."""
+        """The relation's pending segments as they will be stored: neighbouring ones in memory become one."""
         packed: list[Segment] = []
         run: list[pa.Table] = []
 
@@ -317,7 +301,7 @@ class Transaction:
         return packed
 
     def _stored(self, relation: Relation, rows: pa.Table) -> Segment:
-        """Statements of this transaction as one segment, inline or, if they are large together, in a file."""
+        """A segment of this transaction's rows, inline or, if the rows are large together, in a file."""
         if fits_inline(rows.nbytes):
             return inline(relation.id, rows, relation.schema_version)
         lease = self.lease_folder(relation, "delta")
@@ -325,10 +309,10 @@ class Transaction:
         return in_files(relation.id, files, relation.schema_version)
 
     def rollback(self) -> None:
-        """Forget all statements; leaves nothing behind.
+        """Discard all statements, and their files.
 
-        Only files whose lease is still ours are removed: a commit may have happened although its
-        answer got lost. Without a catalog, pin and leases expire and vacuum does the rest.
+        Only files whose lease is still held are removed: a commit may have happened although its answer got lost. If
+        the catalog cannot be reached, pin and leases expire, and vacuum removes the files.
         """
         if not self._open:
             return
@@ -360,7 +344,7 @@ class Transaction:
         self._pending.setdefault(relation.id, []).append(segment)
 
     def _spill(self, relation: Relation, delta: pa.Table) -> None:
-        """A large statement as a file; rows of one action are stored plain, to be adopted later."""
+        """Write a large statement to a file; rows of one action are stored plain, so that main can adopt the file."""
         stmtsn = self._stmtsn
         distinct = delta.column("_action").unique().to_pylist()
         action = distinct[0] if len(distinct) == 1 else None
@@ -385,15 +369,10 @@ class Transaction:
         return relation
 
     def _bare_state(self, relation: Relation) -> RelationState:
-        """Enough of a state to name the relation in an error; reads nothing."""
+        """An empty state of the relation, made without reading the catalog."""
         return RelationState(relation, self._pin.csn, None, None, ())
 
     def _require_open(self) -> None:
         if not self._open:
             ended = "committed" if self.csn is not None else "rolled back"
             raise TransactionClosed(f"transaction {self.txsn}", f"it was {ended}", "Begin a new one.")
-
-
-def _same(names: Sequence[str], name: str) -> str:
-    """The entry of names that equals a name up to case, or ''."""
-    return next((n for n in names if fold(n) == fold(name)), "")

@@ -1,8 +1,8 @@
-"""Is a view what its definition says, and does its mode keep its promises?"""
+"""Checks of stored views: their rows against their definitions, and the invariants of their modes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from freshview.catalog.records import Deferral, Relation
 from freshview.catalog.views import ViewCatalog
@@ -18,58 +18,54 @@ from freshview.views.deferred import Deferred
 from freshview.views.invariants import Invariant, Invariants, compared
 from freshview.views.reading import Reading
 
-if TYPE_CHECKING:
-    pass
 
-
+@dataclass(frozen=True)
 class Checking:
     """Checks the views of one warehouse against their definitions."""
 
-    def __init__(
-        self, views: ViewCatalog, storage: Storage, engines: Engines, deferred: Deferred, reading: Reading
-    ) -> None:
-        self._views = views
-        self._catalog = views.catalog
-        self._storage = storage
-        self._engines = engines
-        self._deferred = deferred
-        self._reading = reading
+    views: ViewCatalog
+    storage: Storage
+    engines: Engines
+    deferred: Deferred
+    reading: Reading
 
     def difference(self, view: Relation) -> Difference:
-        """Rows that the store lacks, and rows it has too many, against the definition at its frontier."""
-        pin = self._catalog.begin("query", at=self._views.frontier(view))
+        """Rows that the store lacks, and rows it has too many, against the definition at the view's frontier."""
+        pin = self.views.catalog.begin("query", at=self.views.frontier(view))
         try:
             runner = self._runner(view)
-            stored = runner.shown(self._views.stored(view, pin.csn))
-            return compared(
-                runner.engine, self._reading.defined(view, pin.csn, None, runner), stored, visible_schema(view)
-            )
+            stored = runner.visible(self.views.stored(view, pin.csn))
+            defined = self.reading.defined(view, pin.csn, None, runner)
+            return compared(runner.engine, defined, stored, visible_schema(view))
         finally:
-            self._catalog.release(pin)
+            self.views.catalog.release(pin)
 
     def invariants(self, view: Relation) -> list[Invariant]:
         """The invariants of the view's scenario (DEFER §3), checked on what is stored."""
-        pin = self._catalog.begin("query", at=self._views.frontier(view))
+        pin = self.views.catalog.begin("query", at=self.views.frontier(view))
         try:
             runner = self._runner(view)
             if is_deferred(view):
                 scenario = policy_of(view).scenario
-                if scenario == BASE_LOG and self._views.dependents(view):
-                    scenario = COMBINED  # for a view above it, it is propagated all the same
-                stand, segments = self._deferred.catalog.differential(view)
+                if scenario == BASE_LOG and self.views.dependents(view):
+                    scenario = COMBINED  # a view above it has it propagated all the same
+                deferral, segments = self.deferred.catalog.differential(view)
             else:
-                scenario, segments = mode_of(self._views.is_eager(view)), []
-                stand = Deferral(pin.csn, pin.csn, 0, 0)
-            read = map(self._catalog.relation_by_id, self._views.inputs(view))
-            bases = [r for r in read if r is not None and r.kind != "view"]
+                scenario, segments = mode_of(self.views.is_eager(view)), []
+                deferral = Deferral(pin.csn, pin.csn, 0, 0)
+            read = map(self.views.catalog.relation_by_id, self.views.inputs(view))
             checks = Invariants(
-                view, visible_schema(view), runner, lambda csn: self._views.stored(view, csn),
-                lambda csn: self._reading.defined(view, csn, None, runner), bases,
-            )  # fmt: skip
-            log = bool(pending(self._views, view, self._catalog.snapshot()).tasks)
-            return checks.check(scenario, stand, segments, log)
+                view=view,
+                visible=visible_schema(view),
+                runner=runner,
+                stored=lambda csn: self.views.stored(view, csn),
+                defined=lambda csn: self.reading.defined(view, csn, None, runner),
+                bases=[r for r in read if r is not None and r.kind != "view"],
+            )
+            log = bool(pending(self.views, view, self.views.catalog.snapshot()).tasks)
+            return checks.check(scenario, deferral, segments, log)
         finally:
-            self._catalog.release(pin)
+            self.views.catalog.release(pin)
 
     def _runner(self, view: Relation) -> Runner:
-        return Runner(self._engines.under(settings_of(view)), self._catalog, self._storage)
+        return Runner(self.engines.under(settings_of(view)), self.views.catalog, self.storage)

@@ -1,15 +1,15 @@
 """Views inside a transaction (LAZY §2.2.3, §3.1) and inside its commit (eager maintenance).
 
-A transaction that has written what a view reads sees the view with those writes: the view is brought to the begin
-snapshot, for all, and the change that the own statements make is laid over it, for this transaction alone. A later
-query adds only what later statements change.
+A transaction that has written what a view reads sees the view with those writes: the view is maintained up to the begin
+snapshot, for all readers, and the change by the transaction's own statements is laid over it, for this transaction
+alone. A later query adds only the change by later statements.
 
-At the commit the overlay is kept, so that nobody computes it again, if no other transaction has touched what the view
+The commit publishes the overlay, so that no job computes it again, if no other transaction has touched what the view
 reads. Statements after the last query remain as a partial task. The overlay of an eager view is computed at the commit
-if it is not there yet, on top of the newest commit, before the catalog is locked; if somebody commits in between to
-what the view reads, it is computed again.
+if it does not exist yet, on top of the newest commit, before the catalog is locked; if another transaction commits in
+between to what the view reads, the overlay is computed again.
 
-Law: with the commit an eager view equals its definition; a kept overlay is what a job over the same statements gives.
+Law: after the commit an eager view equals its definition; a published overlay is what a job over its statements gives.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from freshview.catalog.records import Frontier, Relation, RelationState, Segment
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Committed
 from freshview.errors import FreshviewError, ViewUnusable, WriteConflict
-from freshview.refresh.execute import Work
-from freshview.refresh.jobs import condensed, give_up, is_transient, store
+from freshview.refresh.execute import Change
+from freshview.refresh.jobs import detailed, give_up, is_transient, store
 from freshview.refresh.span import Own, Point, Span, later_than
 from freshview.storage.segments import in_memory
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction
 
 _ATTEMPTS = 10
+_MAKE_LAZY = (
+    "Correct the data, or make the view lazy: ALTER MATERIALIZED VIEW … SET TBLPROPERTIES ('maintenance'='lazy')."
+)
 
 
 @dataclass
@@ -42,10 +45,10 @@ class OwnChange:
 
     view: Relation
     base: int  # the CSN below the statements
-    start: Frontier  # where the view was
-    stored: RelationState  # its rows at the base
-    seen: Own = field(default_factory=dict)  # what the sources' own rows were
-    stmtsn: int = 0  # the last statement that it shows
+    start: Frontier  # of the view before the change
+    stored: RelationState  # the view's rows at the base
+    seen: Own = field(default_factory=dict)  # the sources' own rows that the change includes
+    stmtsn: int = 0  # the last statement that the change includes
     segments: tuple[Segment, ...] = ()
     strategy: str = "nothing"
     delta_rows: int = 0
@@ -55,27 +58,27 @@ class OwnChange:
     def state(self) -> RelationState:
         return replace(self.stored, segments=self.stored.segments + self.segments)
 
-    def add(self, work: Work, seen: Own, stmtsn: int, seconds: float) -> None:
-        """Later statements change it further."""
-        segment = in_memory(self.view.id, work.rows)
+    def add(self, change: Change, seen: Own, stmtsn: int, seconds: float) -> None:
+        """Add the change by later statements."""
+        segment = in_memory(self.view.id, change.rows)
         self.segments += (segment,) if segment is not None else ()
         self.seen, self.stmtsn = seen, stmtsn
-        self.delta_rows += work.delta_rows
+        self.delta_rows += change.delta_rows
         self.seconds += seconds
-        if work.strategy != "nothing":
-            self.strategy = work.strategy
+        if change.strategy != "nothing":
+            self.strategy = change.strategy
 
 
 class Keeper(Protocol):
-    """What is asked of those who maintain the views."""
+    """Maintains the views of a warehouse."""
 
     def sources(self, view: Relation) -> list[Relation]: ...
     def bring(self, view: Relation, csn: int) -> list[Job]: ...
-    def change(self, view: Relation, span: Span, stored: RelationState) -> Work: ...
+    def change(self, view: Relation, span: Span, stored: RelationState) -> Change: ...
 
 
 class Inside:
-    """What the views of a warehouse are to one transaction."""
+    """The views of a warehouse as one transaction sees and changes them."""
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class Inside:
         turn: threading.RLock,
         make_way: Callable[[Iterable[str]], None] = lambda _: None,
     ) -> None:
-        """`make_way` stops background jobs, but for these views."""
+        """`make_way` stops background jobs, except those of the named views."""
         self._views = views
         self._catalog = views.catalog
         self._storage = storage
@@ -94,15 +97,15 @@ class Inside:
         self._make_way = make_way
         self._transaction = transaction
         self._turn = turn  # transactions of this process that maintain eager views commit one after the other
-        self.seen: dict[int, int] = {}  # what deferred views showed when they were first asked: view id → CSN
+        self.seen: dict[int, int] = {}  # what deferred views showed when they were first read: view id → CSN
         self._overlays: dict[int, OwnChange] = {}
-        self._offered: list[ViewChange] = []  # with files that are ours until a commit takes them
-        self._kept: tuple[ViewChange, ...] = ()  # that a commit has shown
+        self._offered: list[ViewChange] = []  # their files are removed unless a commit publishes the change
+        self._published: tuple[ViewChange, ...] = ()
 
     # -- reading -----------------------------------------------------------------------------------
 
     def state(self, view: Relation) -> RelationState | None:
-        """The view's stored rows with the transaction's own writes; None if only the definition can tell."""
+        """The view's stored rows with the transaction's own writes; None if only the definition has them."""
         try:
             overlay = self._overlay(view, self._transaction.snapshot)
         except FreshviewError:
@@ -141,8 +144,8 @@ class Inside:
     def _extend(self, overlay: OwnChange, own: Own) -> None:
         start, end = (Point(overlay.base, own=rows) for rows in (overlay.seen, own))
         begun = time.monotonic()
-        work = self._keeper.change(overlay.view, Span(self._catalog, self._storage, start, end), overlay.state)
-        overlay.add(work, own, self._transaction.stmtsn, time.monotonic() - begun)
+        change = self._keeper.change(overlay.view, Span(self._catalog, self._storage, start, end), overlay.state)
+        overlay.add(change, own, self._transaction.stmtsn, time.monotonic() - begun)
 
     def _touches(self, view: Relation) -> bool:
         return bool(self._transaction.written.intersection(self._views.inputs(view)))
@@ -150,13 +153,13 @@ class Inside:
     # -- committing --------------------------------------------------------------------------------
 
     def commit(self, attempt: Callable[[tuple[ViewChange, ...]], Committed]) -> int:
-        """Commit with the overlays that can be kept, and those that eager views need."""
+        """Commit with the overlays that can be published, and those that eager views need; return the CSN."""
         eager: set[int] = set()
         with ExitStack() as turn:
             for _ in range(_ATTEMPTS):
                 try:
                     done = attempt(self._changes(eager))
-                    self._kept = done.views
+                    self._published = done.views
                     return done.csn
                 except Outdated as outdated:
                     if not eager:
@@ -164,16 +167,14 @@ class Inside:
                     eager |= outdated.view_ids
                     self._discard()
         names = ", ".join(v.name for v in self._views.by_id(eager))
-        raise WriteConflict(
-            f"transaction {self._transaction.txsn}",
-            f"others kept changing what the eager view {names} reads while it was maintained",
-            "Run the transaction again, or make the view lazy.",
-        )
+        cause = f"others kept changing what the eager view {names} reads while it was maintained"
+        remedy = "Run the transaction again, or make the view lazy."
+        raise WriteConflict(f"transaction {self._transaction.txsn}", cause, remedy)
 
     def _changes(self, eager: set[int]) -> tuple[ViewChange, ...]:
-        """What the commit should show, lower views first."""
+        """The changes that the commit should publish, lower views first."""
         for view in self._views.by_id(eager):
-            self._make(view)
+            self._make_eager(view)
         self._offered = []
         for view in self._views.by_id(self._overlays):
             overlay = self._overlays[view.id]
@@ -181,8 +182,8 @@ class Inside:
                 self._offered.append(change)
         return tuple(self._offered)
 
-    def _make(self, view: Relation) -> None:
-        """The overlay of an eager view on top of the newest commit."""
+    def _make_eager(self, view: Relation) -> None:
+        """Compute the overlay of an eager view on top of the newest commit."""
         self._make_way([view.name])
         try:
             if self._overlay(view, self._catalog.snapshot()) is None:
@@ -190,11 +191,8 @@ class Inside:
         except FreshviewError as error:
             if is_transient(error):
                 raise
-            raise ViewUnusable(
-                f"eager view {view.name}", f"it cannot be maintained with this commit: {error}",
-                "Correct the data, or make the view lazy: ALTER MATERIALIZED VIEW … SET TBLPROPERTIES "
-                "('maintenance'='lazy').",
-            ) from error  # fmt: skip
+            cause = f"it cannot be maintained with this commit: {error}"
+            raise ViewUnusable(f"eager view {view.name}", cause, _MAKE_LAZY) from error
 
     def _change(self, overlay: OwnChange, *, required: bool) -> ViewChange | None:
         view, own = overlay.view, self._transaction.own
@@ -202,35 +200,33 @@ class Inside:
         below = tuple(s.id for s in sources if s.kind == "view" and self._touches(s))
         rest = later_than(overlay.seen, own, [s.id for s in sources if s.kind != "view"])
         if not required and below and any(self._is_behind(i) for i in (*below, view.id)):
-            return None  # views over views are kept whole or not at all
+            return None  # the overlays of views over views are published together or not at all
         if rest and not overlay.stmtsn:
-            return None  # it was asked for before the first statement
+            return None  # the view was read before the first statement
         stored = [store(self._catalog, self._storage, view.id, s.rows_in_memory) for s in overlay.segments]
         segments = tuple(s for parts, _ in stored for s in parts)
         leases = tuple(lease for _, held in stored for lease in held)
         rows = sum(s.rows for s in segments)
         rows_in = sum(s.rows for i in self._views.inputs(view) for s in own.get(i, ()))
-        job = Job(
-            view.id, overlay.start.readable, 0, overlay.strategy, 1, overlay.delta_rows, rows, overlay.seconds, None,
-            view.name, rows_in, condensed(overlay.strategy, rows_in, overlay.delta_rows), {"compute": overlay.seconds},
-        )  # fmt: skip
-        return ViewChange(
-            view, overlay.base, overlay.start, overlay.stored.csn, segments, leases, overlay.stmtsn if rest else 0,
-            below, job,
-        )  # fmt: skip
+        start, seconds = overlay.start, overlay.seconds
+        job = Job(view_id=view.id, from_csn=start.readable, to_csn=0, strategy=overlay.strategy, seconds=seconds)
+        job = replace(job, tasks=1, delta_rows=overlay.delta_rows, view_rows=rows)  # `to_csn` comes with the commit
+        job = detailed(job, view, rows_in, {"compute": seconds}, {})
+        stmtsn = overlay.stmtsn if rest else 0
+        return ViewChange(view, overlay.base, start, overlay.stored.csn, segments, leases, stmtsn, below, job)
 
     def _is_behind(self, view_id: int) -> bool:
-        """Have statements come after the last query of a view?"""
+        """Has the transaction made statements since its last query of a view?"""
         overlay = self._overlays.get(view_id)
         return overlay is None or overlay.stmtsn < self._transaction.stmtsn
 
     def end(self) -> None:
-        """Files of overlays that no commit took are removed."""
+        """Remove the files of overlays that were not published."""
         self._discard()
         self._overlays.clear()
 
     def _discard(self) -> None:
-        taken = {change.view.id for change in self._kept} if self._transaction.csn is not None else set()
+        taken = {change.view.id for change in self._published} if self._transaction.csn is not None else set()
         for change in self._offered:
             if change.leases and change.view.id not in taken:
                 give_up(self._catalog, self._storage, change.view.id, list(change.segments), list(change.leases))

@@ -1,9 +1,9 @@
 """Deferred views: makesafe, propagate, partial refresh and refresh of DEFER §5 (Figure 3), on segments and main.
 
-The log is what the warehouse keeps anyway: segments of the base tables beyond the view's frontier. So makesafe of
-'base-log' and 'combined' adds nothing to a commit; in 'differential' the commit maintains the view, as in eager mode.
-Propagating is a job, like any other: it appends to the differential tables and moves the frontier, which empties the
-log. Partial refresh moves what is shown to the frontier. Refresh is both.
+The log consists of segments that the warehouse keeps anyway: those of the base tables beyond the view's frontier. So
+makesafe of 'base-log' and 'combined' adds nothing to a commit; in 'differential' the commit maintains the view, as in
+eager mode. Propagating is a job, like any other: it appends to the differential tables and moves the frontier, which
+empties the log. Partial refresh makes the view show its rows at the frontier. Refresh is both.
 
 Law (INV_C): PAST(L, Q) ≡ (MV ∸ ∇MV) ⊎ ΔMV, at any time; INV_BL and INV_DT are its cases without differential tables and
 without a log. Readers see MV, whatever is being propagated.
@@ -27,7 +27,11 @@ from freshview.relation.delta import overlay
 from freshview.storage.reader import OVERLAY_ROWS
 from freshview.storage.store import Storage
 
-_WORTH_WHILE = 8  # differentials that are composed in the background: each time all of them are written again
+_DEFER = (
+    "REFRESH MATERIALIZED VIEW brings any view up to date; "
+    "ALTER … SET TBLPROPERTIES ('maintenance'='deferred') defers it."
+)
+_WORTH_WHILE = 8  # differentials that make composing in the background worth while: it writes all of them again
 
 
 @dataclass(frozen=True)
@@ -46,25 +50,25 @@ class Deferred:
     # -- the transactions of Figure 3 ----------------------------------------------------------------
 
     def propagate(self, view: Relation) -> list[Job]:
-        """propagate_C: the log goes into the differential tables; readers notice nothing."""
+        """propagate_C: move the log into the differential tables; what readers see does not change."""
         self._require(view, "propagated")
         jobs = self._empty_log(view)
         self.compose(view)
         return jobs
 
     def partial_refresh(self, view: Relation) -> tuple[int, int]:
-        """partial_refresh_C, refresh_DT: what was propagated is shown; how many delta rows, and as of which CSN."""
+        """partial_refresh_C, refresh_DT: show what was propagated; return how many delta rows, and as of which CSN."""
         self._require(view, "partially refreshed")
         return self._show(view)
 
     def refresh(self, view: Relation) -> tuple[int, int]:
-        """refresh_C: propagate, then show. Until the last step readers see the old state; a crash leaves that."""
+        """refresh_C: propagate, then show; return how many delta rows, and as of which CSN. Until the last step readers
+        see the old state; a crash leaves that state."""
         self._empty_log(view)
         return self._show(view)
 
     def maintain(self, view: Relation, *, named: bool) -> list[Job]:
-        """What somebody who wants views up to date has done for a deferred one: all if it was named; else what readers
-        do not notice, which in 'base-log' is nothing."""
+        """Refresh a deferred view that was `named`; else only propagate its log, if its scenario allows that."""
         if not named:
             return [] if policy_of(view).scenario == BASE_LOG else self.propagate(view)
         jobs = self._empty_log(view)
@@ -78,39 +82,33 @@ class Deferred:
         return jobs
 
     def _show(self, view: Relation, at: int | None = None) -> tuple[int, int]:
-        """Delta rows that are shown now, and as of which CSN; `at` is the time that counts as the refresh."""
+        """Show what was propagated; return how many delta rows, and as of which CSN. `at` is noted as refresh time."""
         job = self.catalog.show(view, at)
         self.events.emit("view.shown", view=view.name, from_csn=job.from_csn, to_csn=job.to_csn)
         return job.view_rows, job.to_csn
 
     def _require(self, view: Relation, what: str) -> None:
         if not is_deferred(view):
-            raise InvalidStatement(
-                f"view {view.name}", f"it is not deferred, so it cannot be {what}",
-                "REFRESH MATERIALIZED VIEW brings any view up to date; "
-                "ALTER … SET TBLPROPERTIES ('maintenance'='deferred') defers it.",
-            )  # fmt: skip
+            raise InvalidStatement(f"view {view.name}", f"it is not deferred, so it cannot be {what}", _DEFER)
         if policy_of(view).scenario == BASE_LOG:
-            raise InvalidStatement(
-                f"view {view.name}", f"its scenario is 'base-log', without differential tables: it cannot be {what}",
-                "REFRESH it, or set 'scenario'='combined'.",
-            )  # fmt: skip
+            cause = f"its scenario is 'base-log', without differential tables: it cannot be {what}"
+            raise InvalidStatement(f"view {view.name}", cause, "REFRESH it, or set 'scenario'='combined'.")
 
     # -- differential tables -------------------------------------------------------------------------
 
     def compose(self, view: Relation, at_least: int = 2) -> bool:
-        """Make one strongly minimal differential of those that lie there (Lemma 3, then cancellation).
+        """Replace the stored differentials by one strongly minimal one (Lemma 3, then cancellation); True if done.
 
-        Only where nobody can tell the difference, and as far as they fit the driver; else they stay as they are.
+        Only where no reader and no view can notice, and as far as they fit the driver; else they stay as they are.
         """
         found = self.catalog.composable(view, at_least, OVERLAY_ROWS)
         if found is None:
             return False
-        stand, old = found
+        deferral, old = found
         new, leases = self._stored(view, old)
         done = False
         try:
-            done = self.catalog.compose(view, stand, old, new, leases)
+            done = self.catalog.compose(view, deferral, old, new, leases)
         finally:
             if not done:
                 give_up(self.views.catalog, self.storage, view.id, new, leases)
@@ -126,20 +124,20 @@ class Deferred:
     # -- policies --------------------------------------------------------------------------------------
 
     def keep_schedule(self) -> None:
-        """Do what is due and needs no job; note what jobs have done by now. Jobs that are due are the manager's."""
+        """Do for all views what is due and needs no job. The manager runs the jobs that are due."""
         waiting = {b.view_id: b.oldest_at for b in self.views.backlogs()}
-        for view_id, stand in self.catalog.all().items():
+        for view_id, deferral in self.catalog.all().items():
             view = self.views.catalog.relation_by_id(view_id)
             if view is not None and is_deferred(view):
-                self._keep(view, stand, waiting.get(view_id))
+                self._keep(view, deferral, waiting.get(view_id))
 
-    def _keep(self, view: Relation, stand: Deferral, oldest_at: int | None) -> None:
+    def _keep(self, view: Relation, deferral: Deferral, oldest_at: int | None) -> None:
         policy, now = policy_of(view), self.views.catalog.now()
-        propagate = policy.propagate.due(stand.propagated_at, now)
-        refresh = policy.refresh.due(stand.refreshed_at, now)
+        propagate = policy.propagate.due(deferral.propagated_at, now)
+        refresh = policy.refresh.due(deferral.refreshed_at, now)
 
         def is_in(moment: int) -> bool:
-            """Has all been propagated that had been committed by then?"""
+            """Has everything been propagated that was committed before a moment?"""
             return oldest_at is None or oldest_at > moment
 
         try:

@@ -1,12 +1,12 @@
-"""The invariants of DEFER §3 as checks that can be run at any time (Figure 1, and the minimality of §4.1 and §5.2).
+"""The invariants of DEFER §3, which can be checked at any time (Figure 1, and the minimality of §4.1 and §5.2).
 
     INV_IM   Q ≡ MV                                  eager
     INV_BL   PAST(L, Q) ≡ MV                         base-log, and lazy
     INV_DT   Q ≡ (MV ∸ ∇MV) ⊎ ΔMV                    differential
     INV_C    PAST(L, Q) ≡ (MV ∸ ∇MV) ⊎ ΔMV           combined
 
-PAST(L, Q) is the definition over the base tables before the log: as of the view's frontier. Bags are compared by
-Spark, from the rows that are stored; nothing here uses delta rules or the way in which views are read.
+PAST(L, Q) is the definition over the base tables before the log: as of the view's frontier. Spark compares the stored
+rows as bags; no check uses delta rules or the way in which queries read views.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.records import Deferral, Relation, RelationState, Segment
-from freshview.definition.known import as_seen
+from freshview.definition.known import visible_rows
 from freshview.definition.properties import BASE_LOG, COMBINED, DIFFERENTIAL, EAGER, LAZY
 from freshview.delta.signed import part
 from freshview.delta.tolerance import Difference, beyond_tolerance
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Invariant:
-    """One invariant: what it says, and whether it holds.
+    """One invariant: its formula, and whether it holds.
 
     >>> print(freshview.Invariant("INV_IM", "Q ≡ MV", True))
     INV_IM holds (Q ≡ MV)
@@ -46,7 +46,7 @@ class Invariant:
     name: str
     says: str
     ok: bool
-    found: str = ""  # what was found instead; or why it was not looked at
+    found: str = ""  # what was found instead; or why it was not checked
 
     def __str__(self) -> str:
         found = f": {self.found}" if self.found else ""
@@ -64,7 +64,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Differentials:
-    """∇MV and ΔMV: rows that are stored on the way from what is shown to what was propagated."""
+    """∇MV and ΔMV: the stored rows that lead from what the view shows to what was propagated."""
 
     deleted: pa.Table
     inserted: pa.Table
@@ -82,17 +82,17 @@ class Invariants:
     """Checks one view's invariants."""
 
     view: Relation
-    shown: Schema  # the columns that the definition has
+    visible: Schema  # the columns of the definition
     runner: Runner
     stored: Callable[[int], RelationState]  # the view's rows at a CSN
     defined: Callable[[int], Frame]  # the definition at a CSN
-    bases: Sequence[Relation]
+    bases: Sequence[Relation]  # the tables that the view reads, directly or through other views
 
-    def check(self, scenario: str, stand: Deferral, segments: Sequence[Segment], log: bool) -> list[Invariant]:
-        """`segments` are the stored differentials; `log` tells whether there is one, and is checked too."""
+    def check(self, scenario: str, deferral: Deferral, segments: Sequence[Segment], log: bool) -> list[Invariant]:
+        """Check all invariants of a scenario. `segments` are the stored differentials; `log`: is a commit pending?"""
         parts = [self.runner.storage.reader.segment_rows(s, self.view.schema) for s in segments]
         net = Differentials.of(parts, self.view.schema)
-        found = [self._state(scenario, stand, net), self._weak(stand, net)]
+        found = [self._state(scenario, deferral, net), self._weak(deferral, net)]
         if scenario in (BASE_LOG, LAZY, EAGER):
             alone = not net.deleted.num_rows and not net.inserted.num_rows
             found.append(Invariant("no differentials", "∇MV = ΔMV = ∅", alone, "" if alone else _sizes(net)))
@@ -100,24 +100,24 @@ class Invariants:
             found.append(self._strong(parts))
         if scenario in (DIFFERENTIAL, EAGER):
             found.append(Invariant("no log", "L = ∅", not log, "commits are pending" if log else ""))
-        return found + [self._log(base, stand.propagated) for base in self.bases if log and not base.is_external]
+        return found + [self._log(base, deferral.propagated) for base in self.bases if log and not base.is_external]
 
-    def _state(self, scenario: str, stand: Deferral, net: Differentials) -> Invariant:
-        """Both sides with the deleted rows added: given ∇MV ⊆ MV, that is the same, and no monus is needed."""
+    def _state(self, scenario: str, deferral: Deferral, net: Differentials) -> Invariant:
+        """Check the state invariant with the deleted rows added to both sides: given ∇MV ⊆ MV, no monus is needed."""
         name, says = _STATES[scenario]
-        left = self.defined(stand.propagated).unionAll(self._visible(net.deleted))
-        right = self.runner.shown(self.stored(stand.shown)).unionAll(self._visible(net.inserted))
-        difference = compared(self.runner.engine, left, right, self.shown)
+        left = self.defined(deferral.propagated).unionAll(self._visible(net.deleted))
+        right = self.runner.visible(self.stored(deferral.shown)).unionAll(self._visible(net.inserted))
+        difference = compared(self.runner.engine, left, right, self.visible)
         ok = not difference.missing_rows and not difference.extra_rows
-        told = f"{difference.missing_rows} rows are missing, {difference.extra_rows} too many"
-        return Invariant(name, says, ok, "" if ok else told)
+        found = f"{difference.missing_rows} rows are missing, {difference.extra_rows} too many"
+        return Invariant(name, says, ok, "" if ok else found)
 
-    def _weak(self, stand: Deferral, net: Differentials) -> Invariant:
-        mv = self.runner.engine.scan(self.stored(stand.shown))
+    def _weak(self, deferral: Deferral, net: Differentials) -> Invariant:
+        mv = self.runner.engine.scan(self.stored(deferral.shown))
         return self._within("∇MV ⊆ MV", net.deleted, mv, self.view.schema)
 
     def _strong(self, parts: Sequence[pa.Table]) -> Invariant:
-        """Of the differentials as they are stored; parts that could not be composed yet may have rows to cancel."""
+        """Check strong minimality of the stored differentials; parts not yet composed may have rows that cancel."""
         stored = sum(p.num_rows for p in parts)
         left = overlay(list(parts), self.view.schema).rows.num_rows
         waiting = f"{stored - left} rows cancel when {len(parts)} parts are composed"
@@ -131,13 +131,13 @@ class Invariants:
         try:
             rows = changes(Span.between(catalog, self.runner.storage, frontier, newest), base)
         except TooLarge:
-            return Invariant("weak minimality", says, True, "not looked at: the log is too large for the driver")
+            return Invariant("weak minimality", says, True, "not checked: the log is too large for the driver")
         added = rows.filter(pc.greater(rows.column(WEIGHT), 0)).drop_columns([WEIGHT])
         schema = part(base.schema, None)
         return self._within(says, added, self.runner.engine.scan(catalog.state(base, newest)), schema)
 
     def _within(self, says: str, some: pa.Table, all_rows: Frame, schema: Schema) -> Invariant:
-        """Is a bag contained in another?"""
+        """Check that a bag is contained in another."""
         if not some.num_rows:
             return Invariant("weak minimality", says, True)
         engine = self.runner.engine
@@ -147,7 +147,7 @@ class Invariants:
         return Invariant("weak minimality", says, not rows, f"{rows} rows are not there" if rows else "")
 
     def _visible(self, rows: pa.Table) -> Any:
-        return as_seen(self.view, self.runner.engine.frame(rows, self.view.schema))
+        return visible_rows(self.view, self.runner.engine.frame(rows, self.view.schema))
 
 
 def _sizes(net: Differentials) -> str:
@@ -155,5 +155,5 @@ def _sizes(net: Differentials) -> str:
 
 
 def compared(engine: SparkEngine, defined: Any, stored: Any, schema: Schema) -> Difference:
-    """The difference of what is defined and what is stored, two frames of the same columns."""
+    """The difference between the defined and the stored rows, two frames of the same columns."""
     return beyond_tolerance(engine.arrow(engine.difference(defined, stored, schema), "check"))

@@ -1,10 +1,11 @@
-"""Views created, replaced and dropped."""
+"""CREATE, CREATE OR REPLACE and DROP of views."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from freshview.catalog.records import Lease, Relation, Segment
 from freshview.catalog.views import ViewCatalog
@@ -15,9 +16,9 @@ from freshview.definition.properties import DEFERRED, checked_refresh, commits_m
 from freshview.definition.verdict import FACT
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Events
+from freshview.refresh.changing import Changing
 from freshview.refresh.jobs import JobRunner, give_up, store
 from freshview.refresh.runner import Runner
-from freshview.refresh.work import Changing
 from freshview.relation.delta import INSERT, tag
 from freshview.relation.schema import Schema
 from freshview.spark.engines import Engines
@@ -30,89 +31,82 @@ from freshview.storage.store import Storage
 from freshview.views.modes import Modes
 
 
+@dataclass(frozen=True)
 class Lifecycle:
     """Creates and drops the views of one warehouse."""
 
-    def __init__(
-        self, views: ViewCatalog, storage: Storage, events: Events, engines: Engines, definitions: Definitions,
-        changing: Changing, jobs: JobRunner, modes: Modes,
-    ) -> None:  # fmt: skip
-        self._views = views
-        self._catalog = views.catalog
-        self._storage = storage
-        self._events = events
-        self._engines = engines
-        self._definitions = definitions
-        self._changing = changing
-        self._jobs = jobs
-        self._modes = modes
+    views: ViewCatalog
+    storage: Storage
+    events: Events
+    engines: Engines
+    definitions: Definitions
+    changing: Changing
+    jobs: JobRunner
+    modes: Modes
 
     def create(self, statement: CreateView) -> tuple[int, int]:
-        """A view with its rows at one snapshot; (rows, CSN)."""
-        existing = self._catalog.find(statement.name)
+        """Create a view with its rows at one snapshot; return (rows, CSN)."""
+        existing = self.views.catalog.find(statement.name)
         if existing is not None and not (statement.or_replace and existing.kind == "view"):
-            self._catalog.require_free(statement.name)
+            self.views.catalog.require_free(statement.name)
         refuse_indeterminate(statement.query)
         given = dict(statement.properties)
         refresh = checked_refresh(given, given)
-        pin = self._catalog.begin("view")
+        pin = self.views.catalog.begin("view")
         try:
             sources = self._sources(statement.query, pin.csn)
             if existing is not None and any(existing.id == r.id for r in self._closure(sources)):
                 raise InvalidStatement(f"view {statement.name}", "its definition would use itself", "Use other tables.")
-            csn = self._jobs.reached(sources.values(), pin.csn)
-            user = self._engines.user()
+            csn = self.jobs.reached(sources.values(), pin.csn)
+            user = self.engines.user()
             refuse_users_functions(statement.query, user.users_functions())
             settings = user.settings()
-            states = {n: self._catalog.state(r, csn) for n, r in sources.items()}
+            states = {n: self.views.catalog.state(r, csn) for n, r in sources.items()}
             small = all(state.is_small(LOCAL_ROWS) for state in states.values())
-            runner = Runner(self._engines.under(settings, small=small), self._catalog, self._storage)
-            frames = {n: runner.shown(state) for n, state in states.items()}
+            runner = Runner(self.engines.under(settings, small=small), self.views.catalog, self.storage)
+            frames = {n: runner.visible(state) for n, state in states.items()}
             names = tuple(runner.original(statement.query, frames).columns)
             check_output_names(names)
             columns = {n: visible_columns(r) for n, r in sources.items()}
             eager = commits_maintain(given)
             if eager:
-                self._modes.require_eager_sources(statement.name, sources.values())
+                self.modes.require_eager_sources(statement.name, sources.values())
             read = analyse(statement.query, sources, columns, names, refresh, runner.types_of(frames))
-            definition, verdict = self._definitions.asked(read, statement.name, settings, given)
+            definition, verdict = self.definitions.asked(read, statement.name, settings, given)
             rows = runner.recomputed(definition, frames)
             schema = runner.engine.schema_of(rows, ())
-            facts = {
-                "definition": statement.query, "sources": sources_to_json(sources), "settings": json.dumps(settings),
-                "columns": json.dumps(list(names)), FACT: verdict.to_json(),
-            }  # fmt: skip
+            facts = {"definition": statement.query, "sources": sources_to_json(sources)}
+            facts |= {"settings": json.dumps(settings), "columns": json.dumps(list(names)), FACT: verdict.to_json()}
             if existing is not None:
                 self.require_unused(existing)
-            view_id = self._catalog.reserve_id()
+            view_id = self.views.catalog.reserve_id()
             begun = time.monotonic()
             segments, leases = self._first_rows(runner, rows, view_id, schema, small=small)
             took = time.monotonic() - begun
-            self._changing.learn_full(view_id, definition, lambda n: states[n].rows_at_most, took)
+            self.changing.learn_full(view_id, definition, lambda n: states[n].rows_at_most, took)
             try:
-                view, created = self._views.create(
-                    view_id, statement.name, schema, {**given, "refresh": refresh}, facts, list(sources.values()),
-                    segments, leases, csn, existing, eager=eager, deferred=mode_in(given) == DEFERRED,
-                )  # fmt: skip
+                new = (view_id, statement.name, schema, {**given, "refresh": refresh}, facts, list(sources.values()))
+                deferred = mode_in(given) == DEFERRED
+                view, created = self.views.create(*new, segments, leases, csn, existing, eager=eager, deferred=deferred)
             except BaseException:
-                give_up(self._catalog, self._storage, view_id, segments, leases)
+                give_up(self.views.catalog, self.storage, view_id, segments, leases)
                 raise
             count = sum(s.rows for s in segments)
-            self._events.emit("view.created", view=view.name, rows=count)
+            self.events.emit("view.created", view=view.name, rows=count)
             return count, created
         finally:
-            self._catalog.release(pin)
+            self.views.catalog.release(pin)
 
     def _first_rows(
         self, runner: Runner, rows: Frame, view_id: int, schema: Schema, *, small: bool
     ) -> tuple[list[Segment], list[str]]:
-        """The rows of a new view: fetched if they are few, over `small` sources; else written by Spark, and kept as
-        files if they are many."""
+        """Store the rows of a new view: over `small` sources they are fetched if they are few; else Spark writes them,
+        and the files stay if they are large. Return the segments and the leases."""
         if small:
             table = runner.fetch(rows.limit(LOCAL_ROWS + 1), schema, small=True)
             if table.num_rows <= LOCAL_ROWS:
-                return store(self._catalog, self._storage, view_id, tag(table, schema, INSERT, 1))
-        lease = self._catalog.lease(view_id, self._storage.layout.new_folder("bulk"))
+                return store(self.views.catalog, self.storage, view_id, tag(table, schema, INSERT, 1))
+        lease = self.views.catalog.lease(view_id, self.storage.layout.new_folder("bulk"))
         assert lease is not None
         try:
             files = runner.engine.write(rows, view_id, lease.path, "view")
@@ -124,50 +118,48 @@ class Lifecycle:
             self._drop_folder(view_id, lease)
             raise
         self._drop_folder(view_id, lease)
-        return store(self._catalog, self._storage, view_id, tag(table, schema, INSERT, 1))
+        return store(self.views.catalog, self.storage, view_id, tag(table, schema, INSERT, 1))
 
     def _drop_folder(self, view_id: int, lease: Lease) -> None:
-        self._storage.discard(view_id, lease.path)
-        self._catalog.drop_leases([lease.id])
+        self.storage.discard(view_id, lease.path)
+        self.views.catalog.drop_leases([lease.id])
 
     def _sources(self, text: str, csn: int) -> dict[str, Relation]:
-        """The relations that a definition names; nothing else may be read."""
+        """The relations that a definition names; raise if it reads anything else."""
         found: dict[str, Relation] = {}
 
         def is_ours(name: str) -> bool:
-            found[name] = self._catalog.relation(name, csn)
+            found[name] = self.views.catalog.relation(name, csn)
             return True
 
         bound = bind(text, is_ours)
         refuse_foreign(bound)
         if any(ref.version or ref.timestamp for ref in bound.tables.values()):
-            raise NotMaintainable(
-                "view", "its definition reads a fixed version", "Leave VERSION and TIMESTAMP AS OF out."
-            )
+            remedy = "Leave VERSION and TIMESTAMP AS OF out."
+            raise NotMaintainable("view", "its definition reads a fixed version", remedy)
         return found
 
     def _closure(self, sources: Mapping[str, Relation]) -> list[Relation]:
-        """The sources and all that views among them read."""
+        """The sources, and all relations that the views among them read."""
         result = list(sources.values())
         for relation in result:
             if relation.kind == "view":
-                result += [r for r in self._definitions.of(relation).sources.values() if r not in result]
+                result += [r for r in self.definitions.of(relation).sources.values() if r not in result]
         return result
 
     def drop(self, name: str, *, cascade: bool = False) -> int:
-        view = self._catalog.relation(name)
+        view = self.views.catalog.relation(name)
         if view.kind != "view":
             raise InvalidStatement(f"{view.kind} {view.name}", "is not a materialized view", "Use DROP TABLE.")
         self.require_unused(view, cascade=cascade)
-        return self._views.drop(view)
+        return self.views.drop(view)
 
     def require_unused(self, relation: Relation, *, cascade: bool = False) -> None:
-        """What views read is not dropped, unless they go with it."""
-        dependents = self._views.dependents(relation)
+        """Raise if views read a relation that is to be dropped; with `cascade`, drop those views instead."""
+        dependents = self.views.dependents(relation)
         if dependents and not cascade:
             names = ", ".join(d.name for d in dependents)
-            raise InvalidStatement(
-                f"{relation.kind} {relation.name}", f"is used by {names}", "Drop those first, or say CASCADE."
-            )
+            what = f"{relation.kind} {relation.name}"
+            raise InvalidStatement(what, f"is used by {names}", "Drop those first, or say CASCADE.")
         for dependent in dependents:
             self.drop(dependent.name, cascade=True)

@@ -1,117 +1,112 @@
-"""Views brought up to date on somebody's wish.
-
-A job (`refresh/jobs.py`) takes one view from its frontier c0 to c1. It computes the change of the stored rows, by delta
-rules or as the difference between the recomputed definition and what is stored, and shows it by compare-and-set on
-the frontier. Whatever goes wrong leaves the last good state in place.
-"""
+"""Maintenance of views on request, in jobs (`refresh/jobs.py`). A job that fails leaves the last good state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from freshview.catalog.frontiers import Job
-from freshview.catalog.records import Relation
+from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.views import ViewCatalog
 from freshview.definition.known import Definitions
 from freshview.definition.properties import is_deferred
 from freshview.definition.verdict import FACT, RECOMPUTED, Verdict
 from freshview.errors import FreshviewError
-from freshview.refresh.hand import Hand
+from freshview.refresh.changing import Changing
+from freshview.refresh.execute import Change
+from freshview.refresh.job_input import JobInput
 from freshview.refresh.jobs import JobRunner, is_transient
 from freshview.refresh.plan import JobPlan
 from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import JOB_ROWS, Pending, pending
-from freshview.refresh.work import Changing
 from freshview.storage.store import Storage
 from freshview.views.deferred import Deferred
 
 
+@dataclass(frozen=True)
 class Maintenance:
     """Maintains the views of one warehouse."""
 
-    def __init__(
-        self, views: ViewCatalog, storage: Storage, definitions: Definitions, changing: Changing, jobs: JobRunner,
-        deferred: Deferred,
-    ) -> None:  # fmt: skip
-        self.change = changing.change
-        self._changing = changing
-        self._storage = storage
-        self._views = views
-        self._catalog = views.catalog
-        self._definitions = definitions
-        self._jobs = jobs
-        self._deferred = deferred
-        self._right_since: dict[tuple[int, int], int] = {}  # of views whose reading was asked about again (id, epoch)
+    views: ViewCatalog
+    storage: Storage
+    definitions: Definitions
+    changing: Changing
+    jobs: JobRunner
+    deferred: Deferred
+    _right_since: dict[tuple[int, int], int] = field(default_factory=dict)  # by (id, epoch) of views checked again
+
+    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Change:
+        """The change of a view's stored rows over a span; `full`: recompute it."""
+        return self.changing.change(view, span, stored, full=full)
 
     def sources(self, view: Relation) -> list[Relation]:
-        return list(self._definitions.of(view).sources.values())
+        return list(self.definitions.of(view).sources.values())
 
     def bring(self, view: Relation, csn: int, left: Pending | None = None) -> list[Job]:
-        """Maintain a view up to a CSN; the jobs that took, none if it had seen everything already.
+        """Maintain a view up to a CSN; return the jobs that this took.
 
-        `left` is what was pending up to that CSN, where somebody has asked already.
+        `left` are the tasks up to that CSN, if the caller has asked for them already.
         """
         self.right_since(view)
-        return self._jobs.bring(view, csn, left=left)
+        return self.jobs.bring(view, csn, left=left)
 
     def next_job(self, view: Relation) -> tuple[Span, JobPlan] | None:
-        """What the next job of a view would do; None if nothing is pending, if views below it have to go first, or if
-        what it would read cannot be had now."""
-        pin = self._catalog.begin("query", at=self._views.frontier(view))
+        """The span and the plan of a view's next job; None if nothing is pending, if views below it have to go first,
+        or if the job's input cannot be read now."""
+        pin = self.views.catalog.begin("query", at=self.views.frontier(view))
         try:
-            left = pending(self._views, view, self._catalog.snapshot())
+            left = pending(self.views, view, self.views.catalog.snapshot())
             if not left.tasks or left.reset:
                 return None
-            end = self._jobs.next_end(left)
+            end = self.jobs.next_end(left)
             below = [source for source in self.sources(view) if source.kind == "view"]
-            if any(self._views.stored_at(source, end) != end for source in below):
+            if any(self.views.stored_at(source, end) != end for source in below):
                 return None
-            span = Span(self._catalog, self._storage, Point(left.frontier.csn, left.frontier.stmtsn), Point(end))
-            stored = self._views.stored(view, left.frontier.csn)
-            return span, self._changing.plan(Hand(view, self._definitions.of(view), span, stored))
+            span = Span(self.views.catalog, self.storage, Point(left.frontier.csn, left.frontier.stmtsn), Point(end))
+            stored = self.views.stored(view, left.frontier.csn)
+            return span, self.changing.plan(JobInput(view, self.definitions.of(view), span, stored))
         except FreshviewError:
             return None
         finally:
-            self._catalog.release(pin)
+            self.views.catalog.release(pin)
 
     def maintain(self, view: Relation, csn: int, *, named: bool) -> list[Job]:
-        """Bring a view up to date on somebody's wish; a deferred one as far as its mode has it, unless it was named."""
-        return self._deferred.maintain(view, named=named) if is_deferred(view) else self.bring(view, csn)
+        """Maintain a view on request; a deferred one only as far as its mode allows, unless it was `named`."""
+        return self.deferred.maintain(view, named=named) if is_deferred(view) else self.bring(view, csn)
 
     def propagate(self, view: Relation) -> list[Job]:
-        """Have the log of a deferred view go into its differential tables."""
+        """Move the log of a deferred view into its differential tables."""
         self.right_since(view)
-        return self._deferred.propagate(view)
+        return self.deferred.propagate(view)
 
     def partial_refresh(self, view: Relation) -> tuple[int, int]:
-        """Have a deferred view show what was propagated; how many delta rows, and as of which CSN."""
+        """Have a deferred view show what was propagated; return how many delta rows, and as of which CSN."""
         self.right_since(view)
-        return self._deferred.partial_refresh(view)
+        return self.deferred.partial_refresh(view)
 
     def refresh_deferred(self, view: Relation) -> tuple[int, int]:
-        """Have a deferred view show all commits of now; how many delta rows, and as of which CSN."""
+        """Have a deferred view show all commits so far; return how many delta rows, and as of which CSN."""
         self.right_since(view)
-        return self._deferred.refresh(view)
+        return self.deferred.refresh(view)
 
     def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
-        """One job towards a CSN, if nobody else is at it."""
+        """Run one job towards a CSN; None if nothing is pending, or another process runs a job of the view."""
         self.right_since(view)
-        return self._jobs.step(view, csn, most_rows=most_rows)
+        return self.jobs.step(view, csn, most_rows=most_rows)
 
     def refresh(self, view: Relation) -> Job:
-        """Compute a view anew, whatever it has seen; if it was wrong, also all views above it, which took it for right.
+        """Recompute a view, whatever it has seen; if its rows were wrong, maintain all views above it as well.
 
-        They have a task for it, so that nothing is lost if this ends in between. One that fails on its data does not
-        hold up the others; its error is told when they are done.
+        Each of those has a task for this refresh, so that a crash in between loses nothing. A view that fails on its
+        data does not hold up the others; its error is raised when they are done.
         """
-        job, failed = self._jobs.refresh(view), []
-        for above in self._views.above(view) if job.view_rows else ():
+        job, failed = self.jobs.refresh(view), []
+        for above in self.views.above(view) if job.view_rows else ():
             try:
                 if is_deferred(above):
-                    self._deferred.refresh(above)  # what it shows may be wrong, so that it shows this instead
+                    self.deferred.refresh(above)  # the rows that it shows may be wrong
                 else:
-                    self.bring(above, self._catalog.snapshot())
+                    self.bring(above, self.views.catalog.snapshot())
             except FreshviewError as error:
                 if is_transient(error):
                     raise
@@ -121,37 +116,37 @@ class Maintenance:
         return job
 
     def advance(self) -> None:
-        """Views with nothing to do hold back nothing: they are as good at the newest commit."""
-        self._views.advance(self._catalog.snapshot())
+        """Move the frontiers of views without tasks to the newest commit, so that they hold back no old versions."""
+        self.views.advance(self.views.catalog.snapshot())
 
     def note_uses(self, uses: Mapping[int, tuple[int, int]]) -> None:
-        self._views.note_uses(uses)
+        self.views.note_uses(uses)
 
     def right_since(self, view: Relation) -> int:
         """The CSN from which on the stored rows of a view are right.
 
-        A view whose reading was never asked about, or by another version of the program, is asked about now. If Spark
-        reads it otherwise, its rows may be wrong: they are computed anew before anybody sees them, and so are those of
-        views above it; older versions of both are answered from the definition.
+        If Spark was never asked how it reads the view, or by another version of the program, it is asked now. If Spark
+        reads the view otherwise, its rows may be wrong: they are recomputed before a query sees them, and so are those
+        of views above it; queries of older versions of both are answered from the definition.
         """
         key, before = (view.id, view.epoch), Verdict.of(view.facts)
         if key in self._right_since:
             return self._right_since[key]
         if before is not None and before.is_current:
             return before.since
-        definition = self._definitions.of(view)
+        definition = self.definitions.of(view)
         lower = [self.right_since(r) for r in definition.sources.values() if r.kind == "view"]
         verdict, since = definition.verdict, max([0, *lower])
         assert verdict is not None
         if definition.form is None and (before is None or before.kind != RECOMPUTED):
             since = max(since, self.refresh(view).to_csn)
             if is_deferred(view):
-                self._deferred.partial_refresh(view)
-            for above in self._views.above(view):
+                self.deferred.partial_refresh(view)
+            for above in self.views.above(view):
                 self._right_since[above.id, above.epoch] = since
                 known = Verdict.of(above.facts)
                 if known is not None:
-                    self._views.note(above, FACT, replace(known, since=since).to_json())
-        self._views.note(view, FACT, replace(verdict, since=since).to_json())
+                    self.views.note(above, FACT, replace(known, since=since).to_json())
+        self.views.note(view, FACT, replace(verdict, since=since).to_json())
         self._right_since[key] = since
         return since

@@ -1,7 +1,7 @@
-"""How a view is to be maintained: its properties, checked and changed.
+"""The mode of a view and its other properties, checked and changed.
 
-Law: commits maintain a view only if all that it reads changes by such commits. Another mode or scenario keeps the
-view's rows, and begins with what they are.
+Law: commits maintain a view only if all its sources change by such commits alone. A change of mode or scenario keeps
+the view's rows.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ class Modes:
     definitions: Definitions
 
     def set_properties(self, view: Relation, properties: Mapping[str, str]) -> int:
-        """Change properties, and with them the mode; the CSN of that."""
+        """Change properties, and with them the mode; return the CSN of the change."""
         given = dict(properties)
         merged = {**view.properties, **given}
         refresh = checked_refresh(given, merged)
         if "refresh" in given:
             given["refresh"] = refresh
-        if given.get("refresh") == "incremental" and (why := self.definitions.of(view).hindrance):
+        if given.get("refresh") == "incremental" and (why := self.definitions.of(view).why_recomputed):
             raise NotMaintainable(f"view {view.name}", why, "Leave 'refresh' at 'auto'.")
         if not {"maintenance", "scenario"}.intersection(given):
             return self.views.set_properties(view, given)
         mode = mode_in(merged)
-        eager = None if mode == AUTO else commits_maintain(merged)  # 'auto' goes on from what it is
+        eager = None if mode == AUTO else commits_maintain(merged)  # 'auto' begins with the present mode
         if eager is not None:
             self._require_may_be(view, eager)
         if eager or (mode == DEFERRED and not is_deferred(view)):
-            self._bring(view)  # what it begins to show is not older than what was seen of it
+            self._bring(view)  # a deferred view begins to show rows that are not older than those seen before
         csn = self.views.set_properties(view, given, eager=eager, deferred=mode == DEFERRED)
         if mode == DEFERRED and scenario_in(merged) == BASE_LOG:
-            self.deferred.catalog.show(view)  # there are no differential tables any more
+            self.deferred.catalog.show(view)  # 'base-log' has no differential tables
         return csn
 
     def set_eager(self, view: Relation, eager: bool) -> None:
-        """Have commits maintain a view from now on, or no more."""
+        """Make a view eager or lazy."""
         self._require_may_be(view, eager)
         if eager:
             self._bring(view)
@@ -70,22 +70,19 @@ class Modes:
         self.maintenance.bring(view, self.views.catalog.snapshot())
 
     def _require_may_be(self, view: Relation, eager: bool) -> None:
-        """Can commits maintain a view; can they do without?"""
+        """Raise if a view cannot become eager, or cannot become lazy because an eager view reads it."""
         if eager:
             self.require_eager_sources(view.name, self.views.sources(view).values())
         elif above := [d.name for d in self.views.dependents(view) if self.views.is_eager(d)]:
-            raise NotMaintainable(
-                f"view {view.name}", f"the eager view {above[0]} reads it", "Make that one lazy first."
-            )
+            cause = f"the eager view {above[0]} reads it"
+            raise NotMaintainable(f"view {view.name}", cause, "Make that one lazy first.")
 
     def require_eager_sources(self, name: str, sources: Iterable[Relation]) -> None:
-        """NotMaintainable if a view over these sources cannot be maintained by commits."""
+        """Raise if a view over these sources cannot be maintained by commits."""
         source = keeps_lazy(sources, self.views.is_eager)
         if source is not None and source.is_external:
-            raise NotMaintainable(
-                f"view {name}", f"others write {source.name}, so no commit can maintain the view", "Leave it lazy."
-            )
+            cause = f"others write {source.name}, so no commit can maintain the view"
+            raise NotMaintainable(f"view {name}", cause, "Leave it lazy.")
         if source is not None:
-            raise NotMaintainable(
-                f"view {name}", f"it reads {source.name}, which is not eager", f"Make {source.name} eager first."
-            )
+            cause = f"it reads {source.name}, which is not eager"
+            raise NotMaintainable(f"view {name}", cause, f"Make {source.name} eager first.")

@@ -1,4 +1,4 @@
-"""The views of a warehouse, put together: each part knows only those named before it."""
+"""The parts of `views/` put together: each part knows only those named before it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.known import Definitions
 from freshview.events import Events
+from freshview.refresh.changing import Changing
 from freshview.refresh.jobs import JobRunner
-from freshview.refresh.work import Changing
+from freshview.refresh.relevance import Relevance
 from freshview.spark.engines import Engines
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction
@@ -43,14 +44,14 @@ class Views:
         self.lifecycle = Lifecycle(
             self.catalog, storage, events, self._engines, self.definitions, self.changing, self.jobs, self.modes
         )
-        self.reading = Reading(
-            self.catalog, storage, events, self._engines, self.definitions, self.jobs, self.deferred, self.maintenance
-        )
+        relevance = Relevance(catalog, storage, events, self.definitions, self._engines)
+        parts = (self.definitions, self.jobs, self.deferred, self.maintenance, relevance)
+        self.reading = Reading(self.catalog, storage, self._engines, *parts)
         self.checking = Checking(self.catalog, storage, self._engines, self.deferred, self.reading)
         self._eager_turn = threading.RLock()
 
     def inside(self, transaction: Transaction, make_way: Callable[[Iterable[str]], None]) -> Inside:
-        """What views are to a transaction, from its begin to its commit."""
+        """The views as a transaction sees and changes them, from its begin to its commit."""
         return Inside(self.catalog, self._storage, self.maintenance, transaction, self._eager_turn, make_way)
 
     def close(self) -> None:

@@ -1,1 +1,4 @@
-"""The public surface: it puts the rooms below together, and decides nothing."""
+"""The public surface: `connect` opens a `Warehouse`, whose methods delegate to the rooms below.
+
+Law: this room wires the others together and formats reports; every decision is made below it.
+"""

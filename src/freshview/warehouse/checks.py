@@ -1,4 +1,4 @@
-"""Is what is stored right? Views are compared with their definitions, tables with their declarations."""
+"""Checks of stored rows: views against their definitions, tables against their declared keys and NOT NULL columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
-from freshview.display import Shown, Table, Told, counted
+from freshview.display import Display, Displayed, Table, counted
 from freshview.errors import InvalidStatement
 from freshview.views.checking import Checking
 from freshview.views.invariants import Invariant
@@ -16,14 +16,14 @@ from freshview.views.invariants import Invariant
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
-_SHOWN_ROWS = 10  # of those that a report prints
+_PRINTED = 10  # rows of each kind in a printed report
 
 
 @dataclass(frozen=True, repr=False)
-class CheckReport(Shown):
-    """The answer of check(): whether all is as it should be, and what is not.
+class CheckReport(Displayed):
+    """The result of check(): whether the stored rows are right, and which are missing or too many.
 
-    It prints as a report, and a notebook shows the rows as tables.
+    A report prints as text; a notebook renders the rows as tables.
 
     >>> report = freshview.CheckReport("totals", False, [{"region": "north", "total": 10}], [], missing_rows=1)
     >>> report.ok
@@ -37,21 +37,21 @@ class CheckReport(Shown):
 
     name: str
     ok: bool
-    missing: list[dict[str, Any]]  # the first of them
+    missing: list[dict[str, Any]]  # the first of the missing rows
     extra: list[dict[str, Any]]
-    missing_rows: int = 0  # how many there are
+    missing_rows: int = 0  # the number of all missing rows
     extra_rows: int = 0
-    invariants: tuple[Invariant, ...] = ()  # of a view, where they were asked for
+    invariants: tuple[Invariant, ...] = ()  # of a view, if the check included them
 
-    def _told(self) -> Told:
+    def _display(self) -> Display:
         rows = f"{counted(self.missing_rows, 'row')} missing, {self.extra_rows} too many"
-        parts = (("missing", self.missing[:_SHOWN_ROWS]), ("too many", self.extra[:_SHOWN_ROWS]))
+        parts = (("missing", self.missing[:_PRINTED]), ("too many", self.extra[:_PRINTED]))
         tables = [Table.of(found, f"{title}, the first {len(found)}") for title, found in parts if found]
-        return Told(f"{self.name}: {'ok' if self.ok else 'NOT OK'}, {rows}", tables, list(map(str, self.invariants)))
+        return Display(f"{self.name}: {'ok' if self.ok else 'NOT OK'}, {rows}", tables, list(map(str, self.invariants)))
 
 
 def check_view(view: Relation, checking: Checking, *, invariant: bool) -> CheckReport:
-    """Compare a view, as a bag, with its definition; with `invariant`, also see whether its mode keeps its promises."""
+    """Compare a view, as a bag, with its definition; with `invariant`, check the invariants of its mode too."""
     found = checking.difference(view)
     promised = tuple(checking.invariants(view)) if invariant else ()
     ok = not found.missing_rows and not found.extra_rows and all(i.ok for i in promised)
@@ -62,7 +62,7 @@ def check_view(view: Relation, checking: Checking, *, invariant: bool) -> CheckR
 def check_table(
     table: Relation, catalog: Catalog, engine: Callable[[], SparkEngine], *, invariant: bool
 ) -> CheckReport:
-    """Verify the declared key and the NOT NULL columns."""
+    """Check the declared key and the NOT NULL columns of a table."""
     if invariant:
         raise InvalidStatement(f"{table.kind} {table.name}", "only views have invariants", "Name a view.")
     frame = engine().scan(catalog.state(table, catalog.snapshot()))

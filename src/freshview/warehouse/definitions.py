@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
 
-class Definitions:
-    """Changes what there is in a warehouse."""
+class DataDefinition:
+    """Runs the statements that create, alter and drop tables and views."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Definitions:
         make_way: Callable[[Iterable[str]], None],
         adopt: Callable[[Iterable[Relation]], None],
     ) -> None:
-        """`adopt` is told of what was written in bulk."""
+        """`adopt` is called with relations whose rows were written in bulk."""
         self._catalog = catalog
         self._views = views
         self._engine = engine
@@ -67,9 +67,8 @@ class Definitions:
                 return Outcome(0, self._catalog.alter(statement.name, lambda s: s.with_columns(statement.columns)))
             case RenameColumn():
                 self._views.lifecycle.require_unused(self._require_own(statement.name))
-                return Outcome(
-                    0, self._catalog.alter(statement.name, lambda s: s.with_renamed(statement.old, statement.new))
-                )
+                old, new = statement.old, statement.new
+                return Outcome(0, self._catalog.alter(statement.name, lambda s: s.with_renamed(old, new)))
         raise InvalidStatement(f"statement {statement}", "cannot run here", "See the SQL reference.")
 
     def _create(self, statement: CreateTable | CreateView) -> Outcome:
@@ -98,19 +97,14 @@ class Definitions:
     def _create_external(self, statement: CreateTable, location: str) -> Outcome:
         place = location if "://" in location else str(Path(location).absolute())
         table = open_external(place)
-        schema = external_schema(table, statement.key)
+        schema, properties = _keyed(external_schema(table, statement.key), statement), dict(statement.properties)
         _, csn = self._catalog.create(
-            statement.name,
-            "external",
-            _keyed(schema, statement),
-            location=place,
-            properties=dict(statement.properties),
-            main=describe(table),
+            statement.name, "external", schema, location=place, properties=properties, main=describe(table)
         )
         return Outcome(0, csn)
 
     def _create_from_query(self, statement: CreateTable, query: str) -> Outcome:
-        """CREATE TABLE … AS SELECT: the table appears with its rows, or not at all."""
+        """CREATE TABLE … AS SELECT: one transaction makes the table and its rows visible together."""
         self._catalog.require_free(statement.name)
         with self._transaction() as transaction:
             frame = transaction.sql(query)
@@ -134,17 +128,17 @@ class Definitions:
         relation = self._catalog.relation(name)
         if relation.kind != "table":
             raise InvalidStatement(
-                f"{relation.kind} {relation.name}", "its columns are not ours to change", "Change its source."
+                f"{relation.kind} {relation.name}", "its columns cannot be changed here", "Change its source."
             )
         return relation
 
 
 def _keyed(schema: Schema, statement: CreateTable) -> Schema:
-    """A schema with the key that a statement declares, in the spelling of the columns."""
+    """Return the schema with the key that a statement declares, spelled as its columns are."""
     return Schema(schema.columns, tuple(schema.column(k).name for k in statement.key))
 
 
 def _names_in(query: str) -> Iterator[str]:
-    """The relations that a query names."""
+    """Yield the names of the relations that a query reads."""
     for ref in bind(query, lambda _: True).tables.values():
         yield ref.name

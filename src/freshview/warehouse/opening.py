@@ -1,4 +1,4 @@
-"""A folder belongs to one catalog, and a catalog to one folder: said before two of them mix their files."""
+"""Opening a warehouse: a folder belongs to one catalog and a catalog to one folder, checked before files can mix."""
 
 from __future__ import annotations
 
@@ -16,42 +16,38 @@ _MARKER = "freshview.json"
 
 
 def open_database(folder: Path, url: str | None) -> Database:
-    """The catalog's database of the warehouse in this folder; both are made where there are none yet.
+    """Open the catalog's database of the warehouse in a folder; create both where they do not exist.
 
-    Without a URL it is SQLite in the folder.
+    Without a URL the database is SQLite in the folder.
     """
     with storage_errors(f"warehouse {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StorageUnavailable(f"warehouse {folder}", "the folder is read-only", "Choose a writable folder.")
     database = Database(url if url is not None else sqlite_url(folder / "catalog.db"))
-    pair(folder, database)
-    return database
-
-
-def folder_of(path: str | Path) -> Path:
-    """The folder that a path names; InvalidStatement if it can name none."""
-    if not isinstance(path, str | Path) or not str(path).strip() or "\0" in str(path):
-        raise InvalidStatement(f"warehouse {path!r}", "is no path of a folder", "Name a folder.")
-    return Path(path).absolute()
-
-
-def pair(folder: Path, database: Database) -> None:
-    """Open or make the catalog, and see that it and the folder belong together; closes the database if not."""
     try:
         _pair(folder, database)
     except BaseException:
         database.close()
         raise
+    return database
+
+
+def folder_of(path: str | Path) -> Path:
+    """Return the folder that a path names; raise InvalidStatement if it cannot name one."""
+    if not isinstance(path, str | Path) or not str(path).strip() or "\0" in str(path):
+        raise InvalidStatement(f"warehouse {path!r}", "is not the path of a folder", "Name a folder.")
+    return Path(path).absolute()
 
 
 def is_warehouse(folder: Path) -> bool:
-    """Has a warehouse been made in this folder?"""
+    """Return whether a warehouse has been created in this folder."""
     return _read(folder) is not None
 
 
 def _pair(folder: Path, database: Database) -> None:
-    known = has_folder(database)  # asked first: a racing opener writes the marker before it sets this
+    """Open or create the catalog; raise CorruptWarehouse if it and the folder do not belong together."""
+    known = has_folder(database)  # read first: a concurrent opener writes the marker before it sets this flag
     marked = _read(folder)
     if marked is None and known:
         raise CorruptWarehouse(
@@ -78,7 +74,7 @@ def _foreign(folder: Path) -> CorruptWarehouse:
 
 
 def _read(folder: Path) -> str | None:
-    """The id in the folder's marker; None if there is none, '' if it is empty, as a power cut may leave it."""
+    """Return the id in the folder's marker; None without a marker, '' if a power cut has left the marker empty."""
     marker = folder / _MARKER
     with storage_errors(f"warehouse {folder}"):
         if not marker.exists():
@@ -93,7 +89,7 @@ def _read(folder: Path) -> str | None:
 
 
 def _write(folder: Path, warehouse_id: str) -> None:
-    """In one piece: a reader sees all of it or nothing."""
+    """Write the marker atomically: a reader sees all of it or nothing."""
     draft = folder / f"{_MARKER}.{uuid.uuid4().hex}"
     with storage_errors(f"warehouse {folder}"):
         draft.write_text(json.dumps({"warehouse_id": warehouse_id}))

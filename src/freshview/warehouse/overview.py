@@ -1,4 +1,4 @@
-"""Views and tasks as status(), SHOW and EXPLAIN tell of them: from the catalog alone, a few questions for all."""
+"""Views and tasks as status(), SHOW and EXPLAIN report them: from the catalog alone, by a few queries for all views."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from freshview.views.views import Views
 
 @dataclass(frozen=True)
 class ViewStatus:
-    """One view in a status report. What changes by itself, as time goes by, is left out of comparisons.
+    """One view in a status report. Fields that change with time alone do not count in comparisons.
 
     >>> view = freshview.ViewStatus("totals", "lazy", False, 7, pending_tasks=2, pending_rows=30, last_error=None)
     >>> view.name, view.mode, view.frontier, view.pending_tasks
@@ -27,42 +27,43 @@ class ViewStatus:
 
     name: str
     mode: str  # "lazy" | "eager" | "auto" | "deferred"
-    eager: bool  # maintained inside commits now; 'auto' may change it
-    frontier: int  # the CSN up to which it is maintained
+    eager: bool  # whether commits maintain the view now; 'auto' may change it
+    frontier: int  # the CSN up to which the view is maintained
     pending_tasks: int
     pending_rows: int
-    last_error: str | None  # of the newest job, if that failed
+    last_error: str | None  # of the newest job, if it failed
     age: timedelta = field(default=timedelta(0), compare=False)  # of the oldest task
     in_progress: bool = field(default=False, compare=False)
-    advice: str = field(default="", compare=False)  # the mode that would suit it, and why
+    advice: str = field(default="", compare=False)  # the mode that would suit the view, and why
     scenario: str = ""  # of a deferred view
-    shown: int | None = None  # the CSN as of which a deferred view is read; others are fresh
+    shown: int | None = None  # the CSN that a deferred view shows; None for other modes
     next_runs: str = field(default="", compare=False)  # when a deferred view's policies act next
-    reading: str = ""  # what Spark said of how the text was read: proven by plan, tested, or recomputed and why
+    reading: str = ""  # the verdict on how the text was read: proven by plan, tested, or recomputed and why
 
 
 def overview(catalog: Catalog) -> tuple[ViewStatus, ...]:
-    """All views, by name."""
+    """Return the status of every view, ordered by name."""
     reports, now = Reports(catalog).views(), catalog.now()
     advice = advised(reports)
     return tuple(_status(report, advice[report.view.id], now) for report in reports)
 
 
 def _status(report: ViewReport, advice: Advice, now: int) -> ViewStatus:
-    left = report.backlog
-    known = ViewStatus(
-        report.view.name, "auto" if is_auto(report.view) else mode_of(report.eager), report.eager, report.frontier,
-        left.tasks if left else 0, left.rows if left else 0, report.error,
-        timedelta(microseconds=max(now - left.oldest_at, 0) if left else 0), report.in_progress, str(advice),
-        reading=_reading(report.view),
-    )  # fmt: skip
+    view, eager, left = report.view, report.eager, report.backlog
+    tasks, rows, age = (left.tasks, left.rows, _age(left.oldest_at, now)) if left else (0, 0, timedelta(0))
+    mode = "auto" if is_auto(view) else mode_of(eager)
+    known = ViewStatus(view.name, mode, eager, report.frontier, tasks, rows, report.error, age, report.in_progress)
+    known = replace(known, advice=str(advice), reading=_reading(view))
     if report.deferral is None:
         return known
-    policy = policy_of(report.view)
-    return replace(
-        known, mode="deferred", advice="", scenario=policy.scenario, shown=report.deferral.shown,
-        next_runs=next_runs(policy, report.deferral),
-    )  # fmt: skip
+    policy, shown = policy_of(view), report.deferral.shown
+    due = next_runs(policy, report.deferral)
+    return replace(known, mode="deferred", advice="", scenario=policy.scenario, shown=shown, next_runs=due)
+
+
+def _age(moment: int, now: int) -> timedelta:
+    """Return the time since a moment; 0 if the clock has gone back."""
+    return timedelta(microseconds=max(now - moment, 0))
 
 
 def _reading(view: Relation) -> str:
@@ -72,7 +73,7 @@ def _reading(view: Relation) -> str:
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """A task as SHOW TASKS tells it: a transaction that a view has not seen, or, with a `stmtsn`, has seen in part."""
+    """A task as SHOW TASKS lists it: a commit that a view has not seen or, with a `stmtsn`, has seen in part."""
 
     view: str
     txsn: int
@@ -89,28 +90,26 @@ class TaskStatus:
 
 
 def pending_tasks(catalog: Catalog) -> list[TaskStatus]:
-    """The tasks of all views, in commit order."""
+    """Return the tasks of all views, in commit order."""
     views, now = ViewCatalog(catalog), catalog.now()
     names, at_work = {r.id: r.name for r in catalog.relations()}, views.in_progress()
-    return [
-        TaskStatus(
-            names[t.view_id], t.txsn, t.csn, t.stmtsn, tuple(names.get(i, "?") for i in t.tables), t.rows,
-            timedelta(microseconds=max(now - t.committed_at, 0)), t.view_id in at_work,
-        )
-        for t in views.tasks()
-        if t.view_id in names  # one that was dropped meanwhile has no tasks
-    ]  # fmt: skip
+    found = []
+    for t in views.tasks():
+        if t.view_id in names:  # a view that was dropped meanwhile has no tasks
+            view, tables, age = names[t.view_id], tuple(names.get(i, "?") for i in t.tables), _age(t.committed_at, now)
+            found.append(TaskStatus(view, t.txsn, t.csn, t.stmtsn, tables, t.rows, age, t.view_id in at_work))
+    return found
 
 
-def told_mode(status: ViewStatus) -> str:
-    """The mode in words: what 'auto' has come to, and a deferred view's scenario, are told with it."""
+def mode_text(status: ViewStatus) -> str:
+    """Return the mode in words, with the choice of 'auto' or the scenario of a deferred view."""
     if status.mode == "deferred":
         return f"deferred ({status.scenario})"
     return f"auto ({mode_of(status.eager)} now)" if status.mode == "auto" else status.mode
 
 
-def told_condition(status: ViewStatus) -> str:
-    """How a view is doing, in words."""
+def condition_text(status: ViewStatus) -> str:
+    """Return the condition of a view in words: in progress, failed, pending, fresh, or what it shows."""
     if status.in_progress:
         return "in progress"
     if status.last_error is not None:
@@ -121,19 +120,18 @@ def told_condition(status: ViewStatus) -> str:
 
 
 def mode_line(catalog: Catalog, view: Relation) -> str:
-    """A view's mode and the advice on it, in one line."""
-    found = [s for s in overview(catalog) if s.name == view.name]
-    if not found:
+    """Return a view's mode and the advice on it, or a deferred view's next runs, in one line."""
+    status = next((s for s in overview(catalog) if s.name == view.name), None)
+    if status is None:
         return ""
-    status = found[0]
     if status.mode == "deferred":
         due = f"; next: {status.next_runs}" if status.next_runs else ""
-        return f"mode: {told_mode(status)}; shows CSN {status.shown}{due}"
-    return f"mode: {told_mode(status)}; advice: {status.advice}"
+        return f"mode: {mode_text(status)}; shows CSN {status.shown}{due}"
+    return f"mode: {mode_text(status)}; advice: {status.advice}"
 
 
 def explain_view(views: Views, view: Relation) -> str:
-    """How a view is stored and maintained, operator by operator, and the plan of its next job."""
+    """Return how a view is stored and maintained, operator by operator, and the plan of its next job."""
     mode = mode_line(views.catalog.catalog, view)
     done = [job for job in views.catalog.history(view) if job.error is None]
     last = done[-1].condense if done else None

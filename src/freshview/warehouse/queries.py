@@ -1,4 +1,4 @@
-"""SELECT, SHOW, DESCRIBE and EXPLAIN: what names mean to a query, and views as fresh as it asks."""
+"""SELECT, SHOW, DESCRIBE and EXPLAIN: names become DataFrames, and views are as fresh as the query asks."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from freshview.transactions.transaction import Transaction
 from freshview.views.reading import Freshness
 from freshview.views.views import Views
 from freshview.warehouse.overview import explain_view
+from freshview.warehouse.show import listed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Queries:
-    """Answers the statements that read."""
+    """Runs the statements that read."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Queries:
         make_way: Callable[[Iterable[str]], None],
         used: Callable[[int, int], None],
     ) -> None:
-        """`used` is told which view a query used, and when."""
+        """`used` is called with the id of each view that a query reads, and the time."""
         self._catalog = catalog
         self._views = views
         self._watch = watch
@@ -63,19 +64,13 @@ class Queries:
         if isinstance(statement, ExplainRefresh):
             lines = explain_view(self._views, self._catalog.view(statement.name)).splitlines()
             return self._engine().session.createDataFrame([(line,) for line in lines], "plan STRING")
-        from freshview.warehouse import show as listing
-
         assert isinstance(statement, Show | Describe)
-        answer = (
-            listing.show(self._catalog, statement)
-            if isinstance(statement, Show)
-            else listing.describe(self._catalog, statement)
-        )
+        answer = listed(self._catalog, statement)
         schema = ", ".join(f"{c} STRING" for c in answer.columns)
         return self._engine().session.createDataFrame(answer.rows, schema)
 
     def inside(self, transaction: Transaction, reading: ReadContext) -> Callable[[TableRef], DataFrame]:
-        """What tables and views are to the statements of a transaction."""
+        """Return how the statements of a transaction read tables and views."""
         lost = dict(self._watch.lost)
         return lambda ref: self._frame(ref, reading, transaction, None, lost)
 
@@ -92,7 +87,7 @@ class Queries:
         csn = self._csn_of(as_of)
         pin = self._catalog.begin("query", at=csn)
         try:
-            past = as_of is not None  # what was then, and nothing else
+            past = as_of is not None  # deferred views too are read as of that CSN
             return self._bound(text, ReadContext(self._catalog, pin.csn), freshness="fresh" if past else freshness)
         finally:
             self._catalog.release(pin)
@@ -102,7 +97,7 @@ class Queries:
             return self._catalog.csn_at(to_micros(as_of))
         if as_of is None or (isinstance(as_of, int) and not isinstance(as_of, bool)):
             return as_of
-        raise InvalidStatement(f"as_of={as_of!r}", "is no CSN and no datetime", "Give a number or a datetime.")
+        raise InvalidStatement(f"as_of={as_of!r}", "is neither a CSN nor a datetime", "Give a number or a datetime.")
 
     def _bound(
         self,
@@ -115,7 +110,7 @@ class Queries:
             if reading.knows(name):
                 return True
             if not self._has_session():
-                reading.require(name)  # no session yet, so nobody can have made a temporary view
+                reading.require(name)  # without a session there are no temporary views
             return False
 
         bound = bind(text, is_ours)
@@ -137,7 +132,7 @@ class Queries:
         lost: Mapping[int, FreshviewError],
         matching: Matching | None = None,
     ) -> DataFrame:
-        """What a table or view is to a query or statement; those that cannot be told of are an error."""
+        """Return a table or view as a DataFrame; raise the error of an external table that could not be read."""
         engine = self._engine()
         state = reading.state(ref, engine.time_zone)
         is_view = state.relation.kind == "view"
@@ -157,8 +152,7 @@ class Queries:
         freshness: Freshness,
         matching: Matching | None,
     ) -> DataFrame:
-        """A view as a query sees it; inside a transaction that wrote its tables, with those writes, unless it is
-        deferred."""
+        """Return a view as a DataFrame. Inside a transaction a view that is not deferred includes the own writes."""
         view = state.relation
         self._used(view.id, time.time_ns() // 1000)
         if transaction is not None and freshness is None:

@@ -1,25 +1,30 @@
-"""What SHOW and DESCRIBE answer: names of the columns and rows of text, from the catalog alone."""
+"""The answers of SHOW and DESCRIBE: column names and rows of text, from the catalog alone."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
-from freshview.warehouse.overview import overview, pending_tasks, told_condition, told_mode
+from freshview.warehouse.overview import condition_text, mode_text, overview, pending_tasks
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A small table of text."""
+    """A table of text."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+
+
+def listed(catalog: Catalog, statement: Show | Describe) -> Listing:
+    """Return the answer of a SHOW or DESCRIBE statement."""
+    return show(catalog, statement) if isinstance(statement, Show) else describe(catalog, statement)
 
 
 def show(catalog: Catalog, statement: Show) -> Listing:
@@ -36,33 +41,31 @@ def show(catalog: Catalog, statement: Show) -> Listing:
 
 
 def _views(catalog: Catalog, statement: Show) -> Listing:
-    """One row per view: how it is maintained, how far it is, and how long its oldest task has been waiting."""
-    found = [v for v in overview(catalog) if _matches(v.name, statement.pattern)]
-    rows = [
-        (
-            v.name, told_mode(v), str(v.frontier), str(v.pending_tasks), str(v.pending_rows),
-            f"{v.age.total_seconds():.1f} s" if v.pending_tasks else "", told_condition(v), v.next_runs,
-        )
-        for v in found
-    ]  # fmt: skip
+    """Return a row per view: its mode, its frontier, its pending tasks and rows, and the age of its oldest task."""
+    rows = []
+    for v in overview(catalog):
+        if _matches(v.name, statement.pattern):
+            numbers, age = (v.frontier, v.pending_tasks, v.pending_rows), _seconds(v.age) if v.pending_tasks else ""
+            rows.append((v.name, mode_text(v), *map(str, numbers), age, condition_text(v), v.next_runs))
     return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status", "next"), rows)
 
 
 def _tasks(catalog: Catalog, statement: Show) -> Listing:
-    """One row per view and transaction that it has not seen; `stmtsn` is set where it has seen a part."""
+    """Return a row per view and commit beyond its frontier; `stmtsn` is set where the view has seen a part of it."""
     rows = [
-        (
-            task.view, str(task.txsn), str(task.csn), str(task.stmtsn), ", ".join(task.tables), str(task.rows),
-            f"{task.age.total_seconds():.1f} s", task.status,
-        )
-        for task in pending_tasks(catalog)
-        if _matches(task.view, statement.pattern)
-    ]  # fmt: skip
+        (t.view, *map(str, (t.txsn, t.csn, t.stmtsn)), ", ".join(t.tables), str(t.rows), _seconds(t.age), t.status)
+        for t in pending_tasks(catalog)
+        if _matches(t.view, statement.pattern)
+    ]
     return Listing(("view", "txsn", "csn", "stmtsn", "tables", "rows", "age", "status"), rows)
 
 
+def _seconds(age: timedelta) -> str:
+    return f"{age.total_seconds():.1f} s"
+
+
 def _matches(name: str, pattern: str) -> bool:
-    """Spark's LIKE of SHOW: * for anything, | between alternatives."""
+    """Return whether a name matches a pattern of SHOW … LIKE, as in Spark: * for anything, | between alternatives."""
     return not pattern or any(fnmatch.fnmatchcase(fold(name), fold(p.strip())) for p in pattern.split("|"))
 
 

@@ -1,33 +1,33 @@
-"""Where a warehouse stands: its tables, its views and who holds back old versions, from the catalog alone."""
+"""The status of a warehouse: its tables, its views and what keeps old versions, from the catalog alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
-from freshview.catalog.reports import Holder, Reports, overdue, told_overdue
+from freshview.catalog.reports import Holder, Reports, overdue, overdue_sentence
 from freshview.catalog.writer import Catalog
-from freshview.display import Shown, Table, Told
+from freshview.display import Display, Displayed, Table
 from freshview.storage.vacuum import RETENTION
-from freshview.warehouse.overview import ViewStatus, overview, told_condition, told_mode
+from freshview.warehouse.overview import ViewStatus, condition_text, mode_text, overview
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """What is stored of one table or view, in a status report: its checkpoint, and the changes since."""
+    """The stored rows of one table or view in a status report: its last checkpoint, and the changes since."""
 
     name: str
     kind: str  # "table" | "external" | "view"
     rows_in_main: int  # rows of the last checkpoint
-    pending_segments: int  # changes since, one per commit
-    pending_rows: int  # rows of those changes
+    pending_segments: int  # segments since the checkpoint, one per commit
+    pending_rows: int  # delta rows of those segments
 
 
 @dataclass(frozen=True, repr=False)
-class Status(Shown):
-    """Where a warehouse stands. Two are equal if nothing was committed in between, whatever the time.
+class Status(Displayed):
+    """The status of a warehouse. Two are equal if nothing was committed in between, however much time has passed.
 
-    It prints as a report, and a notebook shows it as tables.
+    A status prints as text; a notebook renders it as tables.
 
     >>> wh = freshview.connect(folder)
     >>> csn = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)").csn
@@ -45,34 +45,27 @@ class Status(Shown):
     catalog: str  # the database's URL, without a password
     csn: int  # of the last commit
     horizon: int  # the oldest CSN that can still be read
-    tables: tuple[TableStatus, ...]  # views too: what is stored of them
+    tables: tuple[TableStatus, ...]  # the stored rows of tables and of views
     views: tuple[ViewStatus, ...] = ()
-    holders: tuple[Holder, ...] = field(default=(), compare=False)  # who keeps old versions, the oldest first
-    held_by: str = field(default="", compare=False)  # who has done so for longer than the default retention
+    holders: tuple[Holder, ...] = field(default=(), compare=False)  # what keeps old versions, the oldest first
+    held_by: str = field(default="", compare=False)  # what has kept them for longer than the default retention
 
-    def _told(self) -> Told:
-        stored = [t for t in self.tables if t.kind != "view"]
-        tables = Table(
-            ("table", "kind", "rows in main", "segments", "their rows"),
-            [(t.name, t.kind, t.rows_in_main, t.pending_segments, t.pending_rows) for t in stored], "tables",
-        )  # fmt: skip
-        views = Table(
-            ("view", "mode", "frontier", "tasks", "rows", "status", "reading", "advice"),
-            [
-                (
-                    v.name, told_mode(v), v.frontier, v.pending_tasks, v.pending_rows, told_condition(v),
-                    f"{v.reading:.60}", v.advice,
-                )
-                for v in self.views
-            ],
-            "views",
-        )  # fmt: skip
+    def _display(self) -> Display:
+        of_tables = ("table", "kind", "rows in main", "segments", "their rows")
+        tables = Table(of_tables, [astuple(t) for t in self.tables if t.kind != "view"], "tables")
+        of_views = ("view", "mode", "frontier", "tasks", "rows", "status", "reading", "advice")
+        views = Table(of_views, list(map(_cells, self.views)), "views")
         headline = f"warehouse {self.path}: last commit CSN {self.csn}, readable since CSN {self.horizon}"
-        return Told(headline, [t for t in (tables, views) if t.rows], [self.held_by] if self.held_by else [])
+        return Display(headline, [t for t in (tables, views) if t.rows], [self.held_by] if self.held_by else [])
 
 
-def standing(path: Path, catalog: Catalog) -> Status:
-    """The status of the warehouse in this folder, with this catalog."""
+def _cells(v: ViewStatus) -> tuple[object, ...]:
+    pending = v.pending_tasks, v.pending_rows
+    return (v.name, mode_text(v), v.frontier, *pending, condition_text(v), f"{v.reading:.60}", v.advice)
+
+
+def status_of(path: Path, catalog: Catalog) -> Status:
+    """Return the status of the warehouse in a folder, with its catalog."""
     backlog = catalog.backlog()
     tables = []
     for relation in catalog.relations():
@@ -80,7 +73,6 @@ def standing(path: Path, catalog: Catalog) -> Status:
         segments, rows, _ = backlog.get(relation.id, (0, 0, 0))
         tables.append(TableStatus(relation.name, relation.kind, main.rows if main else 0, segments, rows))
     holders = Reports(catalog).holders(RETENTION)
-    return Status(
-        str(path), str(catalog.database), catalog.snapshot(), catalog.horizon(), tuple(tables), overview(catalog),
-        holders, told_overdue(overdue(holders, RETENTION)),
-    )  # fmt: skip
+    csn, horizon, views = catalog.snapshot(), catalog.horizon(), overview(catalog)
+    held_by = overdue_sentence(overdue(holders, RETENTION))
+    return Status(str(path), str(catalog.database), csn, horizon, tuple(tables), views, holders, held_by)

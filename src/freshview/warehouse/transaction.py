@@ -1,4 +1,4 @@
-"""A transaction as the user holds it: SQL and data in, one commit at the end."""
+"""The transaction that users hold: SQL and data in, one commit at the end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class UserTransaction:
     """Statements that become visible together, or not at all. `Warehouse.transaction` begins one.
 
-    It reads the snapshot on which it began, and its own statements. Leaving a `with` block commits; an exception rolls
-    back. Use it from one thread at a time.
+    A transaction reads the snapshot on which it began, and its own statements. Leaving a `with` block commits; an
+    exception rolls back. Use a transaction from one thread at a time.
 
     >>> wh = freshview.connect(folder)
     >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -41,8 +41,8 @@ class UserTransaction:
         self,
         core: Transaction,
         statements: Statements,
-        read: Callable[[Statement, Transaction], DataFrame],
-        committed: Callable[[Transaction], None],
+        read: Callable[[Statement], DataFrame],
+        committed: Callable[[], None],
         working: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """`working` is entered while a statement runs."""
@@ -54,7 +54,7 @@ class UserTransaction:
 
     @property
     def txsn(self) -> int:
-        """The transaction's sequence number, which SHOW TASKS tells of what views have not seen yet."""
+        """The transaction's sequence number; SHOW TASKS lists it with each task."""
         return self._core.txsn
 
     @property
@@ -63,7 +63,7 @@ class UserTransaction:
         return self._core.csn
 
     def sql(self, text: str) -> Any:
-        """Run a statement: SELECT, SHOW and DESCRIBE give a DataFrame, DML an Outcome.
+        """Run a statement: SELECT, SHOW and DESCRIBE return a DataFrame, DML an Outcome.
 
         A statement that fails changes nothing, and the transaction goes on. DDL is refused here.
 
@@ -85,7 +85,7 @@ class UserTransaction:
             if isinstance(statement, Insert | Update | Delete | Merge):
                 return Outcome(self._statements.run(statement))
             if isinstance(statement, Query | Show | Describe):
-                return self._read(statement, self._core)
+                return self._read(statement)
         raise InvalidStatement(
             f"statement {' '.join(text.split()):.60}",
             "it cannot run inside a transaction",
@@ -93,13 +93,13 @@ class UserTransaction:
         )
 
     def create(self, table: str, schema: Schema, properties: Mapping[str, str]) -> None:
-        """A table that appears with this transaction's commit."""
+        """Create a table that becomes visible with this transaction's commit."""
         self._core.create(table, schema, properties)
 
     def insert(self, table: str, data: Data) -> Outcome:
         """Add rows: an Arrow table, a pandas or Spark DataFrame, or a list of dicts.
 
-        Columns go by name, and those that are left out are NULL. A key that exists is an error: see `upsert`.
+        Columns are matched by name; columns that are left out are NULL. A key that exists is an error: see `upsert`.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -120,7 +120,7 @@ class UserTransaction:
         return Outcome(self._core.insert_rows(table, data))
 
     def upsert(self, table: str, data: Data) -> Outcome:
-        """Put rows in place by primary key, whether they exist or not. What was there is not read.
+        """Insert rows, or replace those with the same primary key. The old rows are not read.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -138,9 +138,9 @@ class UserTransaction:
         return Outcome(self._core.upsert_rows(table, data))
 
     def delete(self, table: str, keys: Data) -> Outcome:
-        """Take rows away by primary key: rows with the key columns, or bare values of a single one.
+        """Delete rows by primary key, given as rows of the key columns, or as bare values of a single key column.
 
-        What was there is not read, so keys that do not exist are no error.
+        The old rows are not read, so keys that do not exist are no error.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -159,9 +159,9 @@ class UserTransaction:
         return Outcome(self._core.delete_keys(table, keys))
 
     def commit(self) -> int:
-        """Make all statements visible; the CSN.
+        """Make all statements visible and return the CSN.
 
-        The first to commit wins: WriteConflict if somebody else wrote the same keys since this transaction began.
+        The first to commit wins: WriteConflict is raised if another one has written the same keys since this one began.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -176,11 +176,11 @@ class UserTransaction:
         """
         with self._working():
             csn = self._core.commit()
-            self._committed(self._core)
+            self._committed()
         return csn
 
     def rollback(self) -> None:
-        """Forget all statements. Nothing happens if the transaction has ended already.
+        """Discard all statements. Nothing happens if the transaction has ended already.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")

@@ -1,4 +1,4 @@
-"""The warehouse: the façade that wires catalog, storage, transactions and Spark together."""
+"""The warehouse: a façade that wires catalog, storage, transactions, views and Spark together."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from freshview.transactions.transaction import Outcome, Transaction
 from freshview.views.reading import Freshness
 from freshview.views.views import Views
 from freshview.warehouse.checks import CheckReport, check_table, check_view
-from freshview.warehouse.definitions import Definitions
+from freshview.warehouse.definitions import DataDefinition
 from freshview.warehouse.opening import folder_of, open_database
 from freshview.warehouse.overview import explain_view
 from freshview.warehouse.queries import Queries
-from freshview.warehouse.status import Status, standing
+from freshview.warehouse.status import Status, status_of
 from freshview.warehouse.transaction import UserTransaction
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from freshview.spark.engine import SparkEngine
 
-_RETRIES = 5  # of a statement that commits by itself and lost a race
+_RETRIES = 5  # of a statement that commits by itself and met a write conflict
 
 
 class Warehouse:
@@ -71,7 +71,7 @@ class Warehouse:
     Outcome(rows=0, csn=1)
     ['orders']
 
-    Attributes: `path`, the folder; `events`, which tells listeners what happens (see `Events`).
+    Attributes: `path`, the folder; `events`, the stream of events that listeners receive (see `Events`).
     """
 
     def __init__(
@@ -98,11 +98,9 @@ class Warehouse:
             self._catalog, self.events, self._watch, self._views, self._checkpointer, self.engine, wishes
         )
         self._make_way, self._activity = self._upkeep.make_way, self._upkeep.activity
-        self._queries = Queries(
-            self._catalog, self._views, self._watch, self.engine, self._has_session, self._make_way,
-            self._activity.used,
-        )  # fmt: skip
-        self._definitions = Definitions(
+        make_way, used = self._make_way, self._activity.used
+        self._queries = Queries(self._catalog, self._views, self._watch, self.engine, self._has_session, make_way, used)
+        self._definitions = DataDefinition(
             self._catalog, self._views, self.engine, self.transaction, self._make_way, self._upkeep.adopt
         )
 
@@ -111,9 +109,9 @@ class Warehouse:
     def sql(self, text: str, *, freshness: Freshness = None, as_of: int | datetime | None = None) -> Any:
         """Run one statement.
 
-        SELECT, SHOW, DESCRIBE and EXPLAIN give a Spark DataFrame; DDL and DML an Outcome.
-        `freshness` is 'fresh', 'any', or how old what views show may be (a timedelta); left out, views are fresh, and
-        deferred ones as of their last refresh. `as_of` (a CSN or a time) reads all tables and views as they were then.
+        SELECT, SHOW, DESCRIBE and EXPLAIN return a Spark DataFrame, DDL and DML an Outcome.
+        `freshness` is 'fresh', 'any' (as stored), or a timedelta: how old the rows of views may be. By default views
+        are fresh, and deferred ones as of their last refresh. `as_of` (a CSN or a time) reads all as it was then.
 
         >>> wh = freshview.connect(folder)
         >>> wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, region STRING, amount INT)")
@@ -126,8 +124,8 @@ class Warehouse:
         >>> wh.sql("UPDATE orders SET amount = 30 WHERE id = 1").rows
         1
 
-        The update did not touch the view. What is stored of it can be read as it is; a query that does not ask for
-        that gets the view up to date:
+        The update did not touch the view. `freshness="any"` reads the rows that are stored; any other query gets the
+        view up to date:
 
         >>> [tuple(row) for row in wh.sql("SELECT * FROM totals ORDER BY region", freshness="any").collect()]
         [('north', 10), ('south', 20)]
@@ -140,7 +138,7 @@ class Warehouse:
         +------+-----+
         <BLANKLINE>
 
-        The past, by CSN, and no older than five minutes:
+        A query of the past by CSN, and one of rows that are at most five minutes old:
 
         >>> wh.sql("SELECT sum(amount) AS total FROM orders", as_of=2).collect()
         [Row(total=30)]
@@ -150,7 +148,7 @@ class Warehouse:
         if not (freshness in (None, "fresh", "any") or isinstance(freshness, timedelta)):
             raise InvalidStatement(f"freshness {freshness!r}", "is not known", "Use 'fresh', 'any' or a timedelta.")
         if isinstance(freshness, timedelta) and freshness < timedelta(0):
-            raise InvalidStatement(f"freshness {freshness}", "is negative", "Say how old rows may be, or 'fresh'.")
+            raise InvalidStatement(f"freshness {freshness}", "is negative", "Use 'fresh' or a positive timedelta.")
         statement = parse(text)
         with self._activity.working():
             return self._run(statement, freshness, as_of)
@@ -176,7 +174,7 @@ class Warehouse:
                 return self._definitions.run(statement)
 
     def refresh(self, view: str, *, full: bool = False) -> Outcome:
-        """Bring a view up to date now, all of it anew if `full`; rows that changed, and the CSN it shows.
+        """Bring a view up to date now, recomputing it if `full`; return the changed rows and the CSN that it shows.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -190,7 +188,7 @@ class Warehouse:
             return self._refresh(self._catalog.view(view), "full" if full else "")
 
     def propagate(self, view: str) -> Outcome:
-        """Compute what the log changes of a deferred view, and keep it aside: readers notice nothing.
+        """Compute the pending changes of a deferred view and store them aside: what the view shows stays.
 
         See `partial_refresh` for an example.
         """
@@ -198,7 +196,7 @@ class Warehouse:
             return self._refresh(self._catalog.view(view), "propagate")
 
     def partial_refresh(self, view: str) -> Outcome:
-        """Have a deferred view show what was propagated: at once, however much it is.
+        """Have a deferred view show what was propagated, in the time of one catalog update whatever the size.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -240,7 +238,7 @@ class Warehouse:
     def transaction(self) -> UserTransaction:
         """Begin a transaction on the newest snapshot; use it in a `with` block.
 
-        Leaving the block commits; an exception rolls back, and goes on.
+        Leaving the block commits; an exception rolls back and is raised again.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE accounts (id INT PRIMARY KEY, money INT)")
@@ -264,13 +262,11 @@ class Warehouse:
         statements = Statements(
             core, reading, self._storage, self._foreground_engine, self._queries.inside(core, reading), self._make_way
         )
-        return UserTransaction(
-            core, statements, lambda s, tx: self._queries.read(s, transaction=tx),
-            lambda tx: self._upkeep.adopt(tx.loaded), self._activity.working,
-        )  # fmt: skip
+        read = partial(self._queries.read, transaction=core)
+        return UserTransaction(core, statements, read, lambda: self._upkeep.adopt(core.loaded), self._activity.working)
 
     def _autocommit(self, statement: Insert | Update | Delete | Merge) -> Outcome:
-        """One statement as a transaction; run again, on a newer snapshot, if it lost a race."""
+        """Run a statement as a transaction; after a write conflict, again on a newer snapshot."""
         for attempt in range(_RETRIES):
             transaction = self.transaction()
             try:
@@ -283,10 +279,10 @@ class Warehouse:
         raise AssertionError("unreachable")
 
     def maintain(self, views: list[str] | None = None, *, show: bool | None = None) -> list[Job]:
-        """Bring these views (default: all) up to date now; the jobs that ran, which show themselves as a table.
+        """Bring these views (default: all) up to date now; return the jobs that ran, which print as a table.
 
-        Deferred views are refreshed if they are named; else they are propagated, and show what they showed. `show` has
-        them refreshed, or not, either way.
+        Deferred views are refreshed if they are named; else they are propagated, and what they show stays. `show`
+        decides instead: True refreshes them, False propagates them.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -311,7 +307,7 @@ class Warehouse:
             return Jobs(job for view in found for job in self._views.maintenance.maintain(view, csn, named=named))
 
     def history(self, view: str | None = None) -> list[Job]:
-        """Past maintenance jobs, of one view or of all, oldest first; they show themselves as a table.
+        """Return past maintenance jobs of one view or of all, oldest first; they print as a table.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -324,7 +320,7 @@ class Warehouse:
         return Jobs(self._views.catalog.history(self._catalog.view(view) if view is not None else None))
 
     def explain(self, view: str) -> Explanation:
-        """How a view is stored and maintained, and the query that a refresh runs: a text, which shows itself as it is.
+        """Return how a view is stored and maintained, and the query that a refresh runs, as a text.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -344,10 +340,10 @@ class Warehouse:
         return Explanation(explain_view(self._views, self._catalog.view(view)))
 
     def vacuum(self, retention: timedelta = RETENTION) -> Outcome:
-        """Remove versions older than the retention and files nobody needs.
+        """Remove versions older than the retention, and files that nothing refers to.
 
-        The outcome tells how many files were removed (`rows`) and the oldest CSN that can still be read (`csn`). What
-        an open transaction, a view or a running query needs is kept, whatever the retention.
+        The outcome has the number of removed files (`rows`) and the oldest CSN that can still be read (`csn`). Versions
+        that an open transaction, a view or a running query needs are kept, whatever the retention.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -365,7 +361,7 @@ class Warehouse:
         return Outcome(report.files, report.horizon)
 
     def status(self) -> Status:
-        """Where the warehouse stands: tables, views, and who keeps old versions; starts no Spark.
+        """Return the status of the warehouse: tables, views, and what keeps old versions; starts no Spark.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -374,14 +370,14 @@ class Warehouse:
         >>> status.csn, [(table.name, table.pending_rows) for table in status.tables]
         (2, [('orders', 2)])
         """
-        return standing(self.path, self._catalog)
+        return status_of(self.path, self._catalog)
 
     def check(self, name: str, *, invariant: bool = False) -> CheckReport:
-        """Is what is stored right?
+        """Check the stored rows of a view or table.
 
-        A view is compared, as a bag, with its definition at its frontier: `missing` and `extra` rows, a hundred of each
-        at most, and how many there are. Of a table the declared key and NOT NULL columns are verified: `extra` shows
-        offending rows. With `invariant`, what a view's mode promises is checked too: `invariants` tells of each.
+        A view is compared, as a bag, with its definition at its frontier: the report has the numbers of `missing` and
+        `extra` rows, and a hundred of each at most. For a table the declared key and NOT NULL columns are checked:
+        `extra` has offending rows. With `invariant`, `invariants` has the result of each invariant of a view's mode.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, amount INT)")
@@ -402,9 +398,9 @@ class Warehouse:
             return check_table(relation, self._catalog, self.engine, invariant=invariant)
 
     def close(self) -> None:
-        """Give up pins and leases, stop threads: a job in progress is cancelled, and stays pending.
+        """Release pins and leases and stop threads. A job in progress is cancelled; its tasks stay pending.
 
-        A Spark session that was found or made stays, and so do the results that were read.
+        The Spark session stays open, and results that were read stay valid.
 
         >>> wh = freshview.connect(folder)
         >>> wh.close()
@@ -427,7 +423,7 @@ class Warehouse:
         self.close()
 
     def engine(self) -> SparkEngine:
-        """Spark, started at the first call."""
+        """Return Spark, started by the first call."""
         with self._engine_lock:
             if self._engine is None:
                 from freshview.spark.engine import SparkEngine
@@ -437,7 +433,7 @@ class Warehouse:
             return self._engine
 
     def _foreground_engine(self) -> SparkEngine:
-        """Spark, for a statement of the user's."""
+        """Return Spark for a statement of the user; a background job gives way."""
         self._make_way()
         return self.engine()
 
@@ -453,15 +449,15 @@ def connect(
     policy: str = "oldest",
     busy_load: float = BUSY_LOAD,
 ) -> Warehouse:
-    """Open a warehouse, making it if there is none.
+    """Open a warehouse; create it if the folder has none.
 
     `catalog` is a database URL (default: SQLite in the folder); `spark` a session to use (default:
-    one is found or started when first needed); `background` starts upkeep and the maintenance manager, whose
-    `policy` is 'oldest' (first), 'use' (what queries are expected to ask for first) or 'size' (the largest first). It
-    sleeps while more than `busy_load` processes per core want to run.
+    the active one, or one that is started when first needed); `background` starts upkeep and the maintenance manager,
+    whose `policy` is 'oldest' (the longest waiting view first), 'use' (the view that queries are expected to ask for
+    next) or 'size' (the most pending rows first). The manager pauses while the load per core exceeds `busy_load`.
 
-    A session that is given keeps its settings, its temporary views and its catalog, and is never stopped. Queries may
-    name its temporary views beside the warehouse's tables, and their results are DataFrames of that session:
+    A session that is passed in keeps its settings, its temporary views and its catalog, and is never stopped. Queries
+    may name its temporary views beside the warehouse's tables, and their results are DataFrames of that session:
 
     >>> wh = freshview.connect(folder, spark=spark)
     >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, region STRING)")

@@ -1,0 +1,116 @@
+"""The change of a view's stored rows over a span: planned, carried out, and its time kept for the next plan."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from freshview.catalog.records import Relation, RelationState
+from freshview.catalog.writer import Catalog
+from freshview.definition.analysis import Definition
+from freshview.definition.known import Definitions, settings_of
+from freshview.errors import (
+    BroadcastTooLarge,
+    InvalidStatement,
+    NotFound,
+    QueryFailed,
+    SnapshotExpired,
+    TypeMismatch,
+    first_line,
+)
+from freshview.events import Events
+from freshview.refresh.cost import Calibration, estimate_full
+from freshview.refresh.deltas import TooLarge
+from freshview.refresh.execute import Change, execute
+from freshview.refresh.job_input import JobInput
+from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, Rejected, alternatives, choose, recompute
+from freshview.refresh.runner import Runner
+from freshview.refresh.span import Span
+from freshview.spark.engines import Engines
+from freshview.storage.reader import LOCAL_ROWS
+from freshview.storage.store import Storage
+
+# The rows that the delta rules need cannot be read; those of the definition still can.
+_NO_INPUT = (TooLarge, SnapshotExpired, BroadcastTooLarge)
+# Spark accepts the view's text, so an error of the delta query is ours, never the user's. The rules may also evaluate
+# an expression that the definition does not; otherwise the definition fails with the same error.
+_NOT_BY_RULES = (*_NO_INPUT, InvalidStatement, NotFound, TypeMismatch, pa.ArrowException, QueryFailed)
+
+
+class Changing:
+    """Computes the changes of one warehouse's views, and remembers how long they took."""
+
+    def __init__(
+        self, catalog: Catalog, storage: Storage, events: Events, engines: Engines, definitions: Definitions
+    ) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._events = events
+        self._engines = engines
+        self._definitions = definitions
+        self._calibrations: dict[int, Calibration] = {}
+        self._guard = threading.Lock()
+
+    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Change:
+        """The change of a view's stored rows over a span; `full`: recompute it."""
+        given = JobInput(view, self._definitions.of(view), span, stored)
+        plan = recompute(rejected=[Rejected(INCREMENTAL, "asked for")]) if full else self.plan(given)
+        if plan.strategy != FULL:
+            try:
+                return self._executed(plan, given)
+            except _NOT_BY_RULES as error:
+                plan = plan.instead(self._obstacle(view, error))
+        return self._executed(plan, given)
+
+    def plan(self, given: JobInput) -> JobPlan:
+        """The plan of a job with this input."""
+        definition = given.definition
+        try:
+            changes = given.changes if definition.incremental else ()
+            if definition.incremental and not changes:
+                return JobPlan(NOTHING, given.written)
+            factors = self.calibration(given.view.id).factors()
+            return choose(definition, changes, alternatives(definition, changes), given.reads, given.full, factors)
+        except _NOT_BY_RULES as error:
+            return recompute(rejected=[Rejected(INCREMENTAL, self._obstacle(given.view, error))])
+
+    def _obstacle(self, view: Relation, error: Exception) -> str:
+        """Why the delta rules cannot be used for this job. Raise the error if the definition would fail with it too."""
+        if isinstance(error, QueryFailed) and type(error) not in (QueryFailed, BroadcastTooLarge):
+            raise error
+        if not isinstance(error, _NO_INPUT):
+            self._events.emit("job.recomputes", view=view.name, error=str(error))
+        return first_line(error)
+
+    def _executed(self, plan: JobPlan, given: JobInput) -> Change:
+        """Run a plan, and learn from the time that it took."""
+
+        def runner(small: bool) -> Runner:
+            return Runner(self._engines.under(settings_of(given.view), small=small), self._catalog, self._storage)
+
+        begun = time.monotonic()
+        change = execute(plan, given, runner)
+        took = time.monotonic() - begun
+        if plan.strategy != NOTHING and given.full.rows:
+            cost = plan.estimate if plan.estimate is not None else given.full
+            self.calibration(given.view.id).learn(plan.strategy, cost.seconds, took)
+        return change
+
+    def calibration(self, view_id: int) -> Calibration:
+        """The factors learnt from a view's jobs."""
+        with self._guard:
+            return self._calibrations.setdefault(view_id, Calibration())
+
+    def learn_full(self, view_id: int, definition: Definition, rows: Callable[[str], int], seconds: float) -> None:
+        """Learn from the time that computing all rows of a new view took."""
+        expected = estimate_full(definition, rows)
+        if expected.rows:
+            self.calibration(view_id).learn(FULL, expected.seconds, seconds)
+
+    def applied(self, state: RelationState) -> None:
+        """Scan a small view in the user's session now, so that its next query need not."""
+        if state.is_small(LOCAL_ROWS):
+            self._engines.user().scan(state)

@@ -1,0 +1,113 @@
+"""The input of a job, read before its plan is chosen: the changes of the sources, and the few rows that meet them.
+
+    changes    Δ of each source over the span, condensed; the plan has their sizes, the query reads their rows
+    lookups    rows of the other relations that meet the changes, by key (`lookups.py`), as far as they are few
+
+Each is read once, when it is first asked for; choosing, executing and EXPLAIN share it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshview.algebra.nodes import WEIGHT, Scan, Stored
+from freshview.algebra.traversal import columns_read
+from freshview.catalog.records import Relation, RelationState
+from freshview.definition.analysis import Definition
+from freshview.refresh.cost import Estimate, estimate_full
+from freshview.refresh.deltas import changes
+from freshview.refresh.lookups import Lookups
+from freshview.refresh.plan import SourceChange
+from freshview.refresh.span import Span
+from freshview.storage.reader import LOCAL_ROWS
+
+
+@dataclass(frozen=True)
+class JobInput:
+    """The input of a job for a view over a span."""
+
+    view: Relation
+    definition: Definition
+    span: Span
+    stored: RelationState  # the view's own rows, before
+    _states: dict[tuple[str, bool], RelationState] = field(default_factory=dict)
+
+    @cached_property
+    def _changed(self) -> dict[str, tuple[SourceChange, pa.Table]]:
+        """The size and the rows of each source's change, for the sources that were written to over the span."""
+        found = {}
+        for name, relation in self.definition.sources.items():
+            segments = self.span.segments(relation)
+            if not segments:
+                continue
+            delta = changes(self.span, relation, self.columns[name], segments)
+            stored = 0 if relation.is_external else sum(s.rows for s in segments)
+            read = max(stored, delta.num_rows)  # a blind upsert is stored as one row, and completed to two
+            grows = delta.num_rows > 0 and pc.min(delta.column(WEIGHT)).as_py() > 0
+            size = self.after(name).rows_at_most if delta.num_rows else 0
+            found[name] = (SourceChange(name, read, delta.num_rows, grows, size), delta)
+        return found
+
+    @property
+    def written(self) -> tuple[SourceChange, ...]:
+        """The changes of all sources that were written to, also those of which condensing leaves no row."""
+        return tuple(change for change, _ in self._changed.values())
+
+    @property
+    def changes(self) -> tuple[SourceChange, ...]:
+        """The changes of which condensing leaves rows, in the columns that the view uses."""
+        return tuple(change for change in self.written if change.rows)
+
+    @cached_property
+    def deltas(self) -> dict[str, pa.Table]:
+        """The rows of `changes` by source, each row with its weight."""
+        return {change.source: self._changed[change.source][1] for change in self.changes}
+
+    @cached_property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """The columns of each source that the definition uses; the first column of a table that is only counted."""
+        assert self.definition.form is not None
+        used = columns_read(self.definition.form.tree)
+        return {n: used.get(n) or s.schema.names[:1] for n, s in self.definition.sources.items()}
+
+    @cached_property
+    def _lookups(self) -> Lookups:
+        return Lookups(self.span.storage.reader, self.state, self.deltas)
+
+    def rows(self, scan: Scan) -> pa.Table | None:
+        """The rows of a scan that matter; None if Spark has to read them."""
+        return self._lookups.table(scan)
+
+    def reads(self, scan: Scan) -> int:
+        """How many rows Spark reads from files for a scan."""
+        if scan.version == "delta" or self.rows(scan) is not None:
+            return 0
+        rows = self.state(scan).rows_at_most
+        return rows if rows > LOCAL_ROWS else 0
+
+    @cached_property
+    def full(self) -> Estimate:
+        """The estimated cost of recomputing the view."""
+        return estimate_full(self.definition, lambda source: self.after(source).rows_at_most)
+
+    def state(self, scan: Scan) -> RelationState:
+        """The state that a scan reads. A relation without a change is the same before and after."""
+        if isinstance(scan.source, Stored):
+            return self.stored
+        is_old = scan.version == "old" or scan.relation not in self.deltas
+        return self._state(scan.relation, is_old)
+
+    def after(self, source: str) -> RelationState:
+        """A source at the end of the span."""
+        return self._state(source, False)
+
+    def _state(self, source: str, is_old: bool) -> RelationState:
+        key = (source, is_old)
+        if key not in self._states:
+            relation = self.definition.sources[source]
+            self._states[key] = self.span.before(relation) if is_old else self.span.after(relation)
+        return self._states[key]

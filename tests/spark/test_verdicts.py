@@ -1,0 +1,271 @@
+"""Spark is asked whether a definition is read as it reads it; what it reads otherwise is recomputed, and says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sqlglot import exp, parse_one
+from tests.internals import internals
+from tests.spark.sessions import rows
+
+import freshview
+from freshview import Warehouse
+from freshview.algebra.nodes import WEIGHT, Filter, Join, Lowered, Node, Project, column
+from freshview.algebra.traversal import rewrite
+from freshview.definition import analysis as definitions
+from freshview.definition import reading, selftest, verdict
+from freshview.definition.verdict import FACT, Verdict
+from freshview.delta.forms import delta_plan
+from freshview.errors import InvalidStatement, NotMaintainable
+from freshview.events import Event
+from freshview.refresh import execute
+from freshview.sql import lowering
+
+pytestmark = [pytest.mark.spark, pytest.mark.selftest]
+EARLIER = "an earlier version"
+LEFT = "SELECT t.k, t.v, u.w FROM t LEFT JOIN u ON t.k = u.k"
+
+
+@pytest.fixture
+def tables(swh: Warehouse) -> Warehouse:
+    swh.sql("CREATE TABLE t (k INT, v INT, s STRING)")
+    swh.sql("CREATE TABLE u (k INT PRIMARY KEY, w INT)")
+    swh.sql("INSERT INTO t VALUES (1, 10, 'a'), (2, 20, 'b'), (2, 20, 'b'), (NULL, 5, NULL)")
+    swh.sql("INSERT INTO u VALUES (1, 100), (3, 300)")
+    return swh
+
+
+def create(wh: Warehouse, text: str, properties: str = "") -> str:
+    """What EXPLAIN says of the reading of a view of this text."""
+    given = f" TBLPROPERTIES ({properties})" if properties else ""
+    wh.sql(f"CREATE OR REPLACE MATERIALIZED VIEW x{given} AS {text}")
+    return next(line for line in wh.explain("x").splitlines() if line.startswith("  reading: "))[11:]
+
+
+def change(wh: Warehouse) -> None:
+    with wh.transaction() as tx:
+        tx.sql("INSERT INTO t VALUES (3, 7, 'c'), (1, 10, 'a')")
+        tx.sql("DELETE FROM t WHERE k = 2 AND v = 20")
+        tx.sql("INSERT INTO u VALUES (2, 200)")
+        tx.sql("DELETE FROM u WHERE k = 1")
+
+
+def lowered_otherwise(patch: pytest.MonkeyPatch, rule: Callable[[Node], Node]) -> None:
+    """Lowering makes a mistake."""
+    honest = lowering.lower
+
+    def lower(*given: Any) -> Lowered:
+        found = honest(*given)
+        return Lowered(rewrite(found.node, rule), found.outputs)
+
+    patch.setattr(definitions, "lower", lower)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT k, count(*) AS n, sum(v) AS s FROM t GROUP BY k",
+        "SELECT k, v + 1 AS n FROM t WHERE v BETWEEN 5 AND 10 AND s LIKE 'a%' OR k IS NULL",
+        "SELECT t.k, u.w FROM t, u WHERE t.k = u.k AND u.w > 100",
+        LEFT,
+        "SELECT DISTINCT k, CASE WHEN v > 6 THEN 'x' ELSE s END AS c FROM t",
+        "WITH q AS (SELECT k, max(v) AS m FROM t GROUP BY k) SELECT q.k, q.m, u.w FROM q JOIN u ON q.k = u.k",
+    ],
+)
+def test_common_definitions_are_proven_by_their_plans(tables: Warehouse, text: str) -> None:
+    assert create(tables, text) == "proven by plan"
+    assert "maintained: incrementally" in tables.explain("x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k)",
+        "SELECT k, v FROM t UNION ALL SELECT k, w FROM u",
+        "SELECT k, row_number() OVER (PARTITION BY k ORDER BY v, s) AS n FROM t",
+        "SELECT k, (SELECT max(w) FROM u WHERE u.k = t.k) AS w FROM t",
+        "SELECT k, v, count(*) AS n FROM t GROUP BY CUBE (k, v)",
+        "SELECT t.k, u.w FROM t FULL JOIN u ON t.k = u.k",
+    ],
+)
+def test_other_shapes_are_tested(tables: Warehouse, text: str) -> None:
+    read = create(tables, text)
+    assert read.startswith("tested on ")
+    found = Verdict.of(internals(tables).relation("x").facts)
+    assert found is not None
+    assert found.rows > 10
+    assert found.rounds >= 2
+    assert "maintained: incrementally" in tables.explain("x")
+
+
+@pytest.fixture
+def gullible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but Spark knows which texts the parser reads otherwise."""
+    monkeypatch.setattr(lowering, "refuse_misread", lambda *_: None)
+
+
+@pytest.mark.usefixtures("gullible")
+@pytest.mark.parametrize("text", ["SELECT k FROM t WHERE (k > 1) = (v > 1) < (k > 5)", "SELECT k & 3 || 1 AS n FROM t"])
+def test_a_text_that_is_read_otherwise_is_recomputed_and_says_so(tables: Warehouse, text: str) -> None:
+    read = create(tables, text)
+    assert read.startswith("recomputed: read here as SELECT ")
+    assert "another query to Spark" in read or "Spark refuses" in read
+    assert rows(tables, "SELECT * FROM x") == rows(tables, text)
+    assert "by recomputation" in tables.explain("x")
+    assert "recomputed: read here as" in next(v for v in tables.status().views if v.name == "x").reading
+
+
+def test_a_left_join_that_is_lowered_as_an_inner_one_is_found(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered_otherwise(monkeypatch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
+    read = create(tables, LEFT)
+    assert read.startswith("recomputed: the text gives [(")
+    assert ")], what was made of it [], over t: [(" in read
+    assert read.endswith("; u: []")  # the smallest example: one row of t is enough
+    change(tables)
+    assert rows(tables, "SELECT * FROM x") == rows(tables, LEFT)
+
+
+def test_a_column_of_another_type_or_field_name_is_found(tables: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def renamed(node: Node) -> Node:
+        if not isinstance(node, Project):
+            return node
+        texts = [(n, e.sql(dialect="spark").replace("userId", "userid")) for n, e in node.items]
+        return replace(node, items=tuple((n, parse_one(t, read="spark")) for n, t in texts))
+
+    lowered_otherwise(monkeypatch, renamed)
+    read = create(tables, "SELECT named_struct('userId', v) AS j FROM t")
+    assert read == ("recomputed: column j is struct<userId:int> to Spark, and struct<userid:int> as it was read here")
+    assert "userId" in tables.sql("SELECT * FROM x").schema.simpleString()
+
+
+def test_a_delta_rule_that_forgets_what_goes_is_found(tables: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(*given: Any, **options: Any) -> Node | None:
+        plan = delta_plan(*given, **options)
+        if plan is None:
+            return None
+        return Filter(plan, exp.GT(this=column(WEIGHT), expression=exp.Literal.number(0)))
+
+    monkeypatch.setattr(selftest, "delta_plan", forgetful)
+    read = create(tables, "SELECT k, v FROM t UNION ALL SELECT k, w FROM u")
+    assert read.startswith("recomputed: the text gives ")
+    assert "(changed from " in read
+
+
+def test_a_generator_that_is_taken_for_a_scalar_is_found(tables: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scalar(node: Node) -> Node:
+        if isinstance(node, Project) and any(isinstance(e, exp.Add) for _, e in node.items):
+            made = parse_one("explode(sequence(1, 2))", read="spark")
+            return replace(node, items=tuple((n, made if isinstance(e, exp.Add) else e) for n, e in node.items))
+        return node
+
+    lowered_otherwise(monkeypatch, scalar)
+    read = create(tables, "SELECT k, v + 1 AS n FROM t")
+    assert read.startswith("recomputed: EXPLODE(")
+    assert "not all of it is a scalar to Spark" in read
+
+
+def test_without_a_self_test_the_status_says_so(tables: Warehouse) -> None:
+    text = "SELECT k, v FROM t UNION ALL SELECT k, w FROM u"
+    assert create(tables, text, "'selftest' = 'off'") == "not tested ('selftest' = 'off')"
+    assert "not tested ('selftest' = 'off')" in str(tables.status())
+    with pytest.raises(InvalidStatement, match="selftest"):
+        create(tables, text, "'selftest' = 'maybe'")
+
+
+@pytest.mark.usefixtures("gullible")
+def test_incremental_or_nothing_is_refused_with_what_differed(tables: Warehouse) -> None:
+    with pytest.raises(NotMaintainable, match="read here as"):
+        create(tables, "SELECT k & 3 || 1 AS n FROM t", "'refresh' = 'incremental'")
+
+
+def test_where_ties_are_open_a_text_that_is_not_read_is_refused(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered_otherwise(monkeypatch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
+    with pytest.raises(NotMaintainable, match="which of tied rows comes first is not determined"):
+        create(tables, LEFT.replace("u.w", "row_number() OVER (PARTITION BY t.k ORDER BY v) AS n"))
+
+
+def test_a_view_of_an_earlier_version_is_asked_about_again_and_corrected(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier version took a left join for an inner one, and has stored the wrong rows; another view is above it."""
+    with pytest.MonkeyPatch.context() as patch:
+        lowered_otherwise(patch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
+        patch.setattr(verdict, "present", lambda: EARLIER)
+        patch.setattr(reading.Reader, "verdict", lambda *_, **__: Verdict("plan", version=EARLIER))
+        grouped = "SELECT t.k, count(*) AS n FROM t LEFT JOIN u ON t.k = u.k GROUP BY t.k HAVING count(*) > 0"
+        tables.sql(f"CREATE MATERIALIZED VIEW x AS {grouped}")
+        tables.sql("CREATE MATERIALIZED VIEW above AS SELECT k, n FROM x WHERE n > 0")
+        assert len(rows(tables, "SELECT * FROM x")) == 1
+        internals(tables).views.definitions.forget()
+    lowered_otherwise(monkeypatch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
+    assert rows(tables, "SELECT * FROM x") == rows(tables, grouped)
+    assert rows(tables, "SELECT * FROM above") == rows(tables, grouped)
+    stored = json.loads(internals(tables).relation("x").facts[FACT])
+    assert stored["kind"] == "recomputed"
+    assert stored["version"] == verdict.present()
+    change(tables)
+    assert rows(tables, "SELECT * FROM x") == rows(tables, grouped)
+    assert rows(tables, "SELECT * FROM above") == rows(tables, grouped)
+
+
+def test_a_view_of_an_earlier_version_that_reads_well_keeps_its_rows(
+    tables: Warehouse, tmp_path: Any, spark: Any
+) -> None:
+    create(tables, LEFT)
+    relation = internals(tables).relation("x")
+    internals(tables).views.catalog.note(relation, FACT, Verdict("plan", version=EARLIER).to_json())
+    with freshview.connect(tmp_path / "warehouse", spark=spark) as again:
+        before = len(again.history("x"))
+        assert rows(again, "SELECT * FROM x") == rows(again, LEFT)
+        assert len(again.history("x")) == before  # nothing had to be computed
+        found = Verdict.of(internals(again).relation("x").facts)
+        assert found is not None
+        assert found.is_current
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid("no"), InvalidStatement("query", "no", "")])
+def test_what_fails_in_what_was_made_of_a_text_is_not_the_users(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    create(tables, LEFT)
+    change(tables)
+    seen: list[str] = []
+    tables.events.listen(lambda e: seen.append(e.name))
+
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(execute, "_by_rules", fails)
+    assert rows(tables, "SELECT * FROM x") == rows(tables, LEFT)
+    assert "job.recomputes" in seen
+    assert tables.history("x")[-1].strategy == "full"
+
+
+def test_an_error_of_the_lowered_plan_at_create_is_not_the_users(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(node: Node) -> Node:
+        if isinstance(node, Project):
+            return replace(node, items=tuple((n, parse_one("no_such_call(1)", read="spark")) for n, _ in node.items))
+        return node
+
+    lowered_otherwise(monkeypatch, broken)
+    assert create(tables, "SELECT k + 1 AS n FROM t").startswith("recomputed: Spark refuses what was made of it")
+    assert rows(tables, "SELECT * FROM x") == rows(tables, "SELECT k + 1 AS n FROM t")
+
+
+def test_progress_is_told(tables: Warehouse) -> None:
+    seen: list[Event] = []
+    tables.events.listen(seen.append)
+    create(tables, "SELECT k, v FROM t UNION ALL SELECT k, w FROM u")
+    steps = [(e.details["view"], e.details["step"]) for e in seen if e.name == "view.reading"]
+    assert steps == [("x", "text"), ("x", "tree"), ("x", "self-test")]

@@ -1,0 +1,183 @@
+"""A definition whose rows the tables do not determine is refused; max_by and min_by are given an order that decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from tests.unit.algebra.oracle import Bag, evaluate, plus, signed
+from tests.unit.delta.cases import all_of, laws
+from tests.unit.sql.view_grammar import SCHEMAS, Change, State, noises, states
+
+from freshview.definition.determinism import best_by_pairs, refuse_indeterminate, refuse_open_ties
+from freshview.delta.derive import at_version
+from freshview.delta.forms import choose_form, delta_plan
+from freshview.errors import NotMaintainable
+from freshview.sql.lowering import lower
+
+# fmt: off
+CALLS = [
+    "rand()", "randn()", "random()", "uuid()", "now()", "current_timestamp", "current_timestamp()", "current_date",
+    "current_date()", "localtimestamp()", "unix_timestamp()", "curdate()", "current_user()", "session_user()",
+    "current_catalog()", "current_schema()", "current_database()", "current_timezone()", "version()", "randstr(3)",
+    "uniform(1, 2)", "shuffle(array(a))", "monotonically_increasing_id()", "spark_partition_id()", "input_file_name()",
+    "reflect('java.util.UUID', 'randomUUID')", "java_method('java.util.UUID', 'randomUUID')", "aes_encrypt(c, 'k')",
+    "CAST('now' AS TIMESTAMP)", "DATE 'today'", "DATE 'today UTC'", "DATE 'today+01:00'", "DATE 'TodayUTC'",
+    "d = 'today'", "d BETWEEN 'yesterday' AND '2030-01-01'",
+    "d IN ('2020-01-01', 'Now')", "TIMESTAMP ' Now '", "date('yesterday')", "to_date('tomorrow')",
+    "CAST(concat('no', 'w') AS TIMESTAMP)", "CAST(r'now' AS TIMESTAMP)", "CAST('n' || 'ow' AS DATE)", "d = 'to' 'day'",
+    "d < lower('TODAY')", "d IN (reverse('yadot'))", "CAST(chr(110) || 'ow' AS TIMESTAMP)",
+    "CAST(CAST(x'6e6f77' AS STRING) AS DATE)", "to_timestamp(concat_ws('', 'n', 'o', 'w'))",
+    "date_add('now', 1)", "coalesce(d, 'today')", "CASE WHEN a > 1 THEN d ELSE 'today' END", "array(d, 'yesterday')",
+    "date_add(concat('no', 'w'), 1)", "months_between('now', d)", "date_trunc('day', 'now')", "greatest(d, 'tomorrow')",
+    "d - 'today'", "unix_micros('now')", "map(d, 'today')", "coalesce(d, concat('to', 'day'))", "nvl2(a, d, 'now')",
+    "IF(a > 1, 'today', d)", "CASE d WHEN 'today' THEN 1 END", "nullif(d, 'today')", "'${spark.app.name}'",
+    "coalesce(d, IF(1 = 1, 'today', ''))",
+]
+# fmt: on
+
+
+PLACES = [
+    "SELECT CASE WHEN a > 1 THEN coalesce(c, {}) END AS x FROM t",
+    "SELECT a FROM t WHERE b IN (SELECT d FROM u WHERE u.a = {})",
+    "SELECT a FROM t GROUP BY a HAVING max({}) IS NOT NULL",
+    "SELECT a, rank() OVER (PARTITION BY a ORDER BY {}) AS r FROM t",
+    "WITH w AS (SELECT {} AS x) SELECT x FROM w",
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_the_tables_do_not_determine_is_refused_wherever_it_stands(call: str, place: str) -> None:
+    with pytest.raises(NotMaintainable, match=r"not determined by the tables.*put the value into a table"):
+        refuse_indeterminate(place.format(call))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT d FROM t UNION ALL SELECT 'today'",
+        "SELECT 'today' AS x FROM t EXCEPT (SELECT d FROM t)",
+        "SELECT * FROM t UNION SELECT 'today', 1",
+        "SELECT TRANSFORM (a) USING 'cat' AS (b) FROM t",
+        "SELECT count(*), rand() FROM t GROUP BY window(d, '1 day')",  # what sqlglot cannot read
+        "SELECT current_date, count(*) FROM t GROUP BY window(d, '1 day')",
+        "SELECT count(*) FROM t WHERE d = 'today' GROUP BY window(d, '1 day')",
+    ],
+)
+def test_queries_that_the_tables_do_not_determine_are_refused(query: str) -> None:
+    with pytest.raises(NotMaintainable, match="not determined by the tables"):
+        refuse_indeterminate(query)
+
+
+def test_an_aggregate_whose_order_is_open_is_refused_in_a_text_that_is_not_parsed() -> None:
+    with pytest.raises(NotMaintainable, match="may not be determined"):
+        refuse_indeterminate("SELECT first(a) FROM t GROUP BY window(d, '1 day')")
+    refuse_indeterminate("SELECT count(*) FROM t GROUP BY window(d, '1 day') ORDER BY 1 NULLS FIRST")
+    refuse_indeterminate(f"SELECT {'(' * 3000}a{')' * 3000} FROM t")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "IF(d = DATE '2026-03-30', 'today', 'another day')",
+        "IF(d = DATE '2026-03-30', 'today', CAST(d AS STRING))",
+        "CASE WHEN a > 1 THEN 'now' WHEN a > 0 THEN 'today' ELSE NULL END",
+        "CASE lower(c) WHEN 'today' THEN 1 ELSE 2 END",
+        "coalesce(lower(c), 'today')",
+        "nvl2(a, 'now', 'later')",
+        "array('today', 'tomorrow')",
+        "greatest('today', upper(c))",
+        "lower(c) = 'today'",
+        "upper(c) IN ('now', 'later')",
+        "concat('now', c)",
+        "to_json(named_struct('today', a))",
+    ],
+)
+def test_words_for_a_day_may_be_text(expression: str) -> None:
+    """'today' and 'now' are no dates where every value beside them is text."""
+    refuse_indeterminate(f"SELECT {expression} AS x FROM t")
+
+
+def test_words_for_a_day_may_be_text_in_unions() -> None:
+    refuse_indeterminate("SELECT 'today' AS x UNION ALL SELECT lower(c) FROM t")
+    refuse_indeterminate("SELECT a, 'later' AS x FROM t UNION ALL SELECT * FROM t")
+
+
+# fmt: off
+ORDER_DEPENDENT = [
+    "collect_list(a)", "collect_set(a)", "array_agg(a)", "first(a)", "last(a, true)", "first_value(a)",
+    "any_value(a)", "mode(a)", "listagg(c, ',')", "string_agg(c)", "approx_percentile(a, 0.5)",
+    "histogram_numeric(a, 3)", "hll_sketch_agg(a)", "kll_sketch_agg_bigint(a)", "theta_sketch_agg(a)",
+    "approx_top_k(a)", "array_sort(collect_list(a), (x, y) -> 0)", "collect_list(a) FILTER (WHERE b > 0)",
+    "collect_list(a) OVER (PARTITION BY b)", "any_value(a) OVER (PARTITION BY b)",
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("call", ORDER_DEPENDENT)
+def test_what_depends_on_the_order_of_rows_is_refused(call: str) -> None:
+    with pytest.raises(NotMaintainable, match="is not determined"):
+        refuse_indeterminate(f"SELECT {call} AS x FROM t")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "sort_array(collect_list(a))",
+        "sort_array(collect_set(a), false)",
+        "sort_array(collect_list(a) FILTER (WHERE b > 0))",
+        "mode(a, true)",
+        "approx_count_distinct(a)",
+        "percentile(a, 0.5)",
+        "median(a)",
+        "max_by(a, b)",
+        "first_value(a) OVER (PARTITION BY b ORDER BY c)",
+        "first(a) IGNORE NULLS OVER (PARTITION BY b ORDER BY c)",
+    ],
+)
+def test_what_is_determined_is_not_refused(call: str) -> None:
+    refuse_indeterminate(f"SELECT {call} AS x FROM t")
+
+
+BEST_BY = {
+    "by": "SELECT a, MAX_BY(c, b) AS hi, MIN_BY(c, b) AS lo FROM t GROUP BY a",
+    "filtered": (
+        "SELECT a, MAX_BY(c, b) FILTER (WHERE b > 0) AS hi, COUNT(*) AS n FROM t GROUP BY a HAVING COUNT(*) > 1"
+    ),
+    "of all": "SELECT MAX_BY(b, a) AS hi FROM t",
+    "beside others": "SELECT a, MAX_BY(b, b) AS hi, SUM(b) AS s FROM t GROUP BY a",
+}
+
+
+@pytest.mark.parametrize("name", BEST_BY)
+@settings(laws, max_examples=60)
+@given(run=states(2), noise=noises())
+def test_max_by_is_the_best_pair(name: str, run: list[State], noise: dict[str, Any]) -> None:
+    """Law: the pair (y, x) gives an x that max_by may give, and follows changes as state does."""
+    plain = lower(BEST_BY[name], SCHEMAS)
+    lowered = best_by_pairs(plain, all_of("int"))
+    assert lowered.outputs == plain.outputs
+    change = Change(run[0], run[1], noise)
+    for types in ("int", "double"):
+        form = choose_form(lowered, tuple(f"n{i}" for i, _ in enumerate(lowered.outputs)), all_of(types))
+        old, new = (evaluate(at_version(form.tree, v), change.read) for v in ("old", "new"))
+        plan = delta_plan(form, lowered, change.changed, dict.fromkeys(form.stored, "bigint"))
+        delta: Bag = Counter() if plan is None else signed(plan, replace(change, stored=(form.stored, old)).read)
+        assert plus(old, delta) == new
+
+
+@pytest.mark.parametrize("type_", ["map<int,int>", "variant", "struct<a:map<int,int>>"])
+def test_max_by_of_what_has_no_order_is_refused(type_: str) -> None:
+    with pytest.raises(NotMaintainable, match="has no order"):
+        best_by_pairs(lower("SELECT MAX_BY(a, b) AS m FROM t", SCHEMAS), all_of(type_))
+
+
+def test_open_ties_are_refused_in_texts_that_the_parser_cannot_take() -> None:
+    """Pipe syntax makes the parser raise errors of its own kinds."""
+    with pytest.raises(NotMaintainable, match="LIMIT"):
+        refuse_open_ties("SELECT a FROM t |> LIMIT 1", "pipe syntax")
+    refuse_open_ties("SELECT a FROM t |> WHERE a > 1", "pipe syntax")

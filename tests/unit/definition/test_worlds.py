@@ -1,0 +1,110 @@
+"""Tables made for a definition: rows of every type, values around its literals, states that follow from a seed."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from freshview.definition.worlds import EXTREME, PROFILES, changed, empty, hints_of, world
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import parse_type
+
+PLAIN = PROFILES[0]
+# fmt: off
+TYPES = [
+    "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(10,2)", "decimal(38,0)", "string", "char(3)",
+    "varchar(2)", "binary", "date", "timestamp", "timestamp_ntz", "boolean", "array<int>", "map<string,int>",
+    "struct<A: int, b: array<string>>", "map<int,struct<x: int>>",
+]
+# fmt: on
+
+
+def schema(*types: str, key: tuple[str, ...] = ()) -> Schema:
+    return Schema(tuple(Column(f"c{i}", parse_type(t)) for i, t in enumerate(types)), key)
+
+
+@pytest.mark.parametrize("profile", [*PROFILES, EXTREME], ids=lambda p: p.name)
+def test_every_type_has_rows_in_every_profile(profile: Any) -> None:
+    schemas = {"t": schema(*TYPES)}
+    state = world(schemas, hints_of("SELECT 1"), profile)
+    assert state["t"].num_rows >= profile.rows
+    after = changed(state, schemas, hints_of("SELECT 1"), profile, 1)
+    assert after["t"].schema == state["t"].schema
+
+
+def test_a_world_follows_from_its_seed() -> None:
+    schemas = {"t": schema(*TYPES), "u": schema("int", "string")}
+    hints = hints_of("SELECT * FROM t WHERE c0 = 7")
+    assert repr(world(schemas, hints, PLAIN)) == repr(world(schemas, hints, PLAIN))
+
+
+def test_a_column_takes_the_literals_it_is_compared_with_and_their_neighbours() -> None:
+    schemas = {"t": schema("int", "date", "string", "decimal(6,2)")}
+    hints = hints_of(
+        "SELECT * FROM t WHERE c0 > 41 AND c1 <= DATE '1998-12-01' AND c2 LIKE 'PROMO%' AND c3 BETWEEN 0.05 AND 0.07"
+    )
+    seen: list[set[Any]] = [set() for _ in range(4)]
+    for seed in range(30):
+        rows = world(schemas, hints, type(PLAIN)("x", seed))["t"]
+        for place in range(4):
+            seen[place] |= set(rows.column(place).to_pylist())
+    assert {40, 41, 42} <= seen[0]
+    assert {datetime.date(1998, 12, 1), datetime.date(1998, 12, 2), datetime.date(1998, 11, 30)} <= seen[1]
+    assert {"PROMOx", "PROMOx ", "promoX"} <= seen[2]
+    assert {Decimal("0.05"), Decimal("0.06"), Decimal("0.07")} <= seen[3]
+
+
+def test_the_values_that_find_mistakes_are_met() -> None:
+    schemas = {"t": schema("double", "string", "array<int>", "int", "map<string,int>")}
+    values: list[list[Any]] = [[] for _ in range(5)]
+    for seed in range(30):
+        rows = world(schemas, hints_of("SELECT 1"), type(EXTREME)("x", seed, extremes=True))["t"]
+        for place, found in enumerate(values):
+            found += rows.column(place).to_pylist()
+    doubles, texts, arrays, numbers, maps = values
+    assert any(v is not None and math.copysign(1, v) < 0 and v == 0 for v in doubles)
+    assert any(v is not None and math.isnan(v) for v in doubles)
+    assert {None, "", "a", "A", "a "} <= set(texts)
+    assert {0, 1, 2, 3} <= {len(v) for v in arrays if v is not None}
+    assert {0, 1} < {len(v) for v in maps if v is not None}
+    assert {None, 2**31 - 1, -(2**31)} <= set(numbers)
+    assert len(numbers) > len(set(numbers))
+
+
+def test_keys_stay_unique_and_not_null_through_changes() -> None:
+    schemas = {"t": schema("int", "string", key=("c0",))}
+    state = world(schemas, hints_of("SELECT 1"), PLAIN)
+    for number in range(1, 6):
+        keys = state["t"].column(0).to_pylist()
+        assert None not in keys
+        assert len(keys) == len(set(keys))
+        state = changed(state, schemas, hints_of("SELECT 1"), PLAIN, number)
+
+
+def test_changes_leave_a_table_alone_empty_one_and_bring_rows() -> None:
+    schemas = {"t": schema("int"), "u": schema("int")}
+    hints = hints_of("SELECT 1")
+    start = world(schemas, hints, PLAIN)
+    odd, even = (changed(start, schemas, hints, PLAIN, n) for n in (1, 2))
+    assert sum(odd[n] is start[n] for n in start) == 1
+    assert sorted(even[n].num_rows == 0 for n in start) == [False, True]
+    assert all(t.num_rows == 0 for t in empty(schemas).values())
+
+
+def test_where_ties_are_open_ordered_columns_have_no_value_twice() -> None:
+    schemas = {"t": schema("int", "string")}
+    hints = hints_of("SELECT row_number() OVER (PARTITION BY c1 ORDER BY c0) FROM t")
+    state = world(schemas, hints, PLAIN, untied=True)
+    after = changed(state, schemas, hints, PLAIN, 1, untied=True)
+    for rows in (state["t"], after["t"]):
+        ordered = rows.column(0).to_pylist()
+        assert None not in ordered
+        assert len(ordered) == len(set(ordered))
+
+
+def test_a_text_that_cannot_be_parsed_has_no_words() -> None:
+    assert hints_of("FROM t |> SELECT ((").by_column == {}

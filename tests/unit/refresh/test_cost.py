@@ -1,0 +1,62 @@
+"""The choice between delta rules and recomputing: rows that Spark reads and operators it plans, once per use."""
+
+from __future__ import annotations
+
+from freshview.algebra.nodes import Node, Project, Scan, Table, Union, column
+from freshview.refresh.cost import Calibration, estimate
+
+_SCAN = Scan(Table("t"), (("a", "a1"),))
+
+
+def _rows(scan: Scan) -> int:
+    return {"t": 1_000_000, "u": 10}[scan.relation]
+
+
+def test_a_part_counts_once_per_use() -> None:
+    once = Project(_SCAN, (("b", column("a1")),))
+    twice = Union((once, once), ("b",))
+    assert estimate(once, _rows).rows == 1_000_000
+    assert estimate(twice, _rows).rows == 2_000_000
+    assert estimate(twice, _rows).operators == 2 * estimate(once, _rows).operators + 1
+
+
+def test_more_rows_and_more_operators_cost_more() -> None:
+    few, many = estimate(Scan(Table("u"), (("a", "a1"),)), _rows), estimate(_SCAN, _rows)
+    assert few.seconds < many.seconds
+    deep: Node = _SCAN
+    for i in range(20):
+        deep = Project(deep, ((f"c{i}", column(deep.columns[0])),))
+    assert estimate(deep, _rows).seconds > many.seconds
+
+
+def test_a_shared_part_of_a_large_plan_is_a_stage_that_is_paid_once() -> None:
+    """A plan that would grow with every level is estimated as it runs: in stages."""
+    node = Project(Scan(Table("u"), (("a", "a1"),), "delta"), (("c0", column("a1")),))
+    for i in range(1, 12):
+        node = Project(Union((node, node), (f"c{i}",)), ((f"d{i}", column(f"c{i}")),))
+    assert estimate(node, _rows).operators < 500
+
+
+def test_what_jobs_took_corrects_the_estimate() -> None:
+    calibration = Calibration()
+    assert calibration.factor("incremental") == 1.0
+    calibration.learn("incremental", estimated=1.0, actual=4.0)
+    assert calibration.factor("incremental") == 4.0
+    assert calibration.factor("full") == 4.0  # nothing is known of it: the machine may be slow as a whole
+    calibration.learn("full", estimated=2.0, actual=2.0)
+    assert calibration.factor("full") == 1.0
+    assert 1.0 < calibration.factor("incremental") < 4.0
+
+
+def test_a_way_that_is_not_taken_is_tried_again() -> None:
+    calibration = Calibration()
+    calibration.learn("incremental", 1.0, 20.0)
+    for _ in range(40):
+        calibration.learn("full", 1.0, 1.0)
+    assert calibration.factor("incremental") < 1.5
+
+
+def test_an_absurd_measurement_counts_for_little() -> None:
+    calibration = Calibration()
+    calibration.learn("full", 0.0, 1e9)
+    assert calibration.factor("full") <= 20.0

@@ -1,0 +1,122 @@
+"""A job is data: which ways there are, which one is chosen, and what EXPLAIN prints of the same record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.definition.analysed import with_sources
+
+from freshview.algebra.nodes import Scan
+from freshview.algebra.traversal import scans
+from freshview.definition.analysis import Definition
+from freshview.refresh.cost import Estimate, estimate_full
+from freshview.refresh.explain import planned
+from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, SourceChange, alternatives, choose, sketch
+
+JOIN = "SELECT t.b, u.d FROM t JOIN u ON t.a = u.a"
+MILLION = 1_000_000
+
+
+def _change(source: str, rows: int = 5, size: int = MILLION, *, grows: bool = False) -> SourceChange:
+    return SourceChange(source, rows + 2, rows, grows, size)
+
+
+def _chosen(
+    definition: Definition, *changes: SourceChange, reads: dict[str, int], factors: dict[str, float] | None = None
+) -> JobPlan:
+    def read(scan: Scan) -> int:
+        return 0 if scan.version == "delta" else reads[scan.relation]
+
+    full = estimate_full(definition, lambda _: MILLION)
+    return choose(definition, changes, alternatives(definition, changes), read, full, factors or {})
+
+
+def test_a_small_change_whose_neighbours_are_found_goes_by_rules_over_rows_at_hand() -> None:
+    plan = _chosen(with_sources(JOIN), _change("t"), reads={"t": 0, "u": 0})
+    assert (plan.strategy, plan.is_local, plan.delta_rows) == (INCREMENTAL, True, 5)
+    assert plan.query is not None
+    assert {(s.relation, s.version) for s in scans(plan.query)} == {("t", "delta"), ("u", "old")}
+    assert [r.strategy for r in plan.rejected] == [FULL]
+    assert plan.rejected[0].seconds is not None
+    assert plan.rejected[0].seconds > plan.seconds
+
+
+def test_what_is_not_found_is_read_from_files_and_counts() -> None:
+    plan = _chosen(with_sources(JOIN), _change("t"), reads={"t": 0, "u": 200_000})
+    assert (plan.strategy, plan.is_local) == (INCREMENTAL, False)
+    assert [(s.scan.relation, s.from_files) for s in plan.scans if s.from_files] == [("u", 200_000)]
+    assert plan.estimate is not None
+    assert plan.estimate.rows == 400_000  # they were not few, so a delta meets many of them
+    dear = _chosen(with_sources(JOIN), _change("t"), reads={"t": 0, "u": 100 * MILLION})
+    assert (dear.strategy, dear.query) == (FULL, None)
+    assert dear.rejected[0].strategy == INCREMENTAL
+    assert dear.rejected[0].seconds is not None
+    assert dear.rejected[0].seconds > dear.seconds
+
+
+def test_what_was_learnt_turns_the_choice() -> None:
+    changed, reads = _change("t"), {"t": 0, "u": MILLION}
+    slow = {INCREMENTAL: 20.0, FULL: 0.05}
+    assert _chosen(with_sources(JOIN), changed, reads=reads).strategy == INCREMENTAL
+    assert _chosen(with_sources(JOIN), changed, reads=reads, factors=slow).strategy == FULL
+
+
+def test_a_large_change_is_recomputed_unless_the_view_says_otherwise() -> None:
+    changed = _change("t", rows=MILLION // 2)
+    plan = _chosen(with_sources(JOIN), changed, reads={"t": 0, "u": 0})
+    assert plan.strategy == FULL
+    assert plan.rejected[0].why == "500,000 of about 1,000,000 rows of t have changed"
+    forced = replace(with_sources(JOIN), refresh=INCREMENTAL)
+    assert _chosen(forced, changed, reads={"t": MILLION, "u": MILLION}).strategy == INCREMENTAL
+
+
+def test_a_view_without_rules_says_why_it_is_recomputed() -> None:
+    plan = _chosen(with_sources("SELECT a FROM t ORDER BY b LIMIT 3"), _change("t"), reads={"t": 0})
+    assert plan.strategy == FULL
+    assert "LIMIT" in plan.rejected[0].why
+
+
+def test_planning_is_pure() -> None:
+    """Law: the same facts give the same record; nothing is read but what `reads` is asked about."""
+    definition, asked = with_sources(JOIN), []
+
+    def reads(scan: Scan) -> int:
+        asked.append(scan)
+        return 0
+
+    changes = [_change("t"), _change("u", grows=True)]
+    plans = [
+        choose(definition, changes, alternatives(definition, changes), reads, Estimate(0, 1), {}) for _ in range(2)
+    ]
+    assert planned("v", 1, 2, plans[0]) == planned("v", 1, 2, plans[1])
+    assert {s.relation for s in asked} == {"t", "u"}
+
+
+def test_a_plan_that_cannot_be_carried_out_is_recomputed_and_says_so() -> None:
+    plan = _chosen(with_sources(JOIN), _change("t"), reads={"t": 0, "u": 0}).instead("it does not fit")
+    assert (plan.strategy, plan.query, plan.delta_rows) == (FULL, None, 0)
+    assert (plan.rejected[-1].strategy, plan.rejected[-1].why) == (INCREMENTAL, "it does not fit")
+
+
+@pytest.mark.parametrize("text", [JOIN, "SELECT a, SUM(b) AS s FROM t GROUP BY a"])
+def test_a_sketch_needs_no_facts(text: str) -> None:
+    plan = sketch(with_sources(text))
+    assert plan is not None
+    assert plan.query is not None
+    assert {s.version for s in scans(plan.query)} >= {"delta"}
+
+
+def test_explain_prints_the_record() -> None:
+    plan = _chosen(with_sources(JOIN), _change("t"), reads={"t": 0, "u": 200_000})
+    text = "\n".join(planned("v", 3, 9, plan))
+    assert text.startswith("  next job, CSN 3 to 9: by delta rules, on Spark; expected 0.")
+    assert "\n    Δt: 5 rows, of 7 that were written\n" in text
+    assert "/* rows with a in t@delta.a */: 200,000 rows from files\n" in text
+    assert "\n    not recomputed: it is expected to take longer (" in text
+    assert "\n    it runs:\n" in text
+    assert text.count("WITH ") == 1
+    nothing = planned("v", 3, 9, JobPlan(NOTHING, (SourceChange("t", 4, 0, False, 0),)))
+    assert nothing == ["  next job, CSN 3 to 9: changes nothing", "    Δt: 0 rows, of 4 that were written"]
+    local = planned("v", 3, 9, replace(plan, is_local=True))
+    assert local[0].startswith("  next job, CSN 3 to 9: by delta rules, on Spark over rows at hand; expected 0.")

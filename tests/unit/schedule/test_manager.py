@@ -1,0 +1,538 @@
+"""The maintenance manager: its policies, and its turns in a simulated world (no clock, no catalog, no Spark)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freshview.catalog.records import Backlog, Relation, Task
+from freshview.catalog.views import Use
+from freshview.definition.properties import parse_deadline
+from freshview.errors import Cancelled, InvalidStatement, StorageUnavailable, TypeMismatch
+from freshview.events import Events
+from freshview.interruption import Interruption, stop_if_asked
+from freshview.refresh.tasks import combined
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType
+from freshview.schedule.loops import Loop
+from freshview.schedule.manager import (
+    POLICIES,
+    Activity,
+    Candidate,
+    Manager,
+    candidate,
+    choose,
+    is_urgent,
+    next_deadline,
+    next_use,
+    oldest_first,
+    with_lower,
+)
+
+MINUTE = 60 * 1_000_000
+HOUR = 60 * MINUTE
+
+
+# -- policies --------------------------------------------------------------------------------------
+
+
+def test_each_policy_takes_what_it_says() -> None:
+    views = [
+        Candidate(1, oldest_at=30, newest_csn=9, rows=5, next_use=500),
+        Candidate(2, oldest_at=10, newest_csn=9, rows=1),
+        Candidate(3, oldest_at=20, newest_csn=9, rows=2, next_use=100),
+    ]
+    chosen = {name: choose(views, policy, now=40) for name, policy in POLICIES.items()}
+    assert {n: c.view_id for n, c in chosen.items() if c} == {"oldest": 2, "use": 3, "size": 1}
+    assert choose([], oldest_first, 0) is None
+
+
+def test_a_near_deadline_goes_first_and_a_far_one_last() -> None:
+    now = 10 * HOUR
+    plain = Candidate(1, oldest_at=now - 5, newest_csn=9, rows=5)
+    far = Candidate(2, oldest_at=now - 50, newest_csn=9, rows=5, deadline=now + 5 * HOUR)
+    near = Candidate(3, oldest_at=now - 1, newest_csn=9, rows=5, deadline=now + 10 * MINUTE)
+    order = []
+    left = [plain, far, near]
+    while (chosen := choose(left, oldest_first, now)) is not None:
+        order.append(chosen.view_id)
+        left.remove(chosen)
+    assert order == [3, 1, 2]
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_what_has_waited_for_long_goes_first_whatever_the_policy(policy: Callable[..., tuple[float, ...]]) -> None:
+    starving = Candidate(1, oldest_at=0, newest_csn=9, rows=1)
+    others = [Candidate(i, 9 * MINUTE, 9, 1000, next_use=9 * MINUTE) for i in (2, 3)]
+    assert choose([*others, starving], policy, now=9 * MINUTE) == starving
+
+
+def test_lower_views_go_before_upper_ones() -> None:
+    high = Candidate(3, oldest_at=1, newest_csn=9, rows=1, sources=(2, 77))
+    mid = Candidate(2, oldest_at=5, newest_csn=9, rows=1, sources=(1,))
+    low = Candidate(1, oldest_at=9, newest_csn=9, rows=1)
+    assert choose([high, mid, low], oldest_first, now=10) == low
+    assert choose([high, mid], oldest_first, now=10) == mid
+
+
+def test_the_next_use_is_expected_from_the_gaps_between_uses() -> None:
+    assert next_use(Use(4, last_at=100, mean_gap=50), now=120) == 150
+    assert next_use(Use(4, last_at=100, mean_gap=50), now=400) == 400
+    assert next_use(Use(1, last_at=100, mean_gap=0), now=400) is None
+
+
+def test_deadlines_are_times_of_day_in_the_views_zone() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    four_in_utc = 1_767_240_000 * 1_000_000  # 2026-01-01 04:00 UTC is 05:00 in Berlin
+    assert next_deadline("06:00", berlin, four_in_utc) == four_in_utc + HOUR
+    assert next_deadline("before 05:00", berlin, four_in_utc) == four_in_utc
+    assert next_deadline("4:30", berlin, four_in_utc) == four_in_utc + 23 * HOUR + 30 * MINUTE
+    settings_ = json.dumps({"spark.sql.session.timeZone": "Europe/Berlin"})
+    view = Relation(1, "v", "view", 1, 1, SCHEMA, 1, None, {"deadline": "06:00"}, {"settings": settings_})
+    waiting = Backlog(1, 1, 1, four_in_utc, 9)
+    for now in (four_in_utc, four_in_utc + 5 * HOUR):  # one that was missed is as urgent as before
+        found = candidate(waiting, view, None, now)
+        assert found.deadline == four_in_utc + HOUR
+        assert is_urgent(found, now) == (now > four_in_utc)
+    for text in ("soon", "24:00", "6", "06:60", "after 06:00"):
+        with pytest.raises(InvalidStatement, match="time of day"):
+            parse_deadline(text)
+
+
+# -- foreground work -------------------------------------------------------------------------------
+
+
+def test_statements_and_young_transactions_are_foreground_work() -> None:
+    now = [100.0]
+    activity = Activity(lambda: now[0])
+    assert not activity.is_busy()
+    with activity.working():
+        assert activity.is_busy()
+    assert activity.is_busy(), "what the statement returned is being computed"
+    now[0] += 1
+    assert not activity.is_busy()
+    is_open = True
+    activity.began(lambda: is_open)
+    assert activity.is_busy()
+    now[0] += 60
+    assert not activity.is_busy(), "left open"
+    activity.began(lambda: is_open)
+    is_open = False
+    assert not activity.is_busy()
+    activity.used(7, 1)
+    activity.used(7, 2)
+    assert (activity.take_uses(), activity.take_uses()) == ({7: (2, 2)}, {})
+
+
+# -- the manager in a simulated world --------------------------------------------------------------
+
+
+@dataclass
+class Simulation:
+    """Tables, views as sets of base tables, and what each has seen."""
+
+    views: Mapping[int, tuple[frozenset[str], tuple[int, ...]]]  # id → base tables, views that it reads
+    policy: str = "oldest"
+    most_rows: int = 3
+    now: int = HOUR
+    csn: int = 0
+    busy: bool = False
+    commits: list[tuple[int, int, frozenset[str]]] = field(default_factory=list)
+    frontiers: dict[int, int] = field(default_factory=dict)
+    jobs: list[tuple[int, int, int]] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+    bad: dict[int, int] = field(default_factory=dict)  # view → CSN of a commit that it cannot take alone
+    arrivals: list[set[int]] = field(default_factory=list)  # statements that arrive while a job runs; what they need
+
+    def __post_init__(self) -> None:
+        self.frontiers = dict.fromkeys(self.views, 0)
+        self.manager = Manager(
+            self._look,
+            self._run,
+            lambda: self.busy,
+            Events(),
+            policy=POLICIES[self.policy],
+            now=lambda: self.now,
+            clock=lambda: self.now / 1e6,
+        )
+
+    def commit(self, *tables: str) -> None:
+        self.now += 1
+        self.csn += 1
+        self.commits.append((self.csn, self.now, frozenset(tables)))
+
+    def tasks(self, view: int) -> list[Task]:
+        return [
+            Task(view, c, c, 0, at, (), 1)
+            for c, at, tables in self.commits
+            if c > self.frontiers[view] and tables & self.views[view][0]
+        ]
+
+    def _look(self) -> list[Candidate]:
+        found = {v: self.tasks(v) for v in self.views}
+        return [
+            Candidate(v, k[0].committed_at, k[-1].csn, len(k), self.views[v][1], next_use=self.now + v)
+            for v, k in found.items()
+            if k
+        ]
+
+    def _run(self, view: Candidate, _: Interruption) -> bool:
+        if self.faults:
+            raise self.faults.pop()
+        if self.arrivals:
+            self.manager.give_way(self.arrivals.pop())
+        stop_if_asked("job")
+        return self.job(view.view_id, self.most_rows)
+
+    def job(self, view: int, most_rows: int) -> bool:
+        tasks = self.tasks(view)
+        if not tasks:
+            return False
+        assert not any(self.tasks(s) for s in self.views[view][1]), "a lower view was left behind"
+        end = combined(tasks, [], most_rows)
+        if self.bad.get(view, 0) == tasks[-1].csn:
+            raise TypeMismatch("a cast", "fails")
+        self.jobs.append((view, self.frontiers[view], end))
+        self.frontiers[view] = end
+        return True
+
+    def query(self, view: int) -> None:
+        for source in self.views[view][1]:
+            self.query(source)
+        while self.tasks(view):
+            self.job(view, 100)
+
+    def settle(self, turns: int = 500) -> int:
+        """Turns until all views are fresh; each that did nothing is followed by a sleep."""
+        for n in range(turns):
+            if not any(self.tasks(v) for v in self.views):
+                return n
+            if not self.manager.turn():
+                self.now += 2_000_000
+        raise AssertionError("a view starves")
+
+
+VIEWS = {1: (frozenset("a"), ()), 2: (frozenset("b"), ()), 3: (frozenset("ab"), (1, 2)), 4: (frozenset("abc"), (3,))}
+_STEP = st.one_of(
+    st.tuples(st.just("commit"), st.sets(st.sampled_from("abc"), min_size=1)),
+    st.tuples(st.just("query"), st.sampled_from([*VIEWS])),
+    st.tuples(st.just("turn"), st.integers(1, 3)),
+    st.tuples(st.just("busy"), st.booleans()),
+    st.tuples(st.just("sleep"), st.integers(0, 600)),
+    st.tuples(st.just("fault"), st.booleans()),
+    st.tuples(st.just("arrival"), st.frozensets(st.sampled_from([*VIEWS]))),
+)
+
+
+@given(st.lists(_STEP, max_size=40), st.sampled_from([*POLICIES]), st.integers(1, 5))
+@settings(max_examples=300, deadline=None)
+def test_whatever_the_interleaving_every_view_arrives_in_commit_order(
+    steps: list[tuple[str, object]], policy: str, most_rows: int
+) -> None:
+    """Law: commits, queries, failures, cancelled jobs and the manager's turns in any order: all views end at the last
+    commit, the jobs of each join end to end, and an upper view is never ahead of a lower one."""
+    world = Simulation(VIEWS, policy, most_rows)
+    for what, value in steps:
+        match what, value:
+            case "commit", set() as tables:
+                world.commit(*tables)
+            case "query", int() as view:
+                world.query(view)
+            case "turn", int() as times:
+                for _ in range(times):
+                    world.manager.turn()
+            case "busy", bool() as busy:
+                world.busy = busy
+            case "sleep", int() as seconds:
+                world.now += seconds * 1_000_000
+            case "fault", bool() as passing:
+                error = StorageUnavailable("disk", "full") if passing else RuntimeError("lost connection")
+                world.faults.append(error)
+            case "arrival", frozenset() as needed:
+                world.arrivals.append(set(needed))
+    world.busy = False
+    world.settle(2000)
+    for view in VIEWS:
+        mine = [(c0, c1) for v, c0, c1 in world.jobs if v == view]
+        assert [c0 for c0, _ in mine] == [0, *(c1 for _, c1 in mine)][: len(mine)]
+        assert all(c0 < c1 for c0, c1 in mine)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_view_starves_under_a_stream_of_commits(policy: str) -> None:
+    """Law: while other views get tasks all the time, a single task of another view is done within minutes."""
+    world = Simulation({1: (frozenset("a"), ()), 2: (frozenset("b"), ())}, policy, most_rows=1)
+    world.commit("b")
+    begun = world.now
+    while world.tasks(2):
+        world.commit("a")
+        world.commit("a")
+        world.manager.turn()
+        world.now += 5_000_000
+        assert world.now - begun < 10 * MINUTE
+
+
+def test_it_sleeps_when_busy_or_when_nothing_is_pending() -> None:
+    world = Simulation(VIEWS)
+    assert not world.manager.turn()
+    world.commit("a")
+    world.busy = True
+    assert not world.manager.turn()
+    assert world.jobs == []
+    world.busy = False
+    assert world.manager.turn()
+    assert [v for v, *_ in world.jobs] == [1]
+
+
+def test_it_gives_way_between_two_jobs() -> None:
+    """Law: a burst of foreground work stops it after the job at hand, and it takes up where it was."""
+    world = Simulation({1: (frozenset("a"), ())}, most_rows=2)
+    for _ in range(6):
+        world.commit("a")
+    assert world.manager.turn()
+    world.busy = True
+    assert not world.manager.turn()
+    assert world.frontiers[1] == 2
+    world.busy = False
+    world.settle()
+    assert world.jobs == [(1, 0, 2), (1, 2, 4), (1, 4, 6)]
+
+
+def test_even_a_busy_system_does_not_put_it_off_for_ever() -> None:
+    world = Simulation({1: (frozenset("a"), ())})
+    world.busy = True
+    world.commit("a")
+    turns = world.settle()
+    assert 100 < turns < 200
+
+
+def test_passing_failures_are_tried_again_later_each_time() -> None:
+    world = Simulation({1: (frozenset("a"), ())})
+    world.commit("a")
+    tried: list[float] = []
+
+    def fail(*_: object) -> bool:
+        tried.append(world.now / 1e6)
+        raise StorageUnavailable("disk", "full")
+
+    world.manager._run = fail
+    for _ in range(1000):
+        world.manager.turn()
+        world.now += 1_000_000
+    gaps = [round(b - a) for a, b in pairwise(tried)]
+    assert gaps[:8] == [2, 4, 8, 16, 32, 64, 128, 256]
+    assert set(gaps[8:]) == {300}
+
+
+def test_wrong_data_is_left_alone_until_a_commit_touches_the_view() -> None:
+    """Law: and so are the views above it; others go on."""
+    world = Simulation(VIEWS)
+    world.commit("a")
+    world.commit("b")
+    world.bad[1] = 1
+    for _ in range(20):
+        world.manager.turn()
+        world.now += MINUTE
+    assert {v for v, *_ in world.jobs} == {2}
+    failing = len(world.jobs)
+    world.commit("b")
+    for _ in range(20):
+        world.manager.turn()
+    assert {v for v, *_ in world.jobs[failing:]} == {2}
+    world.commit("a")
+    world.settle()
+    assert world.frontiers == {1: 4, 2: 3, 3: 4, 4: 4}
+
+
+def test_a_view_that_somebody_else_maintains_is_passed_over_for_a_moment() -> None:
+    world = Simulation({1: (frozenset("a"), ()), 2: (frozenset("a"), ())})
+    world.commit("a")
+    real, asked = world.manager._run, []
+
+    def taken(view: Candidate, interruption: Interruption) -> bool:
+        asked.append(view.view_id)
+        return view.view_id == 2 and real(view, interruption)
+
+    world.manager._run = taken
+    assert [world.manager.turn() for _ in range(3)] == [True, True, False]
+    assert asked == [1, 2]
+    world.now += 3_000_000
+    world.manager.turn()
+    assert asked == [1, 2, 1]
+
+
+# -- giving way to statements ----------------------------------------------------------------------
+
+
+ONE = {1: (frozenset("a"), ())}
+SCHEMA = Schema((Column("n", DataType("int")),))
+
+
+def test_a_job_gives_way_to_a_statement_and_is_taken_up_again() -> None:
+    """Law: a job that gave way is no failure: it is done as soon as all is quiet, without waiting longer each time."""
+    world = Simulation(ONE)
+    world.commit("a")
+    world.arrivals = [set(), set(), set()]
+    now = world.now
+    for _ in range(3):
+        assert world.manager.turn()
+        assert world.jobs == []
+    world.busy = True
+    assert not world.manager.turn()
+    world.busy = False
+    assert world.manager.turn()
+    assert (world.jobs, world.now) == ([(1, 0, 1)], now)
+
+
+def test_giving_way_is_not_told_as_a_failure() -> None:
+    world = Simulation(ONE)
+    told: list[str] = []
+    world.manager._events.listen(lambda e: told.append(e.name))
+    world.commit("a")
+    world.arrivals = [set()]
+    world.manager.turn()
+    assert told == []
+    world.faults = [Cancelled("job", "somebody cancelled it by hand")]
+    world.manager.turn()
+    assert told == ["manager.failed"]
+    assert not world.manager.turn(), "what others cancelled is not begun again at once"
+    world.settle()
+
+
+def test_what_a_statement_waits_for_is_not_cancelled() -> None:
+    """Law: neither by that statement nor by one that comes later and does not need it."""
+    world = Simulation(ONE)
+    world.commit("a")
+
+    def run(view: Candidate, interruption: Interruption) -> bool:
+        world.manager.give_way({7, 1})
+        world.manager.give_way({7})
+        assert not interruption.requested
+        return world.job(view.view_id, 1)
+
+    world.manager._run = run
+    world.manager.turn()
+    assert world.jobs == [(1, 0, 1)]
+
+
+def test_an_urgent_job_does_not_give_way() -> None:
+    """Law: and so a view whose jobs are cancelled again and again is maintained in the end."""
+    world = Simulation(ONE)
+    world.commit("a")
+    begun = world.now
+    while world.tasks(1):
+        world.arrivals = [set()]
+        world.manager.turn()
+        world.now += 5_000_000
+        assert world.now - begun < 6 * MINUTE
+    assert world.now - begun > 4 * MINUTE
+
+
+def test_no_job_begins_once_a_statement_has_begun() -> None:
+    """Law: a statement counts as work before it makes way, and a job is known before the last look for work: whichever
+    comes first, the other sees it."""
+    world = Simulation(ONE)
+    world.commit("a")
+    answers = [False, True]
+    known: list[bool] = []
+
+    def is_busy() -> bool:
+        known.append(world.manager.is_running)
+        return answers.pop(0)
+
+    world.manager._is_busy = is_busy
+    assert not world.manager.turn()
+    assert known == [False, True]
+    assert world.jobs == []
+    assert not world.manager.is_running
+
+
+def test_a_job_that_was_cancelled_before_it_began_does_not_begin() -> None:
+    world = Simulation(ONE)
+    world.commit("a")
+    begun: list[int] = []
+
+    def run(view: Candidate, interruption: Interruption) -> bool:
+        world.manager.give_way()
+        with interruption.broken_off_by(lambda: None):
+            begun.append(view.view_id)
+        return True
+
+    world.manager._run = run
+    assert world.manager.turn()
+    assert begun == []
+
+
+def test_when_told_to_stop_it_cancels_even_what_is_urgent_and_begins_nothing() -> None:
+    world = Simulation(ONE)
+    world.commit("a")
+    world.now += HOUR
+
+    def run(_: Candidate, interruption: Interruption) -> bool:
+        world.manager.give_way()
+        assert not interruption.requested
+        world.manager.stop()
+        stop_if_asked("job")
+        raise AssertionError("it went on")
+
+    world.manager._run = run
+    assert world.manager.turn()
+    assert not world.manager.turn()
+
+
+def test_a_query_needs_the_views_that_it_reads_and_all_below() -> None:
+    def view(id_: int, *sources: int) -> Relation:
+        entries = {f"s{i}": {"id": i, "columns": []} for i in sources}
+        return Relation(id_, f"v{id_}", "view", 1, 1, SCHEMA, 1, facts={"sources": json.dumps(entries)})
+
+    views = {4: view(4, 1), 5: view(5, 4, 2), 6: view(6, 5), 7: view(7, 4)}
+    assert with_lower([6], views) == {6, 5, 4}
+    assert with_lower([7, 1], views) == {7, 4}
+    assert with_lower([], views) == set()
+
+
+def test_what_a_thread_waits_for_is_broken_off_again_and_again() -> None:
+    """Law: a thread that begins to wait just after it was asked to stop is stopped all the same, and nobody after."""
+    interruption, waiting, calls = Interruption(), threading.Event(), []
+
+    def stop() -> None:
+        calls.append(threading.current_thread())
+        if len(calls) >= 3:
+            waiting.set()
+
+    with interruption.here(), interruption.broken_off_by(stop):
+        stop_if_asked("job")
+        interruption.request()
+        interruption.request()
+        assert waiting.wait(30)
+        with pytest.raises(Cancelled, match="make way"):
+            stop_if_asked("job")
+    assert len({*calls}) == 2
+    stop_if_asked("another job of this thread")
+    with pytest.raises(Cancelled), interruption.broken_off_by(stop):
+        raise AssertionError("it began")
+
+
+def test_the_loop_goes_on_at_once_while_there_is_work_and_stops_when_told() -> None:
+    turns, done = [], threading.Event()
+
+    def turn() -> bool:
+        turns.append(1)
+        if len(turns) == 5:
+            done.set()
+        return len(turns) < 5
+
+    loop = Loop("test", 0.01, turn, Events())
+    assert done.wait(10)
+    loop.stop()
+    before = len(turns)
+    done.wait(0.05)
+    assert len(turns) == before
