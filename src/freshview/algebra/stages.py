@@ -26,46 +26,45 @@ from freshview.algebra.nodes import (
     Values,
     Window,
 )
-from freshview.algebra.traversal import bottom_up, per_use, with_inputs
+from freshview.algebra.normal import merged
+from freshview.algebra.traversal import bottom_up, fold, per_use, with_inputs
 
-_ENOUGH = 150  # operators that Spark plans without much ado
+_ENOUGH = 150  # operators that Spark plans quickly
 _WORTH = 24  # operators that a stage saves at least
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part to be computed before what comes after it, and the scan by which that reads it."""
+    """A part that is computed before the later ones, and the scan by which they read it."""
 
     part: Node
     scan: Scan
 
 
 def staged(plan: Node) -> tuple[list[Stage], Node]:
-    """The stages of a plan, in order, and what is left of it."""
+    """The stages of a plan, in order, and the rest of the plan, which reads them."""
     if per_use(plan, lambda _: 1) <= _ENOUGH:
         return [], plan
-    nodes = list(bottom_up(plan))
-    uses = Counter(id(i) for node in nodes for i in node.inputs)
+    plan = merged(plan)
+    uses = Counter(i for node in bottom_up(plan) for i in node.inputs)
     stages: list[Stage] = []
-    done: dict[int, Node] = {}
-    size: dict[int, int] = {}
-    small: dict[int, bool] = {}
-    for node in nodes:
-        new = with_inputs(node, tuple(done[id(i)] for i in node.inputs))
-        size[id(node)] = 1 + sum(size[id(i)] for i in node.inputs)
-        small[id(node)] = _is_small(node, [small[id(i)] for i in node.inputs])
-        saved = (uses[id(node)] - 1) * size[id(node)]
-        if small[id(node)] and saved >= _WORTH and not isinstance(node, Scan):
+
+    def cut(node: Node, inputs: tuple[tuple[Node, int, bool], ...]) -> tuple[Node, int, bool]:
+        """The node over scans of stages, its number of operators (once per use), and whether it has few rows."""
+        new = with_inputs(node, tuple(i for i, _, _ in inputs))
+        size = 1 + sum(size for _, size, _ in inputs)
+        small = _is_small(node, [small for _, _, small in inputs])
+        if small and (uses[node] - 1) * size >= _WORTH and not isinstance(node, Scan):
             scan = Scan(Shared(len(stages) + 1), tuple((c, c) for c in node.columns))
             stages.append(Stage(new, scan))
-            new = scan
-            size[id(node)] = 1
-        done[id(node)] = new
-    return stages, done[id(plan)]
+            return scan, 1, small
+        return new, size, small
+
+    return stages, fold(plan, cut)[0]
 
 
 def _is_small(node: Node, inputs: list[bool]) -> bool:
-    """Does the node have few rows if deltas have few? One row of a delta may meet many, but rarely does."""
+    """Has the node few rows if deltas have few? One row of a delta may match many rows, but rarely does."""
     match node:
         case Scan():
             return node.version == "delta" or isinstance(node.source, Shared)
