@@ -30,6 +30,7 @@ _PLAIN = r"(?:tinyint|smallint|int|bigint|decimal\(\d+,\d+\)|boolean|date|timest
 _ONE_IMAGE = re.compile(f"{_PLAIN}|struct<y:{_PLAIN},x:{_PLAIN}>")  # equal values have the same bits
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _WIDEST = 38  # digits of a decimal; a sum of that type can overflow
+_NEGATED = 34  # digits that -x keeps in Spark
 _IN_DOUBLES = 15  # Spark computes averages of at most this many digits in doubles
 _SPARE = 13  # digits beyond the result's that a quotient needs, see _decimal_quotient
 _BEST = ("min", "max")
@@ -201,14 +202,13 @@ def state_of(root: Aggregate, hidden: Callable[[str], str], types_of: TypesOf) -
 
 
 def _probe(root: Aggregate, plain: list[tuple[str, str, exp.Expr | None]]) -> Node:
-    """A tree whose types Spark is asked for: each call, the sum of two sums, an average's argument, and the mode."""
+    """A tree whose types Spark is asked for: each call, the sum of two sums, the argument of a sum, and the mode."""
     items = list(root.items)
     for name, kind, argument in plain:
         if argument is not None and kind in ("sum", "avg"):
             total = exp.Sum(this=argument.copy())
             items.append((_total(name), total))
             items.append((_twice(name), exp.Add(this=total.copy(), expression=total.copy())))
-        if argument is not None and kind == "avg":
             items.append((_argument(name), exp.Max(this=argument.copy())))
     lax = exp.Add(this=exp.Literal.string("1"), expression=exp.Literal.number(1))
     return Aggregate(root.input, root.keys, (*items, (_MODE, lax)))
@@ -265,12 +265,13 @@ class _Building:
         return True
 
     def _adds_up(self, name: str) -> bool:
-        """Can sums of this type be added without losing digits, and does no overflow pass unnoticed?"""
+        """Can sums of this type be added, and values taken away, without losing digits or missing an overflow?"""
         type_, twice = self._types[_total(name)], self._types[_twice(name)]
         if type_ in _INTEGERS:
             return True
         sum_, added_ = _DECIMAL.fullmatch(type_), _DECIMAL.fullmatch(twice)
-        if sum_ is None or added_ is None or sum_[2] != added_[2]:
+        given = _DECIMAL.fullmatch(self._types[_argument(name)])
+        if sum_ is None or added_ is None or given is None or sum_[2] != added_[2] or int(given[1]) > _NEGATED:
             return False
         return int(sum_[1]) < _WIDEST or self._types[_MODE] != "double"
 

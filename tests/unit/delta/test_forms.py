@@ -39,14 +39,19 @@ def _types(**by_ending: str) -> TypesOf:
     return types
 
 
+_SHORT = {"argument": "decimal(15,2)"}
+
+
 @pytest.mark.parametrize(
     ("types", "rule"),
     [
         ({"total": "bigint"}, "sums"),
-        ({"total": "decimal(25,2)", "twice": "decimal(26,2)"}, "sums"),
-        ({"total": "decimal(38,4)", "twice": "decimal(38,4)", "mode": "bigint"}, "sums"),
-        ({"total": "decimal(38,4)", "twice": "decimal(38,4)", "mode": "double"}, "groups"),  # overflow would be NULL
-        ({"total": "decimal(25,2)", "twice": "decimal(26,2)", "mode": "double"}, "sums"),
+        ({**_SHORT, "total": "decimal(25,2)", "twice": "decimal(26,2)"}, "sums"),
+        ({**_SHORT, "total": "decimal(38,4)", "twice": "decimal(38,4)", "mode": "bigint"}, "sums"),
+        ({**_SHORT, "total": "decimal(38,4)", "twice": "decimal(38,4)", "mode": "double"}, "groups"),  # overflow: NULL
+        ({**_SHORT, "total": "decimal(25,2)", "twice": "decimal(26,2)", "mode": "double"}, "sums"),
+        ({"argument": "decimal(34,2)", "total": "decimal(38,2)", "twice": "decimal(38,2)"}, "sums"),
+        ({"argument": "decimal(35,2)", "total": "decimal(38,2)", "twice": "decimal(38,2)"}, "groups"),  # Spark's -x
         ({"total": "decimal(38,10)", "twice": "decimal(38,9)"}, "groups"),  # a digit would be lost
         ({"total": "double", "twice": "double"}, "groups"),  # law 11.5
         ({"total": "float", "twice": "float"}, "groups"),
