@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from freshview.spark.settings import bears_on_meaning
+from freshview.spark.meaning import bears_on_meaning
 
 _TABLE = """
 SELECT * FROM VALUES

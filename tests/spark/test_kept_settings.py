@@ -11,7 +11,8 @@ from tests.internals import internals
 from tests.spark.sessions import apart, rows, setting
 
 from freshview import Warehouse
-from freshview.spark.settings import adopt, bears_on_meaning, kept_by_views
+from freshview.spark.meaning import bears_on_meaning
+from freshview.spark.settings import adopt, kept_by_views
 
 # Settings with values that are not their defaults, and a definition to which they give another meaning.
 _CASES: dict[str, tuple[dict[str, str], str]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from freshview.errors import (
     NotMaintainable,
     WriteConflict,
 )
+from freshview.refresh import embedded
 
 _DEFINITIONS = {
     "sums": "SELECT city, count(*) n, sum(amount) total, count(amount) k"
@@ -88,13 +90,15 @@ def random_changes(wh: Warehouse, draw: random.Random) -> None:
                     tx.sql(f"UPDATE s SET amount = 7, customer = {draw.randint(1, 4)} WHERE id = {key}")
 
 
-def test_refresh_equals_recompute(tables: Warehouse) -> None:
-    """Law: after any commits, each view equals its definition as a bag; by delta rules where it says so."""
+def test_refresh_equals_recompute(tables: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: after any commits, each view equals its definition as a bag; by delta rules where it says so, on both
+    engines."""
     for name, text in {**_DEFINITIONS, **_RECOMPUTED}.items():  # of so few rows Freshview would rather recompute some
         way = "incremental" if name in _DEFINITIONS else "auto"
         tables.sql(f"CREATE MATERIALIZED VIEW {name} TBLPROPERTIES ('refresh'='{way}') AS {text}")
     draw = random.Random(20261115)
-    for _ in range(2):
+    for engine in ("auto", "spark"):
+        monkeypatch.setattr(embedded, "ENGINE", engine)
         for _ in range(draw.randint(1, 3)):
             random_changes(tables, draw)
         for name in (*_DEFINITIONS, *_RECOMPUTED):
@@ -104,6 +108,9 @@ def test_refresh_equals_recompute(tables: Warehouse) -> None:
     strategies = {name: {j.strategy for j in tables.history(name)} for name in (*_DEFINITIONS, *_RECOMPUTED)}
     assert {n for n, s in strategies.items() if "full" in s} == set(_RECOMPUTED), strategies
     assert all(j.error is None for j in tables.history())
+    used = Counter(j.engine.partition(":")[0] for j in tables.history() if j.strategy == "incremental")
+    assert used["embedded"] > len(_DEFINITIONS) / 2, used
+    assert used["spark"] >= len(_DEFINITIONS), used
 
 
 def test_one_batch_equals_many(tables: Warehouse) -> None:

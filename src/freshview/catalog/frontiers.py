@@ -46,6 +46,7 @@ class Job:
     condensed: int = 0  # rows of `rows_in` that never reached a join
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
     condense: Mapping[str, Sequence[int]] = field(default_factory=dict)  # per delta: rows read, rows left
+    engine: str = ""  # "embedded", or "spark", and what kept a small job there; "" if nothing was computed
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ def parse_deadline(text: str) -> tuple[int, int]:
 
 def checked_refresh(given: Mapping[str, str], merged: Mapping[str, str]) -> str:
     """The value of 'refresh'; raise if a given property is wrong. `merged` are the given ones and those of the view."""
-    known = {"refresh": REFRESH, "maintenance": MODES, "selftest": ("on", "off")}
+    known = {"refresh": REFRESH, "maintenance": MODES, "selftest": ("on", "off"), "engine": ("auto", "spark")}
     for name, value in given.items():
         if name in known and value.lower() not in known[name]:
             raise _bad(name, value, f"is not among {', '.join(known[name])}", "Choose one of them.")

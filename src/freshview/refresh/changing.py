@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -22,8 +23,10 @@ from freshview.errors import (
     first_line,
 )
 from freshview.events import Events
+from freshview.local.engine import LocalEngine, LocalError
 from freshview.refresh.cost import Calibration, estimate_full
 from freshview.refresh.deltas import TooLarge
+from freshview.refresh.embedded import embedded
 from freshview.refresh.execute import Change, execute
 from freshview.refresh.job_input import JobInput
 from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, Rejected, alternatives, choose, recompute
@@ -51,6 +54,7 @@ class Changing:
         self._events = events
         self._engines = engines
         self._definitions = definitions
+        self._local = LocalEngine()
         self._calibrations: dict[int, Calibration] = {}
         self._guard = threading.Lock()
 
@@ -58,9 +62,11 @@ class Changing:
         """The change of a view's stored rows over a span; `full`: recompute it."""
         given = JobInput(view, self._definitions.of(view), span, stored)
         plan = recompute(rejected=[Rejected(INCREMENTAL, "asked for")]) if full else self.plan(given)
-        if plan.strategy != FULL:
+        while plan.strategy != FULL:
             try:
                 return self._executed(plan, given)
+            except LocalError as error:
+                plan = plan.on_spark(first_line(error))
             except _NOT_BY_RULES as error:
                 plan = plan.instead(self._obstacle(view, error))
         return self._executed(plan, given)
@@ -73,7 +79,8 @@ class Changing:
             if definition.incremental and not changes:
                 return JobPlan(NOTHING, given.written)
             factors = self.calibration(given.view.id).factors()
-            return choose(definition, changes, alternatives(definition, changes), given.reads, given.full, factors)
+            ways, embed = alternatives(definition, changes), partial(embedded, given=given)
+            return choose(definition, changes, ways, given.reads, given.full, factors, embed)
         except _NOT_BY_RULES as error:
             return recompute(rejected=[Rejected(INCREMENTAL, self._obstacle(given.view, error))])
 
@@ -92,7 +99,7 @@ class Changing:
             return Runner(self._engines.under(settings_of(given.view), small=small), self._catalog, self._storage)
 
         begun = time.monotonic()
-        change = execute(plan, given, runner)
+        change = execute(plan, given, runner, self._local)
         took = time.monotonic() - begun
         if plan.strategy != NOTHING and given.full.rows:
             cost = plan.estimate if plan.estimate is not None else given.full
@@ -109,6 +116,9 @@ class Changing:
         expected = estimate_full(definition, rows)
         if expected.rows:
             self.calibration(view_id).learn(FULL, expected.seconds, seconds)
+
+    def close(self) -> None:
+        self._local.close()
 
     def applied(self, state: RelationState) -> None:
         """Scan a small view in the user's session now, so that its next query need not."""

@@ -7,7 +7,7 @@ on two cores; their ratio matters more than their size. The times of a view's pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.stages import staged
@@ -17,6 +17,7 @@ from freshview.storage.reader import LOCAL_ROWS
 
 _ROWS_PER_SECOND = 2_500_000
 _SECONDS_PER_OPERATOR = 0.012  # analysis, planning, code generation
+_SECONDS_IN_PROCESS = 0.0005  # of an operator in the embedded engine
 _OPERATORS_PER_STAGE = 10  # a stage is a query of its own
 _LEAST = 0.05  # seconds: a smaller estimate is taken for this one
 _MOST = 20.0  # the largest factor by which a job may differ from its estimate
@@ -30,10 +31,16 @@ class Estimate:
 
     rows: int
     operators: int
+    price: float = _SECONDS_PER_OPERATOR
 
     @property
     def seconds(self) -> float:
-        return self.rows / _ROWS_PER_SECOND + self.operators * _SECONDS_PER_OPERATOR
+        return self.rows / _ROWS_PER_SECOND + self.operators * self.price
+
+
+def in_process(cost: Estimate) -> Estimate:
+    """The cost of a query that the embedded engine runs instead of Spark."""
+    return replace(cost, price=_SECONDS_IN_PROCESS)
 
 
 class Calibration:

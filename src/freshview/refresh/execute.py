@@ -11,6 +11,7 @@ import pyarrow as pa
 from freshview.algebra.nodes import Scan, Stored
 from freshview.definition.known import visible_rows
 from freshview.delta.signed import net, part, weighted, with_weight
+from freshview.local.engine import LocalEngine
 from freshview.refresh.job_input import JobInput
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
 from freshview.refresh.runner import Runner
@@ -28,19 +29,24 @@ class Change:
     rows: pa.Table
     delta_rows: int  # of the sources
     sizes: Sizes = field(default_factory=dict)
+    engine: str = ""  # "embedded", or "spark" and what kept the job there
 
 
-def execute(plan: JobPlan, given: JobInput, runners: Runners) -> Change:
+def execute(plan: JobPlan, given: JobInput, runners: Runners, local: LocalEngine) -> Change:
     """The change that a plan gives."""
+    engine = f"{plan.engine}: {plan.why_spark}" if plan.why_spark else plan.engine
     if plan.strategy == FULL:
-        return Change(FULL, _recomputed(given, runners(False)), 0)
+        return Change(FULL, _recomputed(given, runners(False)), 0, engine=engine)
     sizes = {c.source: (c.read, c.rows) for c in given.written}
     if plan.strategy != INCREMENTAL:
         return Change(plan.strategy, given.view.schema.segment_arrow.empty_table(), 0, sizes)
-    signed = _by_rules(plan, given, runners(plan.is_local))
+    if plan.local is not None:
+        signed = with_weight(given.view.schema).conform(local.run(plan.local, given.table))
+    else:
+        signed = _by_rules(plan, given, runners(plan.is_local))
     rows = net(signed, given.view.schema)
     sizes[given.view.name] = (signed.num_rows, rows.num_rows)
-    return Change(plan.strategy, rows, plan.delta_rows, sizes)
+    return Change(plan.strategy, rows, plan.delta_rows, sizes, engine)
 
 
 def _by_rules(plan: JobPlan, given: JobInput, runner: Runner) -> pa.Table:
@@ -48,12 +54,10 @@ def _by_rules(plan: JobPlan, given: JobInput, runner: Runner) -> pa.Table:
     assert plan.query is not None
 
     def frame(scan: Scan) -> Any:
-        is_stored = isinstance(scan.source, Stored)
-        relation = given.view if is_stored else given.definition.sources[scan.relation]
-        rows = given.rows(scan)
+        relation, rows = given.relation(scan), given.rows(scan)
         if rows is None:
             whole = runner.engine.scan(given.state(scan))
-            return whole if is_stored else visible_rows(relation, whole)
+            return whole if isinstance(scan.source, Stored) else visible_rows(relation, whole)
         if scan.version == "delta":
             return runner.engine.frame(rows, with_weight(part(relation.schema, given.columns[scan.relation])))
         return runner.engine.frame(rows, part(relation.schema, rows.column_names))

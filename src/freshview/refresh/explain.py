@@ -60,13 +60,16 @@ def _condensing(name: str, definition: Definition, last: Sizes) -> list[str]:
 
 def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
     """The lines that describe the plan of a job from one CSN to another."""
-    engine = "Spark over rows at hand" if plan.is_local else "Spark"
+    engine = (
+        "the embedded engine" if plan.local is not None else "Spark over rows at hand" if plan.is_local else "Spark"
+    )
     ways = {FULL: "recomputes the view", INCREMENTAL: f"by delta rules, on {engine}", NOTHING: "changes nothing"}
     expected = f"; expected {plan.seconds:.2g} s" if plan.estimate is not None else ""
     found = [f"  next job, CSN {start} to {end}: {ways[plan.strategy]}{expected}"]
     found += [f"    Δ{c.source}: {c.rows:,} rows, of {c.read:,} that were written" for c in plan.changes]
     whole = [s for s in plan.scans if s.from_files]
     found += [f"    {_source(s.scan, name)}: {s.from_files:,} rows from files" for s in whole]
+    found += [f"    not in the embedded engine: {plan.why_spark}"] * bool(plan.why_spark)
     for way in plan.rejected:
         seconds = f" ({way.seconds:.2g} s)" if way.seconds is not None else ""
         found.append(f"    not {'recomputed' if way.strategy == FULL else 'by delta rules'}: {way.why}{seconds}")

@@ -19,7 +19,7 @@ from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation, RelationState
 from freshview.definition.analysis import Definition
 from freshview.refresh.cost import Estimate, estimate_full
-from freshview.refresh.deltas import changes
+from freshview.refresh.deltas import changes, member_rows
 from freshview.refresh.lookups import Lookups
 from freshview.refresh.plan import SourceChange
 from freshview.refresh.span import Span
@@ -81,6 +81,18 @@ class JobInput:
     def rows(self, scan: Scan) -> pa.Table | None:
         """The rows of a scan that matter; None if Spark has to read them."""
         return self._lookups.table(scan)
+
+    def table(self, scan: Scan) -> pa.Table:
+        """The rows of a scan for which `reads` is 0: those that matter, or all rows of a small relation."""
+        rows = self.rows(scan)
+        if rows is not None:
+            return rows
+        whole = self.span.storage.reader.contents(self.state(scan))
+        return whole if isinstance(scan.source, Stored) else member_rows(self.relation(scan), whole)
+
+    def relation(self, scan: Scan) -> Relation:
+        """The relation that a scan reads: a source, or the view itself."""
+        return self.view if isinstance(scan.source, Stored) else self.definition.sources[scan.relation]
 
     def reads(self, scan: Scan) -> int:
         """How many rows Spark reads from files for a scan."""

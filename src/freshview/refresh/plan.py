@@ -17,9 +17,12 @@ from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
 from freshview.delta.forms import delta_plan
 from freshview.delta.semijoin import reduced
-from freshview.refresh.cost import Estimate, estimate
+from freshview.local.plans import LocalPlan
+from freshview.local.typed import Unproven
+from freshview.refresh.cost import Estimate, estimate, in_process
 
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
+EMBEDDED, SPARK = "embedded", "spark"
 
 _SMALL_DELTA = 50_000  # deltas up to this many rows are broadcast to the other sides, and the result is fetched
 _SLACK = 0.3  # seconds by which a delta plan may cost more: it writes less
@@ -44,6 +47,7 @@ class SourceChange:
 
 Changes = Sequence[SourceChange]
 Reads = Callable[[Scan], int]  # the rows that a scan reads from files
+Embed = Callable[[Node], LocalPlan]
 Factors = Mapping[str, float]  # by strategy: actual time over estimated time, learnt from earlier jobs
 
 
@@ -86,10 +90,20 @@ class JobPlan:
     estimate: Estimate | None = None
     seconds: float = 0.0  # expected, by the estimate and by the times of earlier jobs
     rejected: tuple[Rejected, ...] = ()
+    local: LocalPlan | None = None  # the query for the embedded engine; None: Spark runs it
+    why_spark: str = ""  # what kept a query over rows on the driver on Spark
+
+    @property
+    def engine(self) -> str:
+        return EMBEDDED if self.local is not None else SPARK if self.strategy != NOTHING else ""
 
     @property
     def delta_rows(self) -> int:
         return sum(c.rows for c in self.changes) if self.strategy == INCREMENTAL else 0
+
+    def on_spark(self, why: str) -> JobPlan:
+        """This plan on Spark, since the embedded engine could not compute its query."""
+        return replace(self, local=None, why_spark=why)
 
     def instead(self, why: str) -> JobPlan:
         """The plan to recompute, since this one could not be carried out."""
@@ -127,12 +141,18 @@ def _delta_way(definition: Definition, changes: Changes, is_small: bool, *, outw
 
 
 def choose(
-    definition: Definition, changes: Changes, ways: Sequence[Way], reads: Reads, full: Estimate, factors: Factors
+    definition: Definition,
+    changes: Changes,
+    ways: Sequence[Way],
+    reads: Reads,
+    full: Estimate,
+    factors: Factors,
+    embed: Embed | None = None,
 ) -> JobPlan:
     """The plan of a job.
 
     `full` is the estimate of recomputing. `factors` do not count where all is small: there times depend on the machine
-    more than on the strategy.
+    more than on the strategy. `embed` returns a query for the embedded engine, or raises Unproven.
     """
     factors = factors if full.rows else {}
     anew = full.seconds * factors.get(FULL, 1.0)
@@ -145,6 +165,9 @@ def choose(
     way = inward if at_hand else outward
     # Rows that were not looked up count double: a delta meets many of them, or they would have been looked up.
     cost = estimate(_query(way), lambda scan: 2 * reads(scan))
+    is_local = at_hand and way.is_small
+    local, why_spark = _embedded(_query(way), embed) if is_local and embed is not None else (None, "")
+    cost = in_process(cost) if local is not None else cost
     seconds = cost.seconds * factors.get(INCREMENTAL, 1.0)
     if definition.refresh != INCREMENTAL and seconds > anew + _SLACK:
         dearer = Rejected(INCREMENTAL, "it is expected to take longer", seconds)
@@ -152,8 +175,15 @@ def choose(
     forced = "'refresh' = 'incremental'" if definition.refresh == INCREMENTAL else ""
     planned = tuple(ScanPlan(scan, reads(scan)) for scan in dict.fromkeys(scans(_query(way))))
     rejected = (Rejected(FULL, forced or "it is expected to take longer", anew),)
-    is_local = at_hand and way.is_small
-    return JobPlan(INCREMENTAL, tuple(changes), way.query, planned, is_local, cost, seconds, rejected)
+    plan = JobPlan(INCREMENTAL, tuple(changes), way.query, planned, is_local, cost, seconds, rejected)
+    return replace(plan, local=local, why_spark=why_spark)
+
+
+def _embedded(query: Node, embed: Embed) -> tuple[LocalPlan | None, str]:
+    try:
+        return embed(query), ""
+    except Unproven as error:
+        return None, str(error)
 
 
 def sketch(definition: Definition) -> JobPlan | None:

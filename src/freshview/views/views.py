@@ -55,4 +55,5 @@ class Views:
         return Inside(self.catalog, self._storage, self.maintenance, transaction, self._eager_turn, make_way)
 
     def close(self) -> None:
+        self.changing.close()
         self._engines.close()

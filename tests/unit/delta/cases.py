@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
+from tests.effort import examples
 
 from freshview.algebra.nodes import Lowered
 from freshview.delta.aggregates import TypesOf
 from freshview.delta.forms import Form, choose_form, rows_form
 
-laws = settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
+laws = settings(deadline=None, max_examples=examples(100), suppress_health_check=list(HealthCheck))
 
 
 # One view per rule, so that no rule is left to chance.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
+from tests.effort import examples
 from tests.unit.delta.cases import all_of
 from tests.unit.sql.view_grammar import SCHEMAS, views
 
@@ -51,7 +52,7 @@ def test_each_operator_is_named_with_its_way_and_keys(
     assert [(s.way, s.keys) for s in found] == [(way, keys)]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(60))
 @given(text=views())
 def test_every_operator_of_every_view_is_told_of(text: str) -> None:
     """A report has a step for every place of every operator, each with a known way and a reason."""

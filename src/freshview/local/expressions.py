@@ -1,0 +1,69 @@
+"""Expressions in the embedded engine's SQL, as far as they are proven to give Spark's bits.
+
+`PROVEN` lists every construct with its rule; a rule says for which types it holds, and Spark's type of the result.
+What is not listed raises `Unproven`. Where only some values are safe, the text guards itself: other values raise an
+error when it runs, and Spark runs the plan instead. All rules hold under Spark's defaults (ANSI) only.
+
+    integers    Spark and DuckDB compute in the wider type and fail on overflow
+    decimals    digits and scale as Spark's DecimalPrecision; only where no digit of the exact result is rounded away
+    texts       compared by bytes; CHAR is not: Spark pads it
+    FLOAT, DOUBLE, nested types   handed on, never computed with, but for one division of exact integers
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from freshview.local import aggregates, numbers, scalars
+from freshview.local.typed import Columns, Expressions, Rule
+
+PROVEN: dict[type[exp.Expr], Rule] = {
+    exp.Column: scalars.column,
+    exp.Literal: scalars.literal,
+    exp.Boolean: scalars.boolean,
+    exp.Null: scalars.null,
+    exp.Paren: scalars.paren,
+    exp.And: scalars.connected,
+    exp.Or: scalars.connected,
+    exp.Not: scalars.not_,
+    exp.Is: scalars.is_,
+    **dict.fromkeys(scalars.COMPARISONS, scalars.comparison),
+    exp.In: scalars.in_,
+    exp.Between: scalars.between,
+    exp.Like: scalars.like,
+    exp.Case: scalars.case,
+    exp.If: scalars.if_,
+    exp.Coalesce: scalars.coalesce,
+    exp.Add: numbers.arithmetic,
+    exp.Sub: numbers.arithmetic,
+    exp.Mul: numbers.arithmetic,
+    exp.Neg: numbers.negated,
+    exp.Div: numbers.divided,
+    exp.Mod: numbers.remainder,
+    exp.Cast: numbers.cast_,
+    exp.TryCast: numbers.cast_,  # how sqlglot reads Spark's CAST; TRY_CAST says `safe`
+    exp.Substring: scalars.substring,
+    exp.Upper: scalars.cased,
+    exp.Lower: scalars.cased,
+    exp.Length: scalars.length,
+    exp.DPipe: scalars.concat,
+    exp.Concat: scalars.concat,
+    exp.Year: scalars.date_part,
+    exp.Month: scalars.date_part,
+    exp.Day: scalars.date_part,
+    exp.Quarter: scalars.date_part,
+    exp.Extract: scalars.date_part,
+    exp.Count: aggregates.count,
+    exp.Sum: aggregates.sum_,
+    exp.Avg: aggregates.average,
+    exp.Max: aggregates.best,
+    exp.Min: aggregates.best,
+    exp.LogicalAnd: aggregates.logical,
+    exp.LogicalOr: aggregates.logical,
+    exp.Filter: aggregates.filtered,
+}
+
+
+def over(columns: Columns) -> Expressions:
+    """Translates expressions over these columns."""
+    return Expressions(columns, PROVEN)

@@ -1,0 +1,241 @@
+"""The embedded engine gives Spark's bits, types included, or it does not answer: expressions and aggregates."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from tests.effort import examples, seed_of
+from tests.spark.sessions import apart, jobs_run, setting
+from tests.unit.local.grammar import COLUMNS, SCHEMA, WORLDS, Expressions, rows
+
+from freshview import Warehouse
+from freshview.algebra.nodes import Scan
+from freshview.errors import InvalidStatement
+from freshview.local.engine import LocalEngine, LocalError
+from freshview.local.plans import LocalPlan, translated
+from freshview.local.typed import Unproven
+from freshview.refresh.embedded import REQUIRED
+from freshview.spark.meaning import MEANING
+from freshview.sql.lowering import lower
+
+SEED = seed_of(20261117)
+_TYPES = {c.name: c.type for c in SCHEMA.columns}
+_TOGETHER = 100  # expressions to one query of Spark
+
+
+@dataclass
+class Outcome:
+    """What became of the expressions of a run."""
+
+    compared: int = 0
+    raised: int = 0
+    unproven: int = 0
+
+
+def _plan(text: str) -> LocalPlan | None:
+    """The query in the embedded engine; None if it is not taken."""
+    try:
+        return translated(lower(text, {"t": tuple(COLUMNS)}).node, lambda _: _TYPES)
+    except Unproven:
+        return None
+
+
+def _compare(
+    spark: SparkSession, count: int, draw: Callable[[Expressions], str], query: Callable[[list[str]], str]
+) -> Outcome:
+    """Draw expressions; each one that the embedded engine answers has Spark's value in every row, and Spark's type."""
+    rng = random.Random(SEED)
+    writer, local, outcome = Expressions(rng), LocalEngine(), Outcome()
+    session = apart(spark)
+    drawn = [draw(writer) for _ in range(count)]
+    plans = {e: plan for e in dict.fromkeys(drawn) if (plan := _plan(query([e]))) is not None}
+    outcome.unproven = len(set(drawn)) - len(plans)
+    for world in WORLDS:
+        table = rows(world, 12, rng)
+        ddl = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
+        session.createDataFrame(table, schema=ddl).createOrReplaceTempView("t")
+        answers: dict[str, pa.Table] = {}
+        for expression, plan in plans.items():
+            try:
+                answers[expression] = local.run(plan, _always(table))
+            except LocalError:
+                outcome.raised += 1
+        outcome.compared += len(answers)
+        asked = list(answers)
+        for start in range(0, len(asked), _TOGETHER):
+            part = asked[start : start + _TOGETHER]
+            found = _asked(session, part, query)
+            for place, expression in enumerate(part, 1):
+                _require_equal(answers[expression], found.select([0, place]), f"{expression} (seed {SEED})", table)
+    local.close()
+    return outcome
+
+
+def _asked(session: SparkSession, expressions: list[str], query: Callable[[list[str]], str]) -> pa.Table:
+    """Spark's answers; an expression on which Spark fails is named."""
+    try:
+        return session.sql(query(expressions)).toArrow()
+    except PySparkException as error:
+        if len(expressions) == 1:
+            raise AssertionError(f"{expressions[0]} (seed {SEED}): an answer here, an error in Spark") from error
+        middle = len(expressions) // 2
+        for half in (expressions[:middle], expressions[middle:]):
+            _asked(session, half, query)
+        raise
+
+
+def _always(table: pa.Table) -> Callable[[Scan], pa.Table]:
+    return lambda _: table
+
+
+def _require_equal(local: pa.Table, spark: pa.Table, what: str, table: pa.Table) -> None:
+    ours, theirs = ((t.sort_by(t.column_names[0]).column(1).combine_chunks()) for t in (local, spark))
+    assert ours.type == theirs.type, f"{what}: {ours.type} here, {theirs.type} in Spark"
+    if not _bits(ours).equals(_bits(theirs)):
+        place = next(i for i in range(len(ours)) if not _bits(ours.slice(i, 1)).equals(_bits(theirs.slice(i, 1))))
+        row = table.slice(place, 1).to_pylist()
+        raise AssertionError(f"{what}: {ours[place]!r} here, {theirs[place]!r} in Spark, for {row}")
+
+
+def _bits(values: pa.Array) -> pa.Array:
+    """Doubles by their bits (NaN is NaN, -0.0 is not 0.0), dates and times by their numbers (Python's end sooner)."""
+    if values.type == pa.date32():
+        return values.view(pa.int32())
+    return values.view(pa.int64()) if values.type == pa.float64() or pa.types.is_timestamp(values.type) else values
+
+
+def test_expressions_have_sparks_bits(spark: SparkSession) -> None:
+    def query(expressions: list[str]) -> str:
+        return "SELECT id, " + ", ".join(f"{e} AS x{i}" for i, e in enumerate(expressions)) + " FROM t"
+
+    outcome = _compare(spark, examples(3000), lambda writer: writer.any(), query)
+    assert outcome.compared > 2 * outcome.unproven
+    print(outcome)
+
+
+def test_aggregates_have_sparks_bits(spark: SparkSession) -> None:
+    def query(calls: list[str]) -> str:
+        listed = ", ".join(f"{c} AS x{i}" for i, c in enumerate(calls))
+        return f"SELECT ti AS k, {listed} FROM t WHERE ti IS NOT NULL GROUP BY ti"
+
+    outcome = _compare(spark, examples(600), lambda writer: writer.aggregate(), query)
+    assert outcome.compared > 2 * outcome.unproven
+    print(outcome)
+
+
+def test_plans_have_sparks_rows(spark: SparkSession) -> None:
+    """Joins, groupings, set operations and windows over random expressions, against Spark over equal tables."""
+    rng = random.Random(SEED)
+    writer, local, session = Expressions(rng), LocalEngine(), apart(spark)
+    ddl = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
+    taken = 0
+    for _ in range(examples(200)):
+        text = _query(writer, rng)
+        plan = _plan(text)
+        if plan is None:
+            continue
+        table = rows(rng.choice(WORLDS[:2]), 10, rng)
+        try:
+            ours = local.run(plan, _always(table))
+        except LocalError:
+            continue
+        session.createDataFrame(table, schema=ddl).createOrReplaceTempView("t")
+        theirs = session.sql(text).toArrow()
+        assert [f.type for f in ours.schema] == [f.type for f in theirs.schema], f"{text} (seed {SEED})"
+        assert _bag(ours) == _bag(theirs), f"{text} (seed {SEED})"
+        taken += 1
+    local.close()
+    assert taken > examples(200) / 2
+
+
+def _query(writer: Expressions, rng: random.Random) -> str:
+    """A query of a few operators over one table."""
+    a, b, c = (writer.any(1) for _ in range(3))
+    condition = writer.condition(2)
+    return rng.choice(
+        [
+            f"SELECT p.id, {a} AS a FROM t p JOIN (SELECT id AS k, si AS s2 FROM t) q ON p.si = q.s2 WHERE {condition}",
+            "SELECT p.id, q.k FROM t p LEFT JOIN (SELECT id AS k, i AS l, s AS m FROM t) q ON p.j = q.l AND p.r < q.m",
+            f"SELECT id, {a} AS a FROM t p WHERE EXISTS (SELECT 1 FROM t q WHERE q.si = p.si AND q.id <> p.id)",
+            f"SELECT id, {a} AS a FROM t p WHERE NOT EXISTS (SELECT 1 FROM t q WHERE q.s = p.r)",
+            f"SELECT ti, {writer.aggregate()} AS a, {writer.aggregate()} AS b FROM t WHERE {condition} GROUP BY ti",
+            f"SELECT {writer.aggregate()} AS a, COUNT(*) AS n FROM t WHERE {condition}",
+            f"SELECT s, d FROM t WHERE {condition} UNION ALL SELECT r, e FROM t",
+            f"SELECT s, d FROM t WHERE {condition} EXCEPT ALL SELECT r, e FROM t",
+            f"SELECT si, b FROM t INTERSECT SELECT si, c FROM t WHERE {condition}",
+            f"SELECT DISTINCT b, c, ti FROM t WHERE {condition}",
+            f"SELECT id, ROW_NUMBER() OVER (PARTITION BY b ORDER BY si DESC, id) AS r, {b} AS x FROM t",
+            "SELECT id, SUM(i) OVER (PARTITION BY c ORDER BY id) AS r, MAX(s) OVER (PARTITION BY b) AS m FROM t",
+            f"SELECT id, {a} AS a, {b} AS b, {c} AS c FROM t WHERE {condition}",
+        ]
+    )
+
+
+def _bag(table: pa.Table) -> Counter[tuple[str, ...]]:
+    columns = [[v.as_py() if v.is_valid else None for v in _bits(c.combine_chunks())] for c in table.columns]
+    return Counter(tuple(map(repr, row)) for row in zip(*columns, strict=True))
+
+
+@pytest.fixture
+def sums(swh: Warehouse) -> Warehouse:
+    swh.sql("CREATE TABLE t (id INT, g STRING, v DECIMAL(15, 2), PRIMARY KEY (id))")
+    swh.sql("INSERT INTO t VALUES (1, 'a', 1.5), (2, 'b', 2.5)")
+    swh.sql("CREATE MATERIALIZED VIEW v AS SELECT upper(g) AS g, sum(v) AS s, avg(v) AS m FROM t GROUP BY upper(g)")
+    return swh
+
+
+def _engine_of_next_job(wh: Warehouse) -> str:
+    (job,) = wh.maintain(["v"])
+    assert wh.check("v").ok
+    assert job.strategy == "incremental"
+    return wh.history("v")[-1].engine
+
+
+def test_small_changes_start_no_spark_job(sums: Warehouse, spark: SparkSession) -> None:
+    sums.sql("INSERT INTO t VALUES (3, 'a', 4)")
+    assert "on the embedded engine" in sums.explain("v")
+    assert jobs_run(spark, lambda: sums.maintain(["v"])) == 0
+    assert sums.history("v")[-1].engine == "embedded"
+    assert sums.check("v").ok
+
+
+def test_a_value_that_is_not_proven_is_sparks(sums: Warehouse) -> None:
+    """The history has what kept the job on Spark; later jobs are tried in the embedded engine again."""
+    sums.sql("INSERT INTO t VALUES (3, 'ß', 4)")
+    assert _engine_of_next_job(sums).startswith("spark: ")
+    sums.sql("INSERT INTO t VALUES (4, 'c', 4)")
+    assert _engine_of_next_job(sums) == "embedded"
+
+
+def test_the_engine_can_be_turned_off(sums: Warehouse) -> None:
+    sums.sql("ALTER MATERIALIZED VIEW v SET TBLPROPERTIES ('engine' = 'spark')")
+    sums.sql("INSERT INTO t VALUES (3, 'a', 4)")
+    assert "not in the embedded engine: the property 'engine' = 'spark'" in sums.explain("v")
+    assert _engine_of_next_job(sums) == "spark: the property 'engine' = 'spark'"
+    with pytest.raises(InvalidStatement, match="auto, spark"):
+        sums.sql("ALTER MATERIALIZED VIEW v SET TBLPROPERTIES ('engine' = 'duck')")
+
+
+def test_constructs_that_are_not_proven_stay_on_spark(sums: Warehouse) -> None:
+    sums.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id, sha2(g, 256) AS h, sqrt(v) AS r FROM t")
+    sums.sql("INSERT INTO t VALUES (3, 'a', 4)")
+    assert _engine_of_next_job(sums).startswith("spark: SHA2(")
+
+
+def test_other_settings_than_sparks_own_keep_a_view_on_spark(sums: Warehouse, spark: SparkSession) -> None:
+    with setting(spark, spark__sql__ansi__enabled="false"):
+        sums.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id, v + 1 AS w FROM t")
+    sums.sql("INSERT INTO t VALUES (3, 'a', 4)")
+    assert _engine_of_next_job(sums) == "spark: the setting spark.sql.ansi.enabled = false"
+
+
+def test_what_proofs_ask_for_are_sparks_defaults(spark: SparkSession) -> None:
+    assert {key: spark.newSession().conf.get(key) for key in REQUIRED} == REQUIRED
+    assert REQUIRED.keys() <= set(MEANING)
