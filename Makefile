@@ -44,7 +44,7 @@ hunt: setup
 
 # How long: FRESHVIEW_SOAK_SECONDS (1800), FRESHVIEW_HUNT_SECONDS (1200), FRESHVIEW_KILLS (50), FRESHVIEW_SOAK_KILLS (300). FRESHVIEW_SOAK_SEED replays a run.
 soak: setup
-	FRESHVIEW_EFFORT=10 $(BIN)/python -m pytest tests/unit tests/catalog -q
+	FRESHVIEW_EFFORT=10 $(BIN)/python -m pytest tests/unit tests/catalog tests/storage tests/spark -q
 	$(BIN)/python -m pytest tests/soak -s
 
 clean:

@@ -6,17 +6,19 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import settings
+from sqlalchemy.util import LRUCache
 from tests import java
 from tests.effort import IS_SOAK
 
 import freshview
 from freshview import Warehouse
 from freshview.bench.postgres_server import Server, server_tools
+from freshview.catalog import engine as catalog_engine
 from freshview.definition import reading
 
 if TYPE_CHECKING:
@@ -35,6 +37,32 @@ _SERVER = {
     "synchronous_commit": "off",
     "full_page_writes": "off",
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def catalogs() -> Iterator[None]:
+    """Thousands of short-lived ones: no write waits for the disk, and statements are compiled once for all of a kind.
+
+    What a process has written outlives it without that, killed or not.
+    """
+    sqlite_engine, postgres_engine = catalog_engine._sqlite_engine, catalog_engine._postgres_engine
+    known: dict[str, sa.Dialect] = {}
+    compiled: LRUCache[Any, Any] = LRUCache(1000)
+
+    def sharing(engine: sa.Engine) -> sa.Engine:
+        kind = engine.dialect.name
+        if kind in known:
+            engine.dialect = known[kind]
+        else:
+            sa.event.listen(engine, "connect", lambda *_: known.setdefault(kind, engine.dialect))  # it knows its server
+        engine.update_execution_options(compiled_cache=compiled)
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(catalog_engine, "_sqlite_engine", lambda url, _: sharing(sqlite_engine(url, "OFF")))
+        patch.setattr(catalog_engine, "_postgres_engine", lambda url: sharing(postgres_engine(url)))
+        yield
 
 
 def pytest_report_header() -> str:
@@ -79,7 +107,7 @@ def spark() -> Iterator[SparkSession]:
     from freshview.spark import session as sessions
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_SUBMIT_OPTS", java.LONG)
+        patch.setenv("SPARK_SUBMIT_OPTS", java.SESSION)
         patch.setitem(sessions._LOCAL_SETTINGS, "spark.sql.shuffle.partitions", "2")
         session = sessions.obtain_session()
     yield session

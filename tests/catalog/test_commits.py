@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.catalog.helpers import contents, seen_by
+from tests.forks import run_in_fork
 from tests.internals import internals
 
+import freshview
 from freshview import Warehouse
 from freshview.catalog import tables as t
 from freshview.catalog.records import Task
@@ -29,6 +30,7 @@ from freshview.errors import (
     TypeMismatch,
     WriteConflict,
 )
+from freshview.storage import segments
 from freshview.storage.segments import INLINE_BYTES
 
 Open = Callable[[], Warehouse]
@@ -182,16 +184,18 @@ def test_first_committer_wins_on_old_and_new_keys(db: Warehouse, mine: str, thei
             tx.insert("t", before)
 
 
-def test_conflicts_are_found_in_large_segments_too(db: Warehouse) -> None:
+def test_conflicts_are_found_in_large_segments_too(db: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """On either side the write set may lie in a Parquet file."""
-    big = pa.table({"k": pa.array(range(100_000), pa.int32()), "v": pa.array(["x"] * 100_000)})
-    small = [{"k": 99_999, "v": "y"}]
+    monkeypatch.setattr(segments, "INLINE_BYTES", 4_000)
+    big = pa.table({"k": pa.array(range(10_000), pa.int32()), "v": pa.array(["x"] * 10_000)})
+    small = [{"k": 9_999, "v": "y"}]
     for mine, theirs in ((big, small), (small, big)):
         one, two = db.transaction(), db.transaction()
         one.upsert("t", mine)
         two.upsert("t", theirs)
         one.commit()
-        with pytest.raises(WriteConflict, match="99999"):
+        assert any(s.files for s in _segments(db, one.csn)) == (mine is big)
+        with pytest.raises(WriteConflict, match="9999"):
             two.commit()
 
 
@@ -315,8 +319,9 @@ def test_large_values_come_back_exactly(db: Warehouse) -> None:
     assert [repr(v) for v in rows.to_pylist()] == [repr(v) for v in values]
 
 
-def test_files_that_were_not_committed_are_gone_at_once(db: Warehouse) -> None:
-    big = pa.table({"k": pa.array(range(10, 200_000), pa.int32()), "v": pa.array(["x"] * 199_990)})
+def test_files_that_were_not_committed_are_gone_at_once(db: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
+    big = pa.table({"k": pa.array(range(10, 200), pa.int32()), "v": pa.array(["x"] * 190)})
     tx = db.transaction()
     tx.insert("t", big)
     assert list(db.path.rglob("*.parquet"))
@@ -332,18 +337,22 @@ def test_a_commit_whose_answer_was_lost_is_a_commit(db: Warehouse, monkeypatch: 
         real(self, *arguments)
         raise CatalogUnavailable("catalog", "connection lost", "Try again.")
 
-    big = pa.table({"k": pa.array(range(10, 100_000), pa.int32()), "v": pa.array(["x"] * 99_990)})
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
+    big = pa.table({"k": pa.array(range(10, 100), pa.int32()), "v": pa.array(["x"] * 90)})
     tx = db.transaction()
     tx.insert("t", big)
     monkeypatch.setattr(Catalog, "commit", commit_and_break)
     assert tx.commit() == tx.csn == db.status().csn
-    assert len(contents(db, "t")) == 2 + 99_990
+    assert list(db.path.rglob("*.parquet"))
+    assert len(contents(db, "t")) == 2 + 90
 
 
 def test_a_commit_that_never_reached_the_server_leaves_nothing(db: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
     before = (db.status(), contents(db, "t"))
     tx = db.transaction()
-    tx.insert("t", pa.table({"k": pa.array(range(10, 100_000), pa.int32()), "v": pa.array(["x"] * 99_990)}))
+    tx.insert("t", pa.table({"k": pa.array(range(10, 100), pa.int32()), "v": pa.array(["x"] * 90)}))
+    assert list(db.path.rglob("*.parquet"))
     monkeypatch.setattr(Catalog, "commit", _unreachable)
     with pytest.raises(CatalogUnavailable, match="connection lost"):
         tx.commit()
@@ -428,28 +437,26 @@ def test_tasks_are_the_commits_beyond_a_frontier(db: Warehouse) -> None:
 
 # -- no Spark --------------------------------------------------------------------------------------
 
-_WITHOUT_SPARK = """
-import sys
-import freshview
-wh = freshview.connect(sys.argv[1])
-wh.sql("CREATE TABLE t (k INT, v STRING, PRIMARY KEY (k))")
-with wh.transaction() as tx:
-    tx.insert("t", [{"k": k, "v": "x"} for k in range(100)])
-    tx.upsert("t", [{"k": 1, "v": "y"}])
-    tx.delete("t", [2])
-wh.sql("INSERT INTO t VALUES (200, 'z')")
-wh.sql("UPDATE t SET v = 'w' WHERE k IN (3, 4)")
-wh.sql("DELETE FROM t WHERE k = 5")
-wh.sql("CHECKPOINT t")
-wh.sql("UPDATE t SET v = 'w' WHERE k IN (6, 7)")
-wh.sql("ALTER TABLE t ADD COLUMN n INT")
-wh.vacuum()
-print(wh.status())
-wh.close()
-loaded = {m.split(".")[0] for m in sys.modules} & {"pyspark", "py4j", "psycopg"}
-assert not loaded, loaded
-"""
+
+def _use_the_catalog(folder: Path) -> None:
+    wh = freshview.connect(folder)
+    wh.sql("CREATE TABLE t (k INT, v STRING, PRIMARY KEY (k))")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"k": k, "v": "x"} for k in range(100)])
+        tx.upsert("t", [{"k": 1, "v": "y"}])
+        tx.delete("t", [2])
+    wh.sql("INSERT INTO t VALUES (200, 'z')")
+    wh.sql("UPDATE t SET v = 'w' WHERE k IN (3, 4)")
+    wh.sql("DELETE FROM t WHERE k = 5")
+    wh.sql("CHECKPOINT t")
+    wh.sql("UPDATE t SET v = 'w' WHERE k IN (6, 7)")
+    wh.sql("ALTER TABLE t ADD COLUMN n INT")
+    wh.vacuum()
+    assert str(wh.status())
+    wh.close()
+    loaded = {m.split(".")[0] for m in sys.modules} & {"pyspark", "py4j", "psycopg"}
+    assert not loaded, loaded
 
 
 def test_what_needs_only_the_catalog_loads_no_spark(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", _WITHOUT_SPARK, str(tmp_path / "w")], check=True, stdout=subprocess.DEVNULL)
+    run_in_fork(_use_the_catalog, tmp_path / "w")

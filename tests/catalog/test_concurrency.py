@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 from tests.catalog.helpers import contents, seen_by
+from tests.forks import forks, unflushed
 from tests.internals import internals
 
 import freshview
@@ -82,18 +83,14 @@ def test_no_update_is_lost_between_threads(open_warehouse: Callable[[], Warehous
         assert len(contents(second, "log", csn)) == done
 
 
-_WORKER = """
-import random, sys
-import freshview
-from tests.catalog.test_concurrency import increment
-dice = random.Random(int(sys.argv[3]))
-with freshview.connect(sys.argv[1], catalog=sys.argv[2] or None) as wh:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for i in range(10):
-        increment(wh, dice.randrange(3), blind=bool(i % 2))
-assert "pyspark" not in sys.modules
-"""
+def _increment_ten_times(folder: Path, catalog_url: str | None, seed: int, start: Barrier) -> None:
+    unflushed()
+    dice = random.Random(seed)
+    with freshview.connect(folder, catalog=catalog_url) as wh:
+        start.wait(60)
+        for i in range(10):
+            increment(wh, dice.randrange(KEYS), blind=bool(i % 2))
+    assert "pyspark" not in sys.modules
 
 
 def test_no_update_is_lost_between_processes(
@@ -101,18 +98,19 @@ def test_no_update_is_lost_between_processes(
 ) -> None:
     wh = open_warehouse()
     make_counters(wh)
-    command = [sys.executable, "-c", _WORKER, str(tmp_path / "warehouse"), catalog_url or ""]
-    root = Path(__file__).parents[2]
+    processes = forks()
+    start = processes.Barrier(2)
     workers = [
-        subprocess.Popen([*command, str(n)], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for n in range(2)
+        processes.Process(
+            target=_increment_ten_times, args=(tmp_path / "warehouse", catalog_url, seed, start), daemon=True
+        )
+        for seed in range(2)
     ]
     for worker in workers:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
+        worker.start()
     for worker in workers:
-        worker.communicate("go\n")
-    assert [w.returncode for w in workers] == [0, 0]
+        worker.join()
+    assert [w.exitcode for w in workers] == [0, 0]
     check_counters(wh, 20)
 
 

@@ -243,7 +243,7 @@ def test_interleaved_transactions_are_snapshot_isolated(
     run_state_machine_as_test(
         cast("type[Isolation]", lambda: Isolation(wh)),
         settings=settings(
-            max_examples=examples(40) if catalog_url is None else 10,
+            max_examples=examples(25) if catalog_url is None else 10,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.catalog.view_world import World
+from tests.effort import examples
 
 from freshview.catalog.records import DataFile, Frontier, Relation, Task
 from freshview.catalog.views import ViewCatalog
@@ -417,7 +418,7 @@ def test_passing_failures_are_told_from_wrong_data(error: Exception, transient: 
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 def test_whatever_the_interleaving_every_view_shows_its_definition(draw: random.Random) -> None:
     """Law: commits, open snapshots, jobs of two processes, expiring leases, refreshes, views over views, in any order:
     what a store gives for a CSN is the definition there, jobs of a view join end to end, all views arrive."""

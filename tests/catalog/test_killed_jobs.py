@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import random
-import time
+import signal
 from itertools import pairwise
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+import sqlalchemy as sa
 from tests.catalog.view_world import World
-from tests.effort import seed_of
+from tests.effort import examples, seed_of
+from tests.forks import forks, unflushed
 
 from freshview.catalog.writer import LIFETIME
 
 _KILLS = 20  # fifty, of a serving process, in tests/soak
+_MOMENTS = 1000  # a round of jobs has about so many: before and after a statement, at the end of a transaction
 
 
-def maintain(folder: Path, now: int, ready: Event) -> None:
-    """What the process does until it is killed: one small job after the other."""
+def maintain(folder: Path, now: int, moments: int, ready: Event, *, is_after_a_job: bool) -> None:
+    """What the process does until it is killed, by itself at a moment of its catalog: one small job after another."""
+    unflushed()
     process = World(folder, now).process()
+    views = [r for r in process.catalog.relations() if r.kind == "view"]
+    left = moments
+
+    def count(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    while is_after_a_job:
+        is_after_a_job = not any(process.jobs.bring(v, process.catalog.snapshot(), most_rows=3) for v in views)
+    for moment in ("before_cursor_execute", "after_cursor_execute", "commit"):
+        sa.event.listen(process.catalog.database._engine, moment, count)
     ready.set()
     while True:
-        for view in (r for r in process.catalog.relations() if r.kind == "view"):
+        for view in views:
             process.jobs.bring(view, process.catalog.snapshot(), most_rows=3)
 
 
@@ -37,29 +54,23 @@ def test_kills_at_random_lose_nothing_and_apply_nothing_twice(tmp_path: Path) ->
     a, b = p.table("a"), p.table("b")
     low = p.view("low", a, b)
     views = (low, p.view("high", low, b), p.view("other", a))
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["tests.catalog.view_world"])
-
-    def seen() -> int:
-        return sum(p.views.frontier(v) for v in views)
-
-    for kill in range(_KILLS):
+    processes = forks()
+    for kill in range(examples(_KILLS)):
         world.now += 2 * LIFETIME
-        before = seen()
         for _ in range(4):
             p.put({draw.choice("ab"): {draw.randint(1, 20): draw.randint(1, 9) for _ in range(3)}})
         ready = processes.Event()
-        child = processes.Process(target=maintain, args=(tmp_path, world.now, ready), daemon=True)
+        child = processes.Process(
+            target=maintain,
+            args=(tmp_path, world.now, draw.randint(1, _MOMENTS // (1 + kill % 2)), ready),
+            kwargs={"is_after_a_job": bool(kill % 2)},
+            daemon=True,
+        )
         child.start()
         assert ready.wait(60)
-        until = time.monotonic() + 60
-        while kill % 2 and seen() == before:  # every other one ends a job first, however slow the machine is
-            assert time.monotonic() < until, "no job came to its end"
-            time.sleep(0.01)
-        time.sleep(draw.uniform(0, 0.6))  # a job takes a good part of that
         p.put({"a": {draw.randint(1, 20): 1}})
-        child.kill()
-        child.join()
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL
     world.now += 2 * LIFETIME
     newest = p.catalog.snapshot()
     for view in views:

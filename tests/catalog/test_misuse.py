@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,7 +60,11 @@ def test_a_freshness_that_is_negative(tmp_path: Path) -> None:
         wh.sql("SELECT 1 AS one", freshness=timedelta(seconds=-1))
 
 
-def test_a_time_before_the_first_commit_is_named_with_that_commits(tmp_path: Path) -> None:
+def test_a_time_before_the_first_commit_is_named_with_that_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the engine only the zone of times without one is asked: no session need be started for it."""
+    monkeypatch.setattr(freshview.Warehouse, "engine", lambda _: SimpleNamespace(time_zone=lambda: UTC))
     with freshview.connect(tmp_path / "w") as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY)")
         ways: list[Callable[[], object]] = [

@@ -18,6 +18,7 @@ from freshview.errors import NotFound, SnapshotExpired, StorageUnavailable
 from freshview.events import Events
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
+from freshview.storage import segments
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction
 
@@ -104,11 +105,14 @@ def test_a_pin_that_expired_but_was_not_taken_is_still_good(world: World) -> Non
     assert tx.commit() == 2
 
 
-def test_a_commit_whose_lease_is_gone_fails_and_removes_its_files_no_more(world: World) -> None:
+def test_a_commit_whose_lease_is_gone_fails_and_removes_its_files_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
     catalog = world.catalog()
     catalog.create("t", "table", SCHEMA)
     tx = world.transaction(catalog)
-    tx.upsert_rows("t", pa.table({"k": pa.array(range(200_000), pa.int32())}))
+    tx.upsert_rows("t", pa.table({"k": pa.array(range(200), pa.int32())}))
     assert _leases(catalog) == 1
     with catalog.database.write() as c:
         c.execute(t.leases.delete())
@@ -118,11 +122,12 @@ def test_a_commit_whose_lease_is_gone_fails_and_removes_its_files_no_more(world:
     assert list(world.folder.rglob("*.parquet"))  # whoever took the lease removes the files
 
 
-def test_rollback_gives_up_pins_leases_and_files(world: World) -> None:
+def test_rollback_gives_up_pins_leases_and_files(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
     catalog = world.catalog()
     catalog.create("t", "table", SCHEMA)
     tx = world.transaction(catalog)
-    tx.upsert_rows("t", pa.table({"k": pa.array(range(200_000), pa.int32())}))
+    tx.upsert_rows("t", pa.table({"k": pa.array(range(200), pa.int32())}))
     assert list(world.folder.rglob("*.parquet"))
     tx.rollback()
     tx.rollback()

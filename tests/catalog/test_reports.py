@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.catalog.view_world import BAG, Process, World
+from tests.effort import examples
 from tests.internals import internals
 
 from freshview import Warehouse
@@ -295,7 +296,7 @@ class Game:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_what_nobody_needs_goes_and_nothing_else(draw: random.Random) -> None:
     with TemporaryDirectory() as folder:
         game = Game(Path(folder), draw)
@@ -310,7 +311,7 @@ def test_what_nobody_needs_goes_and_nothing_else(draw: random.Random) -> None:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_what_a_holder_is_said_to_keep_is_what_goes_without_it(draw: random.Random) -> None:
     """Law: when the oldest holder lets go, vacuum removes exactly what the report says it kept."""
     with TemporaryDirectory() as folder:

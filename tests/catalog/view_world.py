@@ -145,8 +145,11 @@ class Process:
         return Counter(row for row, _ in self._rows(self.views.stored(view, csn)))
 
     def defined(self, view: Relation, csn: int) -> Counter[tuple[int, int]]:
-        """What the definition gives at a CSN."""
-        return meaning(view, [self._defined(source, csn) for source in self.sources(view)])
+        """What the definition gives at a CSN. It cannot change, and so is read once (World.forget: once more)."""
+        known = self.world.known
+        if (view.id, csn) not in known:
+            known[view.id, csn] = meaning(view, [self._defined(source, csn) for source in self.sources(view)])
+        return known[view.id, csn]
 
     def _defined(self, source: Relation, csn: int) -> Counter[tuple[int, int]]:
         if source.kind == "view":
@@ -200,6 +203,11 @@ class World:
     now: int = 1_000_000_000_000
     processes: list[Process] = field(default_factory=list)
     while_waiting: Callable[[], None] = lambda: None
+    known: dict[tuple[int, int], Counter[tuple[int, int]]] = field(default_factory=dict)  # view id, CSN → definition
+
+    def forget(self) -> None:
+        """Read the tables again for what definitions give: at the end of a test they must still say the same."""
+        self.known.clear()
 
     def process(self) -> Process:
         database = Database(sqlite_url(self.folder / "catalog.db"), clock=lambda: self.now)

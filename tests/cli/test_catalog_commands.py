@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.calls import COMMAND, call, process, told
+from tests.forks import run_in_fork
+from typer.testing import CliRunner
 
 import freshview
+from freshview.cli.main import app
 
 
 @pytest.fixture
@@ -168,14 +170,15 @@ def test_usage_is_code_two(folder: Path) -> None:
         call("-w", str(folder), *arguments, code=2)
 
 
-def test_an_error_is_one_sentence_and_verbose_shows_where(tmp_path: Path) -> None:
+def test_an_error_is_one_sentence_and_verbose_shows_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = process("status", cwd=tmp_path)
     assert (quiet.returncode, quiet.stdout) == (1, "")
     assert quiet.stderr.splitlines() == [
         "warehouse warehouse: there is none in this folder. Check the path, or make one: freshview init -w warehouse"
     ]
-    loud = process("status", "--verbose", cwd=tmp_path)
-    assert loud.returncode == 1
+    monkeypatch.chdir(tmp_path)
+    loud = CliRunner().invoke(app, ["status", "--verbose"])
+    assert loud.exit_code == 1
     assert "Traceback" in loud.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -214,15 +217,10 @@ def test_a_reader_that_leaves_early_is_no_reason_to_complain(folder: Path) -> No
     running.stderr.close()
 
 
-_LOADS_NOTHING = """
-import json, sys
-from tests.cli.calls import call
-folder = sys.argv[1]
-for words in json.loads(sys.argv[2]):
-    call(*words, "-w", folder)
-    loaded = [m for m in ("pyspark", "py4j") if m in sys.modules]
-    assert not loaded, (words, loaded)
-"""
+def _load_no_spark(folder: Path, commands: list[list[str]]) -> None:
+    for words in commands:
+        call(*words, "-w", folder)
+        assert not {"pyspark", "py4j"} & set(sys.modules), words
 
 
 def test_they_load_no_spark(folder: Path) -> None:
@@ -238,10 +236,7 @@ def test_they_load_no_spark(folder: Path) -> None:
         ["sql", "DESCRIBE HISTORY orders"],
         ["sql", "INSERT INTO orders VALUES (9, 9, 9)"],
     ]
-    root = Path(__file__).parents[2]
-    subprocess.run(
-        [sys.executable, "-c", _LOADS_NOTHING, str(folder), json.dumps(commands)], check=True, timeout=60, cwd=root
-    )
+    run_in_fork(_load_no_spark, folder, commands)
 
 
 def test_help_loads_next_to_nothing() -> None:

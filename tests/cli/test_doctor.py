@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.calls import call, told
+from tests.forks import run_in_fork
+from typer.testing import CliRunner
 
 import freshview
 from freshview.cli import doctor
+from freshview.cli.main import app
 
 
 @pytest.fixture
@@ -106,10 +108,11 @@ def test_a_package_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> No
     assert doctor._package("not-there").found == "is not installed"
 
 
+def _load_no_spark(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["doctor", "-w", str(folder)])
+    assert "pyspark: " in result.stdout
+    assert "pyspark" not in sys.modules
+
+
 def test_it_loads_no_spark(tmp_path: Path) -> None:
-    script = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom freshview.cli.main import app\n"
-        "result = CliRunner().invoke(app, ['doctor', '-w', sys.argv[1]])\nassert 'pyspark: ' in result.stdout\n"
-        "assert 'pyspark' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+    run_in_fork(_load_no_spark, tmp_path)

@@ -33,7 +33,7 @@ from freshview.storage.store import Storage
 
 ORDERS = 12_000  # more than the driver folds by itself
 CUSTOMERS = 300
-ROUNDS = 3  # of the watcher
+ROUNDS = 2  # of the watcher: something is written between them
 PATIENCE = 200.0  # seconds for which one process waits for the other
 
 TABLES = {
@@ -315,7 +315,7 @@ def write_meanwhile(world: World, folder: Path) -> None:
             with world.wh.transaction() as tx:
                 tx.upsert("orders", [a, b])
         number += 1
-        time.sleep(0.1)
+        time.sleep(0.3)
     print(f"{number} transactions", flush=True)
     assert number > ROUNDS
 

@@ -1,4 +1,4 @@
-"""`freshview serve`, as a process of its own."""
+"""`freshview serve`: as a process of its own, and in this one where it is told by the same code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +14,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
+from tests.cli.calls import COMMAND, call
 from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
 from freshview.catalog import tables as t
 
-COMMAND = [sys.executable, "-W", "error", "-m", "freshview.cli.main"]
 Serve = Callable[..., subprocess.Popen[str]]
 
 
@@ -71,11 +72,11 @@ def _frontier(wh: Warehouse, view: str) -> int:
     return internals(wh).frontier(view)
 
 
-def _wait_for_frontier(folder: Path, process: subprocess.Popen[str], csn: int) -> None:
+def _wait_for_frontier(folder: Path, csn: int, is_serving: Callable[[], bool]) -> None:
     until = time.monotonic() + 180
     with freshview.connect(folder) as wh:
         while _frontier(wh, "v") < csn:
-            assert process.poll() is None, "it ended"
+            assert is_serving(), "it ended"
             assert time.monotonic() < until, "the view did not become fresh"
             time.sleep(0.2)
 
@@ -86,14 +87,14 @@ def _left_behind(folder: Path) -> list[int]:
         return [c.execute(sa.select(sa.func.count()).select_from(x)).scalar_one() for x in (t.snapshots, t.leases)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_keeps_views_fresh_and_stops_when_told(
-    folder: Path, tmp_path: Path, spark: SparkSession, serve: Serve, number: signal.Signals
+    folder: Path, tmp_path: Path, spark: SparkSession, serve: Serve
 ) -> None:
+    """By Ctrl-C, which Spark, started meanwhile, would like to hear too."""
     process = serve(folder, "--busy-load", "1000")  # other tests run beside it
-    _wait_for_frontier(folder, process, _commit(folder, 5))
-    _wait_for_frontier(folder, process, _commit(folder, 7))
-    process.send_signal(number)
+    for customer in (5, 7):
+        _wait_for_frontier(folder, _commit(folder, customer), lambda: process.poll() is None)
+    process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=120)
     assert (process.returncode, complaints) == (0, "")
     assert _left_behind(folder) == [0, 0]
@@ -107,21 +108,41 @@ def test_it_keeps_views_fresh_and_stops_when_told(
         assert wh.check("v").ok
 
 
-def test_once_does_what_is_pending_and_tells_what_failed(folder: Path, tmp_path: Path, serve: Serve) -> None:
+def test_sigterm_stops_it_as_ctrl_c_does(folder: Path) -> None:
+    csn, before = _commit(folder, 5), signal.getsignal(signal.SIGTERM)
+
+    def is_serving() -> bool:
+        return signal.getsignal(signal.SIGTERM) is not before
+
+    def stop() -> None:
+        _wait_for_frontier(folder, csn, lambda: True)
+        if is_serving():  # else the signal would end all tests
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop, daemon=True)
+    stopping.start()
+    result = call("serve", folder, "--busy-load", "1000")
+    stopping.join()
+    assert not is_serving()
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert (lines[0].startswith("Serving "), lines[-1]) == (True, "Stopped.")
+    assert sum(" v: done, CSN " in line for line in lines) == 1
+    assert _left_behind(folder) == [0, 0]
+
+
+def test_once_does_what_is_pending_and_tells_what_failed(folder: Path) -> None:
     """Law: a view that cannot be maintained does not stop the others."""
     csn = _commit(folder, 7)
-    process = serve(folder, "--once")
-    _, complaints = process.communicate(timeout=180)
-    lines = (tmp_path / "serve.log").read_text().splitlines()
-    assert (process.returncode, complaints) == (1, "")
+    result = call("serve", folder, "--once", code=1)
+    lines = result.stdout.splitlines()
+    assert result.stderr == ""
     assert sum(" v: done, CSN " in line for line in lines) == 1
     assert sum(" bad: failed: " in line for line in lines) == 1
     with freshview.connect(folder) as wh:
         assert _frontier(wh, "v") == csn
     _commit(folder, 8)
-    process = serve(folder, "--once", "--policy", "size")
-    process.communicate(timeout=180)
-    assert process.returncode == 0
+    call("serve", folder, "--once", "--policy", "size")
     assert _left_behind(folder) == [0, 0]
 
 
@@ -133,12 +154,13 @@ def test_once_does_what_is_pending_and_tells_what_failed(folder: Path, tmp_path:
         (["wh", "--catalog", "sqlite:///other.db"], "it belongs to another catalog"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
+def test_what_is_wrong_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], sentence: str
+) -> None:
     freshview.connect(tmp_path / "wh").close()
-    result = subprocess.run(
-        [*COMMAND, "serve", *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (result.returncode, result.stdout) == (1, "")
+    monkeypatch.chdir(tmp_path)
+    result = call("serve", *options, code=1)
+    assert result.stdout == ""
     assert sentence in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "nowhere").exists()

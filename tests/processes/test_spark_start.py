@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 _ASK = """
-import sys, freshview
+import json, os, sys, freshview
 from freshview.errors import SparkUnavailable
-wh = freshview.connect(sys.argv[1])
-wh.sql("CREATE TABLE t (k INT PRIMARY KEY, v STRING)")
-wh.sql("INSERT INTO t VALUES (1, 'a')")
-try:
-    wh.sql("SELECT * FROM t")
-except SparkUnavailable as error:
-    print(error)
-wh.sql("INSERT INTO t VALUES (2, 'b')")
-wh.close()
+for number, variables in enumerate(json.loads(sys.argv[2])):
+    os.environ.pop("JAVA_HOME", None)
+    os.environ.update(variables)
+    wh = freshview.connect(f"{sys.argv[1]}{number}")
+    wh.sql("CREATE TABLE t (k INT PRIMARY KEY, v STRING)")
+    wh.sql("INSERT INTO t VALUES (1, 'a')")
+    try:
+        wh.sql("SELECT * FROM t")
+    except SparkUnavailable as error:
+        print(error)
+    wh.sql("INSERT INTO t VALUES (2, 'b')")
+    wh.close()
 """
 
 
-def _run(script: str, folder: Path, **environment: str | None) -> subprocess.CompletedProcess[str]:
+def _run(script: str, folder: Path, *more: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
     variables = {k: v for k, v in {**os.environ, **environment}.items() if v is not None}
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", script, str(folder)],
+        [sys.executable, "-W", "error", "-c", script, str(folder), *more],
         capture_output=True,
         text=True,
         timeout=180,
@@ -44,28 +46,23 @@ def _fake_java(folder: Path, says: str, code: int = 0) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", ["none", "old", "ancient", "wrong home", "no java at all"])
-def test_java_that_will_not_do_is_told_in_one_sentence(tmp_path: Path, case: str) -> None:
+def test_java_that_will_not_do_is_told_in_one_sentence(tmp_path: Path) -> None:
     """Missing or old: what, why and what to do; work without Spark goes on; nothing else is printed."""
-    home: str | None = None
-    path = str(tmp_path / "empty")
-    match case:
-        case "old":
-            home = str(_fake_java(tmp_path / "jdk", 'openjdk version "11.0.2" 2019-01-15'))
-        case "ancient":
-            home = str(_fake_java(tmp_path / "jdk", 'java version "1.8.0_292"'))
-        case "wrong home":
-            home = str(tmp_path / "nowhere")
-        case "no java at all":
-            home = str(_fake_java(tmp_path / "jdk", "this is not java", 1))
-    done = _run(_ASK, tmp_path / "w", JAVA_HOME=home, PATH=path, SPARK_REMOTE=None)
+    cases = {
+        "not found (no java on the PATH)": None,
+        "version 11 is too old": _fake_java(tmp_path / "jdk 11", 'openjdk version "11.0.2" 2019-01-15'),
+        "version 8 is too old": _fake_java(tmp_path / "jdk 8", 'java version "1.8.0_292"'),
+        f"not found (JAVA_HOME is {tmp_path / 'nowhere'})": tmp_path / "nowhere",
+        f"not found (JAVA_HOME is {tmp_path / 'broken'})": _fake_java(tmp_path / "broken", "this is not java", 1),
+    }
+    homes = json.dumps([{"JAVA_HOME": str(home)} if home else {} for home in cases.values()])
+    done = _run(_ASK, tmp_path / "w", homes, PATH=str(tmp_path / "empty"), SPARK_REMOTE=None)
     assert done.stderr == ""
     assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == 1
-    assert done.stdout.startswith("Java: ")
-    assert "Install Java 17 or newer" in done.stdout
-    expected = {"old": "version 11 is too old", "ancient": "version 8 is too old"}.get(case, "not found")
-    assert expected in done.stdout
+    for told, expected in zip(done.stdout.splitlines(), cases, strict=True):
+        assert told.startswith("Java: ")
+        assert "Install Java 17 or newer" in told
+        assert expected in told
 
 
 def test_a_session_makes_no_noise(tmp_path: Path) -> None:

@@ -11,6 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from freshview.schedule import upkeep
+from freshview.spark import scan
+from freshview.storage import segments
+from freshview.transactions import dml
+from freshview.views import lifecycle
 
 Rows = list[tuple[Any, ...]]
 
@@ -35,6 +39,13 @@ def on_a_quiet_machine(patch: pytest.MonkeyPatch, every: float) -> None:
     """Managers that begin now look for work so often (seconds), and see no load."""
     patch.setattr(upkeep, "SECONDS", every)
     patch.setattr(upkeep, "machine_load", lambda: 0.0)
+
+
+def as_if_large(patch: pytest.MonkeyPatch) -> None:
+    """Tables of any size are read and written as large ones are: by Spark, and in files."""
+    patch.setattr(segments, "INLINE_BYTES", 1 << 10)
+    for module in (scan, dml, lifecycle):
+        patch.setattr(module, "LOCAL_ROWS", 0)
 
 
 def apart(spark: SparkSession) -> SparkSession:

@@ -43,6 +43,10 @@ def _endless_broadcast(engine: SparkEngine) -> DataFrame:
     return engine.session.range(10).crossJoin(_endless(engine).hint("broadcast")).selectExpr("s")
 
 
+def _seconds_long(engine: SparkEngine) -> DataFrame:
+    return engine.session.range(2 * 10**6).selectExpr("max(sha2(CAST(id AS STRING), 256)) AS s")
+
+
 class Doing(threading.Thread):
     """A thread that does something and tells how it ended."""
 
@@ -152,7 +156,8 @@ def test_others_are_not_cancelled_and_the_thread_is_as_before(engine: SparkEngin
                     interruption.request()
             seen.append((context.getLocalProperty("spark.scheduler.pool"), len(context.getJobTags())))
 
-    other = Doing(lambda: engine.arrow(engine.session.range(5 * 10**8).selectExpr("sum(id) s"), "query").num_rows)
+    other = Doing(lambda: engine.arrow(_seconds_long(engine), "query").num_rows)
+    _until(lambda: _is_running(engine.session))
     assert Doing(job).outcome() is None
     assert seen == [(POOL, 1), (None, 0)] * 2
     assert other.outcome() == 1
@@ -166,7 +171,7 @@ def test_our_own_session_gives_statements_the_cores(spark: SparkSession) -> None
 
 # -- the manager's jobs ----------------------------------------------------------------------------
 
-_MANY = 4000  # rows of which all triples take minutes, those of a few no time
+_MANY = 1500  # rows of which all triples take minutes, those of a few no time; a task ends between pairs of one row
 
 
 @pytest.fixture

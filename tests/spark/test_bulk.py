@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.sessions import as_if_large
 
 from freshview import Warehouse
 from freshview.errors import DuplicateKey, NotNullViolation
@@ -49,23 +50,24 @@ def test_a_bulk_load_becomes_main_without_being_written_again(swh: Warehouse) ->
     assert swh.check("v").ok
 
 
-def test_a_large_update_is_one_parquet_segment(swh: Warehouse) -> None:
-    """150,000 rows in one statement; keys may move; rows are right before and after the checkpoint."""
+def test_a_large_update_is_one_parquet_segment(swh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows in one statement; keys may move; rows are right before and after the checkpoint."""
+    as_if_large(monkeypatch)
     swh.sql(
         "CREATE TABLE t PRIMARY KEY (k) AS "
-        "SELECT CAST(id AS INT) AS k, id * 2 AS v, concat('s', id) AS s FROM range(150000)"
+        "SELECT CAST(id AS INT) AS k, id * 2 AS v, concat('s', id) AS s FROM range(3000)"
     )
     before = _files(swh)
-    assert swh.sql("UPDATE t SET v = v + 1, k = k + 1").rows == 150_000
-    assert _pending(swh, "t") == (150_000, 1)
+    assert swh.sql("UPDATE t SET v = v + 1, k = k + 1").rows == 3_000
+    assert _pending(swh, "t") == (3_000, 1)
     added = [
         p
         for p in (swh.path / "tables").rglob("*.parquet")
         if p.name not in before or p.stat().st_ino not in before.values()
     ]
-    assert any(pq.read_metadata(p).num_rows == 300_000 for p in added if "delta-" in str(p))
+    assert any(pq.read_metadata(p).num_rows == 6_000 for p in added if "delta-" in str(p))
     sums = "SELECT count(*), sum(k), sum(v), min(s), count(DISTINCT k) FROM t"
-    expected = [(150_000, 150_000 * 150_001 // 2, 150_000 * 149_999 + 150_000, "s0", 150_000)]
+    expected = [(3_000, 3_000 * 3_001 // 2, 3_000 * 2_999 + 3_000, "s0", 3_000)]
     assert [tuple(r) for r in swh.sql(sums).collect()] == expected
     swh.sql("CHECKPOINT t")
     assert [tuple(r) for r in swh.sql(sums).collect()] == expected

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.effort import examples, seed_of
+from tests.effort import IS_SOAK, examples, seed_of
 from tests.spark.sessions import apart, jobs_run, setting
 from tests.unit.local.grammar import COLUMNS, SCHEMA, WORLDS, Expressions, rows
 
@@ -27,6 +27,7 @@ from freshview.sql.lowering import lower
 
 SEED = seed_of(20261117)
 _TYPES = {c.name: c.type for c in SCHEMA.columns}
+_EXPRESSIONS, _PLANS = (100_000, 5_000) if IS_SOAK else (3_000, 200)
 _TOGETHER = 100  # expressions to one query of Spark
 
 
@@ -115,7 +116,7 @@ def test_expressions_have_sparks_bits(spark: SparkSession) -> None:
     def query(expressions: list[str]) -> str:
         return "SELECT id, " + ", ".join(f"{e} AS x{i}" for i, e in enumerate(expressions)) + " FROM t"
 
-    outcome = _compare(spark, examples(3000), lambda writer: writer.any(), query)
+    outcome = _compare(spark, _EXPRESSIONS, lambda writer: writer.any(), query)
     assert outcome.compared > 2 * outcome.unproven
     print(outcome)
 
@@ -136,7 +137,7 @@ def test_plans_have_sparks_rows(spark: SparkSession) -> None:
     writer, local, session = Expressions(rng), LocalEngine(), apart(spark)
     ddl = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
     taken = 0
-    for _ in range(examples(200)):
+    for _ in range(_PLANS):
         text = _query(writer, rng)
         plan = _plan(text)
         if plan is None:
@@ -152,7 +153,7 @@ def test_plans_have_sparks_rows(spark: SparkSession) -> None:
         assert _bag(ours) == _bag(theirs), f"{text} (seed {SEED})"
         taken += 1
     local.close()
-    assert taken > examples(200) / 2
+    assert taken > _PLANS / 2
 
 
 def _query(writer: Expressions, rng: random.Random) -> str:

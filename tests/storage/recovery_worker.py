@@ -1,33 +1,44 @@
 """A process that works on a warehouse until it is killed, and says what it did.
 
-Usage: recovery_worker.py WAREHOUSE EXTERNAL SEED EVENT STEPS. It kills itself at the EVENT-th event (0: never).
-Each line on stdout is JSON: ["begin", what] before a step, ["done", what, csn] once it is acknowledged.
+It says ("begin", what) before a step, ("done", what, csn) once that is acknowledged, ("failed", where) of an error.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import sys
+import traceback
+from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
+from tests.forks import unflushed
 
 import freshview
 from freshview.events import Event
 from freshview.storage import segments
 
 
-def say(*words: Any) -> None:
-    os.write(1, (json.dumps(words) + "\n").encode())
+def work(told: Connection, warehouse: Path, external: Path, seed: int, last_event: int, steps: int) -> None:
+    """Until the end, or until it kills itself at the last event (0: never)."""
+    unflushed()
+    try:
+        _work(told, warehouse, external, seed, last_event, steps)
+    except BaseException:
+        told.send(("failed", traceback.format_exc()))
+        raise
 
 
-def main(warehouse: str, external: str, seed: int, last_event: int, steps: int) -> None:
+def _work(told: Connection, warehouse: Path, external: Path, seed: int, last_event: int, steps: int) -> None:
     chance = random.Random(seed)
     seen = 0
+
+    def say(*words: Any) -> None:
+        told.send(words)  # at once, and what was said is heard though the process dies
 
     def count(_: Event) -> None:
         nonlocal seen
@@ -42,12 +53,12 @@ def main(warehouse: str, external: str, seed: int, last_event: int, steps: int) 
         kind = chance.choices(
             ["write", "checkpoint", "vacuum", "create", "drop", "widen", "external"], [12, 8, 3, 1, 1, 1, 2]
         )[0]
-        step(wh, external, chance, kind)
+        step(wh, str(external), chance, kind, say)
     say("end", seen)
     os._exit(0)
 
 
-def step(wh: freshview.Warehouse, external: str, chance: random.Random, kind: str) -> None:
+def step(wh: freshview.Warehouse, external: str, chance: random.Random, kind: str, say: Callable[..., None]) -> None:
     """One step: told before, told after."""
     extra = sorted(r.name for r in wh.status().tables if r.name.startswith("x")) if kind == "drop" else []
     match kind:
@@ -94,7 +105,3 @@ def step(wh: freshview.Warehouse, external: str, chance: random.Random, kind: st
             write_deltalake(external, pa.table({"k": [chance.randrange(100)]}), mode="append")
             wh.transaction().rollback()
             say("done", what, None)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.internals import internals
 from tests.storage.model import Model, play
 
@@ -22,7 +23,7 @@ from freshview.refresh.span import Span
 from freshview.storage import reader as reader_module
 from freshview.storage.reader import _literals
 
-laws = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+_DRAWS = 3  # of each law, over one history
 Bag = Counter[tuple[Any, ...]]
 
 
@@ -35,48 +36,51 @@ def _contents(model: Model, csn: int) -> pa.Table:
     return internals(model.wh).rows("t", csn)
 
 
-@laws
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(keyed=st.booleans(), data=st.data())
-def test_changes_are_the_difference_of_two_states(keyed: bool, data: st.DataObject) -> None:
+def test_what_is_read_in_part_is_what_the_whole_states_say(keyed: bool, data: st.DataObject) -> None:
+    """Two laws over one history, each for a few draws."""
+    with (
+        tempfile.TemporaryDirectory() as place,
+        freshview.connect(Path(place) / "w") as wh,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        model = play(wh, keyed, data, patch)
+        for _ in range(_DRAWS):
+            changes_are_the_difference_of_two_states(model, data)
+        for _ in range(_DRAWS):
+            rows_near_some_values_are_those_that_hold_them(model, data)
+
+
+def changes_are_the_difference_of_two_states(model: Model, data: st.DataObject) -> None:
     """Δ(c0 → c1) = R@c1 − R@c0 over the columns asked for, each row net: none is both added and taken away."""
-    with (
-        tempfile.TemporaryDirectory() as place,
-        freshview.connect(Path(place) / "w") as wh,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        model = play(wh, keyed, data, patch)
-        c0, c1 = sorted(data.draw(st.lists(st.sampled_from(sorted(model.at)), min_size=2, max_size=2), label="csns"))
-        relation = internals(wh).relation("t")
-        names = tuple(data.draw(st.lists(st.sampled_from(relation.schema.names), min_size=1, unique=True)))
-        found = changes(Span.between(internals(wh).catalog, internals(wh).storage, c0, c1), relation, names)
-        difference = _bag(relation.schema.conform(_contents(model, c1)), names)
-        difference.subtract(_bag(relation.schema.conform(_contents(model, c0)), names))
-        signed: Bag = Counter()
-        for row in found.to_pylist():
-            signed[tuple(repr(row[n]) for n in names)] += row[WEIGHT]
-        assert signed == Counter({r: n for r, n in difference.items() if n})
-        assert found.num_rows == sum(abs(n) for n in difference.values())
+    c0, c1 = sorted(data.draw(st.lists(st.sampled_from(sorted(model.at)), min_size=2, max_size=2), label="csns"))
+    rooms = internals(model.wh)
+    relation = rooms.relation("t")
+    names = tuple(data.draw(st.lists(st.sampled_from(relation.schema.names), min_size=1, unique=True)))
+    found = changes(Span.between(rooms.catalog, rooms.storage, c0, c1), relation, names)
+    difference = _bag(relation.schema.conform(_contents(model, c1)), names)
+    difference.subtract(_bag(relation.schema.conform(_contents(model, c0)), names))
+    signed: Bag = Counter()
+    for row in found.to_pylist():
+        signed[tuple(repr(row[n]) for n in names)] += row[WEIGHT]
+    assert signed == Counter({r: n for r, n in difference.items() if n})
+    assert found.num_rows == sum(abs(n) for n in difference.values())
 
 
-@laws
-@given(keyed=st.booleans(), nulls=st.booleans(), data=st.data())
-def test_rows_near_some_values_are_those_that_hold_them(keyed: bool, nulls: bool, data: st.DataObject) -> None:
-    with (
-        tempfile.TemporaryDirectory() as place,
-        freshview.connect(Path(place) / "w") as wh,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        model = play(wh, keyed, data, patch)
-        csn = data.draw(st.sampled_from(sorted(model.at)), label="csn")
-        state = internals(wh).state("t", csn)
-        schema = state.schema
-        pools: list[tuple[int, Sequence[int | str]]] = [(0, [0, 1, 2, 3, 99]), (1, ["a", "b", "it's"])]
-        column, pool = data.draw(st.sampled_from(pools), label="column")
-        chosen = data.draw(st.lists(st.sampled_from(pool), unique=True), label="values")
-        names = tuple(data.draw(st.lists(st.sampled_from(schema.names), min_size=1, unique=True)))
-        values = pa.array(chosen, schema.columns[column].type.arrow)
-        held = _contents(model, csn).to_pylist()
-        kept = [r for r in held if (v := r[schema.names[column]]) in chosen or (nulls and v is None)]
+def rows_near_some_values_are_those_that_hold_them(model: Model, data: st.DataObject) -> None:
+    csn = data.draw(st.sampled_from(sorted(model.at)), label="csn")
+    nulls = data.draw(st.booleans(), label="nulls")
+    state = internals(model.wh).state("t", csn)
+    schema = state.schema
+    pools: list[tuple[int, Sequence[int | str]]] = [(0, [0, 1, 2, 3, 99]), (1, ["a", "b", "it's"])]
+    column, pool = data.draw(st.sampled_from(pools), label="column")
+    chosen = data.draw(st.lists(st.sampled_from(pool), unique=True), label="values")
+    names = tuple(data.draw(st.lists(st.sampled_from(schema.names), min_size=1, unique=True)))
+    values = pa.array(chosen, schema.columns[column].type.arrow)
+    held = _contents(model, csn).to_pylist()
+    kept = [r for r in held if (v := r[schema.names[column]]) in chosen or (nulls and v is None)]
+    with freshview.connect(model.wh.path) as wh:  # one that holds nothing in memory yet
         for _ in ("from files", "from memory"):
             found = internals(wh).reader.matching(
                 state, schema.names[column], values, nulls=nulls, columns=names, limit=1000

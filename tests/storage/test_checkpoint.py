@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.internals import apply_in, internals
 from tests.storage.model import play
 
@@ -284,7 +285,7 @@ def test_rows_are_found_by_key_after_columns_were_added_and_renamed(wh: Warehous
 # -- any sequence ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.booleans(), st.data())
 def test_checkpoints_change_no_answer_at_any_csn(keyed: bool, data: st.DataObject) -> None:
     """Law: contents at every CSN are those of the model, whatever was folded in between, by whichever way."""
@@ -399,6 +400,7 @@ def test_an_adopted_version_keeps_the_names_it_was_written_under(big: Warehouse,
     run(big)
     state = internals(big).state("t")
     assert state.main_schema is not None
+    assert state.main is not None
     files = internals(big).main_files("t")
     assert tuple(pa.parquet.read_schema(folder(big) / files[0].path).names) == state.main_schema.names
     assert contents(big, "t") == before

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from freshview.catalog.records import Relation
 from freshview.errors import SnapshotExpired
@@ -121,7 +122,7 @@ def run(location: Path, operation: tuple[str, Any], number: int) -> None:
             table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.booleans(), st.booleans(), rows, st.lists(operations, min_size=1, max_size=7), st.data())
 def test_changes_are_the_difference_of_any_two_versions(
     partitioned: bool, feed: bool, first: list[dict[str, Any]], script: list[tuple[str, Any]], data: st.DataObject

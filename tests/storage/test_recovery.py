@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -16,14 +16,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.forks import forks
 from tests.internals import internals
+from tests.storage import recovery_worker
 
 import freshview
 from freshview import Warehouse
 from freshview.catalog import tables as t
 
-WORKER = Path(__file__).with_name("recovery_worker.py")
 SHORT = {"events": 8, "signals": 4}
+AGAIN = 3  # of the CSNs that were read before, so many are read after every kill
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Site:
         self.path = folder / "warehouse"
         self.external = folder / "external"
         self.model = Model()
+        self.checked: set[int] = set()  # CSNs that have been read since they were acknowledged
         write_deltalake(str(self.external), pa.table({"k": [0]}))
         with freshview.connect(self.path) as wh:
             wh.sql("CREATE TABLE a (k INT, v STRING, PRIMARY KEY (k))")
@@ -65,13 +68,18 @@ class Site:
 
     def run(self, seed: int, event: int = 0, steps: int = 30, kill_after_lines: int | None = None) -> bool:
         """Let a process work until it dies; take over what it acknowledged. True if it came to its end."""
-        command = [sys.executable, str(WORKER), str(self.path), str(self.external), str(seed), str(event), str(steps)]
+        processes = forks()
+        hears, says = processes.Pipe(duplex=False)
+        process = processes.Process(
+            target=recovery_worker.work, args=(says, self.path, self.external, seed, event, steps), daemon=True
+        )
+        process.start()
+        says.close()
         flight: dict[str, Any] | None = None
-        ended = False
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            for number, line in enumerate(process.stdout):
-                verb, *rest = json.loads(line)
+        verb, failure = "", ""
+        with hears, suppress(EOFError):
+            for number in itertools.count():
+                verb, *rest = hears.recv()
                 if verb == "begin":
                     flight = rest[0]
                 elif verb == "done":
@@ -79,17 +87,20 @@ class Site:
                     self.model = self.model.after(rest[0])
                     if rest[1] is not None:
                         self.model.history[rest[1]] = (self.model.a, self.model.b)
-                ended = verb == "end"
+                elif verb == "failed":
+                    failure = rest[0]
                 if number == kill_after_lines:
-                    process.send_signal(signal.SIGKILL)
-            assert process.stderr is not None
-            told = process.stderr.read().decode()
-        assert process.returncode in (0, 9, -signal.SIGKILL), told
-        self.check(flight)
-        return ended
+                    process.kill()
+        process.join()
+        assert process.exitcode in (0, 9, -signal.SIGKILL), failure
+        known = sorted(self.model.history.keys() & self.checked)
+        again = random.Random(seed).sample(known, min(AGAIN, len(known)))
+        self.check(flight, (self.model.history.keys() - self.checked) | set(again))
+        return verb == "end"
 
-    def check(self, flight: dict[str, Any] | None) -> None:
-        """Law: what was acknowledged is there; the step in flight is there whole, or not at all."""
+    def check(self, flight: dict[str, Any] | None, csns: Iterable[int] | None = None) -> None:
+        """Law: what was acknowledged is there, now and at these CSNs (default: all); the step in flight is there whole,
+        or not at all."""
         with freshview.connect(self.path) as wh:
             found = (table_a(wh), table_b(wh), {r.name for r in internals(wh).relations()} - {"a", "b", "e"})
             possible = [self.model] + ([self.model.after(flight)] if flight else [])
@@ -97,9 +108,11 @@ class Site:
             assert matches, f"in flight: {flight}"
             self.model = matches[0]
             horizon = internals(wh).horizon()
-            for csn, (a, b) in self.model.history.items():
+            history = self.model.history
+            for csn in sorted(history if csns is None else csns):
                 if csn >= horizon:
-                    assert (table_a(wh, csn), table_b(wh, csn)) == (a, b), f"CSN {csn}"
+                    assert (table_a(wh, csn), table_b(wh, csn)) == history[csn], f"CSN {csn}"
+                self.checked.add(csn)
             wh.transaction().rollback()
             main = internals(wh).main("e")
             assert main is not None
@@ -107,7 +120,9 @@ class Site:
             assert {c.kind for c in internals(wh).commits("e")} <= {"create", "data"}
 
     def clean_up(self) -> None:
-        """Law: once leases have expired, checkpoint and vacuum work and leave no file that nobody needs."""
+        """Law: all that was acknowledged can be read until vacuum takes it; once leases have expired, checkpoint and
+        vacuum work and leave no file that nobody needs."""
+        self.check(None)
         with freshview.connect(self.path) as wh:
             with internals(wh).writing_database() as c:
                 for table in (t.leases, t.snapshots):

@@ -381,7 +381,7 @@ def test_what_did_not_change_has_no_plan(text: str) -> None:
 _reached: Counter[str] = Counter()
 
 
-@settings(deadline=None, max_examples=400, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=150, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(text=views())
 def _count_kinds(text: str) -> None:
     for node in bottom_up(lower(text, SCHEMAS).node):

@@ -36,15 +36,20 @@ def count(over: Expressions, node: exp.Expr) -> Typed:
 
 
 def sum_(over: Expressions, node: exp.Expr) -> Typed:
+    """SUM in Spark's type. Where parts may overflow that the whole does not, Spark fails in some orders of rows."""
     (value,) = over.values([node.this])
     if value.type is not None and value.type.kind in DIGITS:
-        type_ = BIGINT
+        type_, is_wide = BIGINT, value.type == BIGINT
     elif value.type is not None and value.type.kind == "decimal":
         precision, scale = value.type.params
-        type_ = DataType("decimal", (min(precision + 10, WIDEST), scale))
+        type_, is_wide = DataType("decimal", (min(precision + 10, WIDEST), scale)), precision + 10 > WIDEST
     else:
         raise Unproven(node)
-    return Typed(f"CAST(SUM({value.sql}){over.suffix} AS {duck_type(type_)})", type_)
+    total, name = f"CAST(SUM({value.sql}){over.suffix} AS {duck_type(type_)})", duck_type(type_)
+    if not is_wide:
+        return Typed(total, type_)
+    sizes = f"abs(CAST({value.sql} AS HUGEINT))" if type_ == BIGINT else f"abs({value.sql})"
+    return Typed(f"CASE WHEN CAST(SUM({sizes}){over.suffix} AS {name}) IS NULL THEN NULL ELSE {total} END", type_)
 
 
 def average(over: Expressions, node: exp.Expr) -> Typed:
