@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
 
 from freshview.algebra.nodes import WEIGHT, Scan
 from freshview.local.numbers import MACROS
 from freshview.local.plans import LocalPlan
+
+if TYPE_CHECKING:
+    import duckdb
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
@@ -34,6 +37,8 @@ class LocalEngine:
 
     def run(self, plan: LocalPlan, rows: Callable[[Scan], pa.Table]) -> pa.Table:
         """The rows of a plan; `rows` gives the stored columns of a scan, and the weight of a delta."""
+        import duckdb  # when it is first needed: opening a warehouse is not the time
+
         with self._cursor() as connection:
             try:
                 for name, scan in plan.scans:
@@ -52,6 +57,8 @@ class LocalEngine:
                 self._database = None
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
+        import duckdb
+
         with self._guard:
             if self._database is None:
                 self._database = duckdb.connect(":memory:", config=_SETTINGS)

@@ -226,12 +226,11 @@ def _window(expression: exp.Expr, given: Expressions) -> Typed:
 
 
 def _order(terms: Sequence[exp.Expr], given: Expressions) -> str:
-    """Terms of ORDER BY; NULLs come first in Spark where the order ascends, unless it says otherwise."""
+    """Terms of ORDER BY. A bare expression ascends with NULLs first; `Ordered` always says where NULLs are."""
     texts = []
     for term in terms:
         is_descending = isinstance(term, exp.Ordered) and bool(term.args.get("desc"))
         (value,) = given.values([term.this if isinstance(term, exp.Ordered) else term])
-        first = term.args.get("nulls_first") if isinstance(term, exp.Ordered) else None
-        is_first = not is_descending if first is None else bool(first)
+        is_first = bool(term.args.get("nulls_first")) if isinstance(term, exp.Ordered) else True
         texts.append(f"{value.sql} {'DESC' if is_descending else 'ASC'} NULLS {'FIRST' if is_first else 'LAST'}")
     return ", ".join(texts)

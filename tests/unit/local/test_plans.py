@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
+from sqlglot import exp
 from tests.effort import examples
 from tests.unit.algebra.oracle import Bag, Double, Row, evaluate
 from tests.unit.delta.cases import VIEWS
 from tests.unit.sql.view_grammar import SCHEMAS, Change, State, kind_of, lowered_view, noises, states, views
 
-from freshview.algebra.nodes import WEIGHT, Node, Project, Scan, Table, column
+from freshview.algebra.nodes import WEIGHT, Node, Project, Scan, Table, TopK, column
 from freshview.delta.derive import at_version, derive
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.local.plans import translated
@@ -100,3 +101,16 @@ def test_an_error_is_the_engines_own() -> None:
     plan = translated(lower("SELECT a + a AS x FROM t", {"t": ("a",)}).node, lambda _: {"a": INT})
     with pytest.raises(LocalError, match="Overflow"):
         ENGINE.run(plan, lambda _: pa.table({"a": pa.array([2**31 - 1], pa.int32())}))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [column("a"), *(exp.Ordered(this=column("a"), desc=d, nulls_first=n) for d in (False, True) for n in (None, True))],
+)
+def test_nulls_are_where_the_text_for_spark_has_them(order: exp.Expr) -> None:
+    """Tie-breaks are built without a word on NULLs; their text says NULLS LAST."""
+    text = order.sql(dialect="spark")
+    is_first = "NULLS FIRST" in text or ("NULLS LAST" not in text and "DESC" not in text)
+    plan = translated(TopK(Scan(Table("t"), (("a", "a"),)), (order,), 1), lambda _: {"a": INT})
+    found = ENGINE.run(plan, lambda _: pa.table({"a": pa.array([None, 1], pa.int32())}))
+    assert found.column(0).to_pylist() == [None if is_first else 1]
