@@ -177,6 +177,7 @@ def test_an_error_is_one_sentence_and_verbose_shows_where(tmp_path: Path, monkey
         "warehouse warehouse: there is none in this folder. Check the path, or make one: freshview init -w warehouse"
     ]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FRESHVIEW_VERBOSE", "")  # which --verbose sets, for this process
     loud = CliRunner().invoke(app, ["status", "--verbose"])
     assert loud.exit_code == 1
     assert "Traceback" in loud.stderr

@@ -23,7 +23,7 @@ from freshview.definition.verdict import FACT, Verdict
 from freshview.delta.forms import delta_plan
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Event
-from freshview.refresh import execute
+from freshview.refresh import embedded, execute
 from freshview.sql import lowering
 
 pytestmark = [pytest.mark.spark, pytest.mark.selftest]
@@ -244,6 +244,7 @@ def test_what_fails_in_what_was_made_of_a_text_is_not_the_users(
     def fails(*_: Any) -> None:
         raise error
 
+    monkeypatch.setattr(embedded, "ENGINE", "spark")
     monkeypatch.setattr(execute, "_by_rules", fails)
     assert rows(tables, "SELECT * FROM x") == rows(tables, LEFT)
     assert "job.recomputes" in seen
