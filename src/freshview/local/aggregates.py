@@ -23,6 +23,8 @@ from freshview.relation.types import DataType
 
 
 def count(over: Expressions, node: exp.Expr) -> Typed:
+    if node.this is None:
+        raise Unproven(node)
     if isinstance(node.this, exp.Star):
         return Typed(f"COUNT(*){over.suffix}", BIGINT)
     if node.expressions:
@@ -45,11 +47,14 @@ def sum_(over: Expressions, node: exp.Expr) -> Typed:
         type_, is_wide = DataType("decimal", (min(precision + 10, WIDEST), scale)), precision + 10 > WIDEST
     else:
         raise Unproven(node)
-    total, name = f"CAST(SUM({value.sql}){over.suffix} AS {duck_type(type_)})", duck_type(type_)
+    name = duck_type(type_)
     if not is_wide:
-        return Typed(total, type_)
+        return Typed(f"CAST(SUM({value.sql}){over.suffix} AS {name})", type_)
+    # The engine's own sums of decimals may have 39 digits; the addition is checked.
+    zero = "" if type_ == BIGINT else f" + CAST(0 AS {name})"
+    total = f"CAST(SUM({value.sql}){over.suffix}{zero} AS {name})"
     sizes = f"abs(CAST({value.sql} AS HUGEINT))" if type_ == BIGINT else f"abs({value.sql})"
-    return Typed(f"CASE WHEN CAST(SUM({sizes}){over.suffix} AS {name}) IS NULL THEN NULL ELSE {total} END", type_)
+    return Typed(f"CASE WHEN CAST(SUM({sizes}){over.suffix}{zero} AS {name}) IS NULL THEN NULL ELSE {total} END", type_)
 
 
 def average(over: Expressions, node: exp.Expr) -> Typed:

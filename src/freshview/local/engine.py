@@ -44,9 +44,9 @@ class LocalEngine:
                 for name, scan in plan.scans:
                     connection.register(name, _placed(rows(scan), scan))
                 found = connection.sql(plan.text).to_arrow_table()
+                arrays = [found.column(i).cast(type_.arrow) for i, (_, type_) in enumerate(plan.columns)]
             except (duckdb.Error, pa.ArrowException, KeyError) as error:
                 raise LocalError(str(error)) from error
-        arrays = [found.column(i).cast(type_.arrow) for i, (_, type_) in enumerate(plan.columns)]
         return pa.table(arrays, schema=pa.schema([(name, type_.arrow) for name, type_ in plan.columns]))
 
     def close(self) -> None:

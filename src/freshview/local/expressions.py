@@ -63,7 +63,27 @@ PROVEN: dict[type[exp.Expr], Rule] = {
     exp.Filter: aggregates.filtered,
 }
 
+# The arguments of sqlglot's nodes that the rules read; one that a rule does not know of may change the meaning.
+_PLAIN = frozenset({"this", "expression"})
+_ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
+    exp.Literal: frozenset({"this", "is_string"}),
+    exp.In: frozenset({"this", "expressions"}),
+    exp.Between: frozenset({"this", "low", "high"}),
+    exp.Like: frozenset({"this", "expression", "negate"}),
+    exp.Case: frozenset({"this", "ifs", "default"}),
+    exp.If: frozenset({"this", "true", "false"}),
+    exp.Coalesce: frozenset({"this", "expressions"}),
+    exp.Div: frozenset({"this", "expression", "typed", "safe"}),
+    exp.Cast: frozenset({"this", "to"}),
+    exp.TryCast: frozenset({"this", "to"}),
+    exp.Substring: frozenset({"this", "start", "length"}),
+    exp.DPipe: frozenset({"this", "expression", "safe"}),
+    exp.Concat: frozenset({"expressions", "safe"}),
+    exp.Count: frozenset({"this", "big_int"}),
+}
+_RULES = {kind: (rule, _ARGUMENTS.get(kind, _PLAIN)) for kind, rule in PROVEN.items()}
+
 
 def over(columns: Columns) -> Expressions:
     """Translates expressions over these columns."""
-    return Expressions(columns, PROVEN)
+    return Expressions(columns, _RULES)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from freshview.errors import TypeMismatch
 from freshview.local.scalars import date_of, number
 from freshview.local.typed import (
     DATE,
@@ -79,7 +80,7 @@ def divided(over: Expressions, node: exp.Expr) -> Typed:
     """A quotient: of doubles for integers, else of decimals."""
     a, b = over.typed(node.this), over.typed(node.expression)
     kinds = {t.kind for t in (a.type, b.type) if t is not None}
-    if kinds <= DIGITS.keys() or (kinds == {"double"} and _are_casts(node.this, node.expression)):
+    if kinds <= DIGITS.keys() or (kinds == {"double"} and _are_exact(over, node.this, node.expression)):
         one, two = cast(a, DOUBLE), cast(b, DOUBLE)
         return guarded(f"{two} <> 0", f"({one} / {two})", DOUBLE, node, one, two)
     if kinds <= {*DIGITS, "decimal"} and a.type is not None and b.type is not None:
@@ -87,9 +88,10 @@ def divided(over: Expressions, node: exp.Expr) -> Typed:
     raise Unproven(node, "a quotient")
 
 
-def _are_casts(*nodes: exp.Expr) -> bool:
+def _are_exact(over: Expressions, *nodes: exp.Expr) -> bool:
     """Are these doubles made of exact numbers? One division of such is the same in both engines."""
-    return all(isinstance(n.unnest(), exp.Cast) for n in nodes)
+    casts = [n.unnest() for n in nodes]
+    return all(isinstance(c, exp.Cast) and over.typed(c.this).type != DOUBLE for c in casts)
 
 
 def remainder(over: Expressions, node: exp.Expr) -> Typed:
@@ -119,7 +121,8 @@ MACROS = """
             (CASE WHEN (n < 0) = (d < 0) THEN 1 ELSE -1 END) * ((2 * abs(n) + abs(d)) // (2 * abs(d)))
         ELSE CAST(error('Div: a value that is not proven') AS HUGEINT) END;
     CREATE MACRO fv_rest(n, d) AS
-        CASE WHEN n IS NULL OR d IS NULL THEN NULL WHEN d <> 0 THEN n % d
+        CASE WHEN n IS NULL OR d IS NULL THEN NULL
+        WHEN d <> 0 AND abs(n) < 100000000000000000000000000000000000000 THEN n % d
         ELSE CAST(error('Mod: a value that is not proven') AS HUGEINT) END;
 """
 
@@ -165,7 +168,10 @@ def _power(digits: int) -> str:
 def cast_(over: Expressions, node: exp.Expr) -> Typed:
     if node.args.get("safe") or node.args.get("format"):
         raise Unproven(node)
-    target = from_sqlglot(node.args["to"])
+    try:
+        target = from_sqlglot(node.args["to"])
+    except TypeMismatch as error:
+        raise Unproven(node, str(error)) from error
     if target == DATE and isinstance(node.this, exp.Literal):
         return date_of(node.this)
     value = over.typed(node.this)

@@ -150,7 +150,8 @@ def like(over: Expressions, node: exp.Expr) -> Typed:
     (value,) = over.values([node.this])
     if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.name or not is_text(value):
         raise Unproven(node, "a pattern that is not constant and plain")
-    return Typed(f"({value.sql} LIKE {quoted(pattern.name)})", BOOLEAN)
+    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+    return Typed(f"({value.sql} {word} {quoted(pattern.name)})", BOOLEAN)
 
 
 def is_text(value: Typed) -> bool:

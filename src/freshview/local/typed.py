@@ -44,14 +44,16 @@ class Expressions:
     """Translates expressions over columns whose texts and types are given."""
 
     columns: Columns
-    rules: Mapping[type[exp.Expr], Rule]
+    rules: Mapping[type[exp.Expr], tuple[Rule, frozenset[str]]]  # each with the arguments that it reads
     suffix: str = ""  # what follows the aggregate call that is translated: FILTER, OVER
 
     def typed(self, node: exp.Expr) -> Typed:
         """The text and type of an expression."""
-        rule = self.rules.get(type(node))
+        rule, read = self.rules.get(type(node), (None, frozenset()))
         if rule is None:
             raise Unproven(node, f"{type(node).__name__} is not proven")
+        if more := [name for name, value in node.args.items() if value and name not in read]:
+            raise Unproven(node, f"{type(node).__name__} with {more[0]} is not proven")
         return rule(self, node)
 
     def condition(self, node: exp.Expr) -> str:

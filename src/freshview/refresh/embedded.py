@@ -29,6 +29,7 @@ REQUIRED = {
     "spark.sql.legacy.noCharPaddingInPredicate": "false",
     "spark.sql.function.concatBinaryAsString": "false",
     "spark.sql.legacy.integerGroupingId": "false",
+    "spark.sql.timestampType": "timestamp_ltz",
 }
 
 

@@ -208,7 +208,7 @@ class Expressions:
             lambda: f"({self._condition(below)} IS {self._rng.choice(['TRUE', 'FALSE', 'NOT TRUE'])})",
             lambda: self._compared(below),
             lambda: self._compared(below),
-            lambda: f"({self._text(below)} LIKE {self._rng.choice(['%', 'a%', '%b', '_', 'a_%', 'PROMO%', ''])!r})",
+            lambda: self._like(below),
             lambda: self._listed(below),
             lambda: self._between(below),
         )
@@ -216,6 +216,10 @@ class Expressions:
     def _compared(self, depth: int = 0) -> str:
         left, right = self._pair(depth - 1)
         return f"({left} {self._rng.choice(['=', '<>', '<', '<=', '>', '>=', '<=>'])} {right})"
+
+    def _like(self, depth: int) -> str:
+        pattern = self._rng.choice(["%", "a%", "%b", "_", "a_%", "PROMO%", ""])
+        return f"({self._text(depth)} {self._rng.choice(['', 'NOT '])}LIKE '{pattern}')"
 
     def _listed(self, depth: int) -> str:
         kind = self._rng.choice([self._integer, self._text, self._decimal])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -20,8 +21,9 @@ from tests.unit.sql.view_grammar import SCHEMAS, Change, State, kind_of, lowered
 from freshview.algebra.nodes import WEIGHT, Node, Project, Scan, Table, TopK, column
 from freshview.delta.derive import at_version, derive
 from freshview.local.engine import LocalEngine, LocalError
+from freshview.local.expressions import over
 from freshview.local.plans import translated
-from freshview.local.typed import INT, Unproven
+from freshview.local.typed import INT, STRING, Unproven
 from freshview.relation.types import DataType
 from freshview.sql.lowering import lower
 
@@ -114,3 +116,21 @@ def test_nulls_are_where_the_text_for_spark_has_them(order: exp.Expr) -> None:
     plan = translated(TopK(Scan(Table("t"), (("a", "a"),)), (order,), 1), lambda _: {"a": INT})
     found = ENGINE.run(plan, lambda _: pa.table({"a": pa.array([None, 1], pa.int32())}))
     assert found.column(0).to_pylist() == [None if is_first else 1]
+
+
+def test_not_like_is_not_like() -> None:
+    plan = translated(lower("SELECT c FROM t WHERE c NOT LIKE 'ap%'", {"t": ("c",)}).node, lambda _: {"c": STRING})
+    assert ENGINE.run(plan, lambda _: pa.table({"c": ["apple", "pear", None]})).column(0).to_pylist() == ["pear"]
+
+
+def test_an_argument_that_no_rule_reads_is_not_proven() -> None:
+    with pytest.raises(Unproven, match="with collation"):
+        over({}).typed(exp.Literal(this="a", is_string=True, collation="x"))
+
+
+def test_sums_of_39_digits_are_errors() -> None:
+    type_ = DataType("decimal", (38, 0))
+    plan = translated(lower("SELECT sum(v) AS s FROM t", {"t": ("v",)}).node, lambda _: {"v": type_})
+    rows = pa.table({"v": pa.array([Decimal("6" * 38)] * 2, type_.arrow)})
+    with pytest.raises(LocalError, match="Overflow"):
+        ENGINE.run(plan, lambda _: rows)
