@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from freshview.algebra.nodes import WEIGHT, Aggregate, Node, column
+from freshview.relation.types import NEGATED
 
 TypesOf = Callable[[Node], Mapping[str, str]]  # Spark's types of a tree's columns
 
@@ -30,7 +31,6 @@ _PLAIN = r"(?:tinyint|smallint|int|bigint|decimal\(\d+,\d+\)|boolean|date|timest
 _ONE_IMAGE = re.compile(f"{_PLAIN}|struct<y:{_PLAIN},x:{_PLAIN}>")  # equal values have the same bits
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _WIDEST = 38  # digits of a decimal; a sum of that type can overflow
-_NEGATED = 34  # digits that -x keeps in Spark
 _IN_DOUBLES = 15  # Spark computes averages of at most this many digits in doubles
 _SPARE = 13  # digits beyond the result's that a quotient needs, see _decimal_quotient
 _BEST = ("min", "max")
@@ -271,7 +271,7 @@ class _Building:
             return True
         sum_, added_ = _DECIMAL.fullmatch(type_), _DECIMAL.fullmatch(twice)
         given = _DECIMAL.fullmatch(self._types[_argument(name)])
-        if sum_ is None or added_ is None or given is None or sum_[2] != added_[2] or int(given[1]) > _NEGATED:
+        if sum_ is None or added_ is None or given is None or sum_[2] != added_[2] or int(given[1]) > NEGATED:
             return False
         return int(sum_[1]) < _WIDEST or self._types[_MODE] != "double"
 

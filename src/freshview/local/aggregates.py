@@ -27,8 +27,6 @@ def count(over: Expressions, node: exp.Expr) -> Typed:
         raise Unproven(node)
     if isinstance(node.this, exp.Star):
         return Typed(f"COUNT(*){over.suffix}", BIGINT)
-    if node.expressions:
-        raise Unproven(node)
     if isinstance(node.this, exp.Distinct):
         (value,) = over.values(node.this.expressions[:1])
         if len(node.this.expressions) != 1 or value.type is None:
@@ -80,7 +78,7 @@ _SHORT = 11  # digits of decimals whose average Spark takes in doubles
 
 def best(over: Expressions, node: exp.Expr) -> Typed:
     (value,) = over.values([node.this])
-    if value.type is None or node.expressions:
+    if value.type is None:
         raise Unproven(node)
     return Typed(f"{'MAX' if isinstance(node, exp.Max) else 'MIN'}({value.sql}){over.suffix}", value.type)
 

@@ -23,9 +23,8 @@ from freshview.local.typed import (
     duck_type,
     guarded,
 )
-from freshview.relation.types import DataType, from_sqlglot
+from freshview.relation.types import NEGATED, DataType, from_sqlglot
 
-_NEGATED = 34  # digits that -x keeps in Spark
 EXACT_DOUBLE = 2**53  # integers up to here are doubles
 
 _ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
@@ -71,8 +70,8 @@ def negated(over: Expressions, node: exp.Expr) -> Typed:
     (value,) = over.values([node.this])
     if value.type is None or (value.type.kind not in DIGITS and value.type.kind != "decimal"):
         raise Unproven(node)
-    if value.type.kind == "decimal" and value.type.params[0] > _NEGATED:
-        raise Unproven(node, f"Spark keeps {_NEGATED} digits of it")
+    if value.type.kind == "decimal" and value.type.params[0] > NEGATED:
+        raise Unproven(node, f"Spark keeps {NEGATED} digits of it")
     return Typed(f"CAST(-{value.sql} AS {duck_type(value.type)})", value.type)
 
 
@@ -166,8 +165,6 @@ def _power(digits: int) -> str:
 
 
 def cast_(over: Expressions, node: exp.Expr) -> Typed:
-    if node.args.get("safe") or node.args.get("format"):
-        raise Unproven(node)
     try:
         target = from_sqlglot(node.args["to"])
     except TypeMismatch as error:

@@ -43,6 +43,11 @@ def in_process(cost: Estimate) -> Estimate:
     return replace(cost, price=_SECONDS_IN_PROCESS)
 
 
+def on_spark(cost: Estimate) -> Estimate:
+    """The cost of a query that Spark runs after all: what its job took is compared with this."""
+    return replace(cost, price=_SECONDS_PER_OPERATOR)
+
+
 class Calibration:
     """The factor by which the jobs of one view take longer than estimated, by strategy; learnt from each job.
 

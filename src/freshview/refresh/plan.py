@@ -19,7 +19,7 @@ from freshview.delta.forms import delta_plan
 from freshview.delta.semijoin import reduced
 from freshview.local.plans import LocalPlan
 from freshview.local.typed import Unproven
-from freshview.refresh.cost import Estimate, estimate, in_process
+from freshview.refresh.cost import Estimate, estimate, in_process, on_spark
 
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
 EMBEDDED, SPARK = "embedded", "spark"
@@ -103,7 +103,8 @@ class JobPlan:
 
     def on_spark(self, why: str) -> JobPlan:
         """This plan on Spark, since the embedded engine could not compute its query."""
-        return replace(self, local=None, why_spark=why)
+        assert self.estimate is not None
+        return replace(self, local=None, why_spark=why, estimate=on_spark(self.estimate))
 
     def instead(self, why: str) -> JobPlan:
         """The plan to recompute, since this one could not be carried out."""

@@ -39,6 +39,7 @@ _TEXTS = ("string", "char", "varchar")
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 _NESTED = ("array", "map", "struct")
 INEXACT = ("float", "double")
+NEGATED = 34  # digits that -x keeps of a decimal in Spark
 
 
 @dataclass(frozen=True)
