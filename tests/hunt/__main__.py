@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import queue
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for place in range(chosen.processes)
     ]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit in good order ends the processes beside this one
     begun = time.monotonic()
     tallies = {kind: Tally() for kind in chosen.kinds.split(",")}
     for kind, seed, tally in _results(plans):
@@ -67,7 +69,7 @@ def _results(plans: Sequence[Plan]) -> Iterator[Result]:
         return
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[Result | str] = context.Queue()
-    workers = [context.Process(target=work, args=(plan, results)) for plan in plans]
+    workers = [context.Process(target=work, args=(plan, results), daemon=True) for plan in plans]
     for worker in workers:
         worker.start()
     while True:

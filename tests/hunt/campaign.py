@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,10 +63,16 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[Result]:
 
 
 def work(plan: Plan, results: Any) -> None:
-    """Hunt in a process of its own, and put what comes of each batch into a queue; an error as a text."""
+    """Hunt in a process of its own, and put what comes of each batch into a queue; an error as a text.
+
+    The process ends with the one that started it, however that one ended: at the latest after the batch in hand.
+    """
+    parent = multiprocessing.parent_process()
     try:
         for found in hunt(plan):
             results.put(found)
+            if parent is not None and not parent.is_alive():
+                return
     except Exception as error:
         results.put(f"process {plan.place}: {type(error).__name__}: {error}")
         raise

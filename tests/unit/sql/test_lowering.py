@@ -36,6 +36,11 @@ NOT_LOWERED = {
     "a star in a distinct count": ("SELECT count(DISTINCT *) AS h FROM a", "star"),
     "using after a comma": ("SELECT v FROM c, a JOIN b USING (k)", "comma"),
     "a right join after a comma": ("SELECT a.v FROM c, a RIGHT JOIN b ON a.k = b.k", "comma"),
+    "a right join after a condition over an outer query": (
+        "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b JOIN c ON b.k = c.k AND b.w > a.v + (SELECT count(*) FROM c) "
+        "RIGHT JOIN b AS d ON d.k = c.k)",
+        "outer query",
+    ),
     "zipped columns": ("SELECT arrays_zip(arr, arr) AS z FROM a", "named by columns"),
     "a row of columns": ("SELECT (k, v) AS r FROM a", "named by columns"),
     "a field by place": ("SELECT struct(m['K']) AS r FROM a", "without AS"),
