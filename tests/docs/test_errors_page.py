@@ -18,10 +18,13 @@ from tests.internals import internals
 
 import freshview
 from freshview import Warehouse, errors
+from freshview.cdc.model import partial_delta
 from freshview.cli import errors_reference
 from freshview.errors import FreshviewError
 from freshview.refresh.jobs import _crowded
 from freshview.relation.fields import cast_column
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import parse_type
 from freshview.spark.errors import spark_errors
 from freshview.spark.java import check_java
 
@@ -97,6 +100,12 @@ def _other_fields(_: Warehouse) -> None:
     cast_column(given.empty_table().column(0), wanted.field(0).type, "column who")
 
 
+def _changed_twice(_: Warehouse) -> None:
+    schema = Schema((Column("id", parse_type("INT")),), ("id",))
+    rows = pa.table([pa.array([1], pa.int32())], schema=schema.arrow)
+    partial_delta("customer", schema, ins=rows, up=rows)
+
+
 _RAISED: dict[type[FreshviewError], Callable[[Warehouse], object]] = {
     errors.WriteConflict: _conflict,
     errors.DuplicateKey: _insert({"id": 1, "name": "Ada"}),
@@ -106,6 +115,7 @@ _RAISED: dict[type[FreshviewError], Callable[[Warehouse], object]] = {
     errors.InvalidStatement: _inside,
     errors.TypeMismatch: _insert({"id": "one", "name": "Ada"}),
     errors.FieldMismatch: _other_fields,
+    errors.CaptureFailed: _changed_twice,
     errors.SnapshotExpired: _expired,
     errors.TransactionClosed: _closed,
     errors.CorruptWarehouse: _foreign,

@@ -94,6 +94,12 @@ def key_table(rows: pa.Table, schema: Schema) -> pa.Table:
     return pa.table(arrays, names=[f"k{i}" for i in range(len(arrays))])
 
 
+def describe_key(rows: pa.Table, schema: Schema, at: int) -> str:
+    """The key of the row at a position, as text for messages."""
+    values = (f"{schema.names[p]}={rows.column(p)[at].as_py()!r}" for p in schema.key_positions)
+    return "(" + ", ".join(values) + ")"
+
+
 def _identity(column: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
     """A column that compares by identity, not by SQL equality: -0.0 and 0.0 differ, NaN equals itself (law 11.4)."""
     if type_.is_nested:

@@ -6,9 +6,8 @@ import pyarrow as pa
 
 from freshview.catalog.records import RelationState
 from freshview.errors import DuplicateKey
-from freshview.relation.delta import first_duplicate, key_table, positions_in
+from freshview.relation.delta import describe_key, first_duplicate, key_table, positions_in
 from freshview.relation.ingest import check_required
-from freshview.relation.schema import Schema
 from freshview.storage.reader import StateReader
 
 
@@ -48,9 +47,3 @@ def check_unique(rows: pa.Table, keys: pa.Table, state: RelationState) -> None:
             f"key {describe_key(rows, state.schema, twice)} occurs twice in one statement",
             "Give each key once.",
         )
-
-
-def describe_key(rows: pa.Table, schema: Schema, at: int) -> str:
-    """The key of the row at a position, as text for messages."""
-    values = (f"{schema.names[p]}={rows.column(p)[at].as_py()!r}" for p in schema.key_positions)
-    return "(" + ", ".join(values) + ")"
