@@ -1,0 +1,151 @@
+"""Debezium events: {"before", "after", "op", "source"}, alone or as the payload beside their schema part.
+
+A line is the value of a message, or {"key": …, "value": …}. A tombstone (null) and messages without a table
+(transaction metadata, heartbeats) change nothing. Old images are used only if the source declares them whole: with
+PostgreSQL's default replica identity, "before" has the key alone and looks like a row of NULLs.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from freshview.cdc.captures import LOG, LOG_WITHOUT_OLD_IMAGES, Capture
+from freshview.cdc.net import Change, key_of
+from freshview.cdc.texts import BadEvent, typed, typed_key, typed_row
+from freshview.relation.exact import Unfit
+from freshview.relation.schema import Schema
+from freshview.relation.types import DataType
+
+_NOT_SENT = "__debezium_unavailable_value"
+_EPOCH = datetime.datetime(1970, 1, 1)
+# Units of a second by logical type; these count from 1970, without a time zone.
+_MOMENTS = {
+    "io.debezium.time.Timestamp": 10**3,
+    "io.debezium.time.MicroTimestamp": 10**6,
+    "io.debezium.time.NanoTimestamp": 10**9,
+    "org.apache.kafka.connect.data.Timestamp": 10**3,
+}
+_DATES = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
+
+
+@dataclass(frozen=True)
+class Debezium:
+    """The format; `old_images` declares that "before" is the whole row (such as by REPLICA IDENTITY FULL)."""
+
+    old_images: bool = False
+
+    @property
+    def capture(self) -> Capture:
+        return LOG if self.old_images else LOG_WITHOUT_OLD_IMAGES
+
+    def table(self, document: Any) -> str | None:
+        """The table of an event as schema.table (or database.table); None if the message is no change of a table."""
+        event = _payload(document)
+        if event is None or "op" not in event or event["op"] == "m":
+            return None
+        source = event.get("source")
+        if not isinstance(source, dict) or "table" not in source:
+            raise BadEvent("its source names no table")
+        return f"{source.get('schema') or source.get('db')}.{source['table']}"
+
+    def sequence(self, document: Any) -> tuple[Any, ...] | None:
+        """The place of an event in the log of its database: an LSN, or binlog file, position and row."""
+        source = (_payload(document) or {})["source"]
+        if source.get("lsn") is not None:
+            return (source["lsn"],)
+        if source.get("file") is not None and source.get("pos") is not None:
+            return (source["file"], source["pos"], source.get("row") or 0)
+        return None
+
+    def changes(self, document: Any, schema: Schema, place: str) -> list[Change]:
+        event = _payload(document) or {}
+        convert = _converter(document)
+        op, before, after = event["op"], event.get("before"), event.get("after")
+        if op == "t":
+            raise BadEvent("the table was truncated, which no change of rows can express")
+        if op not in ("c", "r", "u", "d"):
+            raise BadEvent(f"its operation {op!r} is not known")
+        new = None if op == "d" else typed_row(_image(after, "after"), schema, convert)
+        if op in ("c", "r"):
+            assert new is not None
+            is_new = op == "c" or (event.get("source") or {}).get("snapshot") != "incremental"
+            return [Change(key_of(new, schema), False if is_new else None, new, None, place)]
+        old = typed_row(_image(before, "before"), schema, convert) if self.old_images else None
+        if old is not None:
+            key = key_of(old, schema)
+        elif before is not None or new is None:
+            key = typed_key({**_key(document), **(before or {})}, schema, convert)
+        else:
+            key = key_of(new, schema)  # the key did not change: Debezium sends "before" if it did
+        return [Change(key, True, new, old, place)]
+
+
+def _payload(document: Any) -> dict[str, Any] | None:
+    if isinstance(document, dict) and "value" in document and "op" not in document:
+        document = document["value"]
+    if isinstance(document, dict) and "payload" in document:
+        document = document["payload"]
+    if document is not None and not isinstance(document, dict):
+        raise BadEvent("it is no JSON object")
+    return document
+
+
+def _key(document: Any) -> dict[str, Any]:
+    key = document.get("key") if isinstance(document, dict) and "value" in document else None
+    if isinstance(key, dict) and "payload" in key:
+        key = key["payload"]
+    return key if isinstance(key, dict) else {}
+
+
+def _image(image: Any, which: str) -> Mapping[str, Any]:
+    if not isinstance(image, dict):
+        raise BadEvent(f"it has no image {which!r}")
+    return image
+
+
+def _converter(document: Any) -> Callable[[str, Any, DataType], Any]:
+    """Conversion by the schema part, where there is one."""
+    value = document["value"] if isinstance(document, dict) and "value" in document else document
+    parts = (value.get("schema") or {}).get("fields", []) if isinstance(value, dict) else []
+    fields = {f["field"]: f for p in parts if p.get("field") in ("before", "after") for f in p.get("fields", [])}
+
+    def convert(name: str, given: Any, type_: DataType) -> Any:
+        if given == _NOT_SENT:
+            raise Unfit("which the database did not send (set REPLICA IDENTITY FULL)")
+        return typed(_decoded(given, fields.get(name, {}), type_), type_, base64.b64decode)
+
+    return convert
+
+
+def _decoded(given: Any, field: Mapping[str, Any], type_: DataType) -> Any:
+    """A value by its logical type, if the column's type asks for more than the plain JSON value."""
+    logical, kind = field.get("name"), type_.kind
+    if given is None:
+        return None
+    if kind == "decimal":
+        if logical == "org.apache.kafka.connect.data.Decimal":
+            return _unscaled(given, int(field["parameters"]["scale"]))
+        if logical == "io.debezium.data.VariableScaleDecimal":
+            return _unscaled(given["value"], given["scale"])
+        if isinstance(given, str) and not field and not set(given) & set(".-"):
+            raise Unfit("which may be a number or encoded bytes (keep the schema part, or send decimals as double)")
+    if kind == "date" and isinstance(given, int) and (logical in _DATES or not field):
+        return (_EPOCH + datetime.timedelta(days=given)).date()
+    if kind in ("timestamp", "timestamp_ntz") and isinstance(given, int):
+        if logical not in _MOMENTS:
+            raise Unfit("whose unit is not known (keep the schema part)")
+        micros, rest = divmod(given * 10**6, _MOMENTS[logical])
+        if rest:
+            raise Unfit("whose nanoseconds would be lost")
+        return _EPOCH + datetime.timedelta(microseconds=micros)
+    return given
+
+
+def _unscaled(text: str, scale: int) -> Decimal:
+    number = int.from_bytes(base64.b64decode(text), "big", signed=True)
+    return Decimal(number).scaleb(-scale)

@@ -1,0 +1,245 @@
+"""Change events in files of JSON lines that grow, or in a directory of such files in the order of their names.
+
+Law: a position holds, per file, the number of bytes that were delivered, and the greatest sequence among the events. A
+line counts once it is whole. An event whose sequence is not greater than that of the position was delivered, and is
+skipped, if the delivered part of the files holds it; else it is late, which is an error. Within a poll events are put
+in the order of their sequences. Formats whose events have no sequence are read in the order of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from freshview.cdc.captures import Capture
+from freshview.cdc.net import Change, net_effect
+from freshview.cdc.source import Poll, Quarantined
+from freshview.cdc.texts import BadEvent
+from freshview.errors import CaptureFailed
+from freshview.relation.schema import Schema
+
+_CHECKED = 256  # bytes before a position that must still be the same
+_REMEDY = 'Correct or remove the line; or let on_error="quarantine" set such events aside.'
+
+
+class Format(Protocol):
+    """How events are written; its methods raise BadEvent."""
+
+    @property
+    def capture(self) -> Capture: ...
+
+    def table(self, document: Any) -> str | None:
+        """The table that an event changes; None for a message that changes none."""
+        ...
+
+    def sequence(self, document: Any) -> tuple[Any, ...] | None:
+        """The place of an event in the source's log, if the event names one."""
+        ...
+
+    def changes(self, document: Any, schema: Schema, place: str) -> list[Change]: ...
+
+
+@dataclass(frozen=True)
+class _Event:
+    sequence: tuple[Any, ...] | None
+    changes: list[Change]
+    place: str
+
+    @property
+    def identity(self) -> str:
+        """What makes a repeated event the same one; its place and the moment of sending do not count."""
+        return repr((self.sequence, [(c.key, c.existed, c.new, c.old) for c in self.changes]))
+
+
+@dataclass
+class _Position:
+    """Delivered bytes and a checksum of the last of them by file name, and the greatest sequence."""
+
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sequence: tuple[Any, ...] | None = None
+
+    def text(self) -> str:
+        return json.dumps({"files": self.files, "sequence": self.sequence}, sort_keys=True)
+
+    @staticmethod
+    def of(text: str | None) -> _Position:
+        if text is None:
+            return _Position()
+        data = json.loads(text)
+        sequence = data["sequence"]
+        files = {name: (size, check) for name, (size, check) in data["files"].items()}
+        return _Position(files, None if sequence is None else tuple(sequence))
+
+
+class EventFiles:
+    """A source: the events of one table (schema.table or database.table) in a file or a directory of files."""
+
+    def __init__(
+        self,
+        path: Path,
+        table: str,
+        schema: Schema,
+        format: Format,
+        *,
+        on_error: Literal["stop", "quarantine"] = "stop",
+        max_bytes: int = 64 * 2**20,
+    ) -> None:
+        self.name = table
+        self.schema = schema
+        self._path = path
+        self._format = format
+        self._on_error = on_error
+        self._max_bytes = max_bytes
+
+    @property
+    def capture(self) -> Capture:
+        return self._format.capture
+
+    def confirm(self, position: str) -> None:
+        """Nothing is kept for readers: whoever writes the files removes them."""
+
+    def poll(self, position: str | None) -> Poll:
+        start = _Position.of(position)
+        found = _Found()
+        files = self._files(start)
+        for file in files:
+            self._read(file, start, found, may_grow=file is files[-1])
+        events = self._in_order(found.events, start)
+        sequences = [e.sequence for e in events if e.sequence is not None]
+        last = max([*sequences, *([start.sequence] if start.sequence is not None else [])], default=None)
+        delta = net_effect(self.name, self.schema, (c for e in events for c in e.changes))
+        end = _Position({**start.files, **found.files}, last)
+        return Poll(self.capture, delta, end.text(), tuple(found.quarantined), dict(found.skipped))
+
+    def _files(self, start: _Position) -> list[Path]:
+        """The files in the order of their names; CaptureFailed if one of the position is gone or has changed."""
+        if self._path.is_dir():
+            files = sorted(f for f in self._path.iterdir() if f.is_file() and not f.name.startswith((".", "_")))
+        elif self._path.exists():
+            files = [self._path]
+        else:
+            raise CaptureFailed(f"events of {self.name}", f"{self._path} is not there", "Check the path.")
+        present = {f.name: f for f in files}
+        for name, (size, check) in start.files.items():
+            file = present.get(name)
+            if file is None:
+                continue  # files that were delivered may be removed
+            if file.stat().st_size < size:
+                cause = f"the file ends at byte {file.stat().st_size}, and {size} bytes were delivered"
+            elif _checksum(file, size) != check:
+                cause = f"its bytes before {size} have changed since they were delivered"
+            else:
+                continue
+            raise CaptureFailed(
+                f"{file} at byte {size}", cause, "Restore the file, or write new events to a file of another name."
+            )
+        return files
+
+    def _read(self, file: Path, start: _Position, found: _Found, *, may_grow: bool) -> None:
+        offset, _ = start.files.get(file.name, (0, 0))
+        with file.open("rb") as stream:
+            stream.seek(offset)
+            for line in stream:
+                if found.bytes >= self._max_bytes:
+                    break
+                place = f"{file.name} at byte {offset}"
+                try:
+                    event = self._event(line, place, found.skipped)
+                except BadEvent as reason:
+                    if may_grow and not line.endswith(b"\n") and isinstance(reason.__cause__, ValueError):
+                        break  # the line is still being written
+                    if self._on_error == "stop":
+                        raise CaptureFailed(f"event of {self.name}, {place}", str(reason), _REMEDY) from reason
+                    found.quarantined.append(
+                        Quarantined(place, str(reason), line.decode(errors="replace").rstrip("\n"))
+                    )
+                else:
+                    found.events.extend([event] if event else [])
+                offset += len(line)
+                found.bytes += len(line)
+        if offset:
+            found.files[file.name] = (offset, _checksum(file, offset))
+
+    def _event(self, line: bytes, place: str, skipped: Counter[str]) -> _Event | None:
+        if not line.strip():
+            return None
+        try:
+            document = json.loads(line, parse_float=Decimal)
+        except ValueError as error:
+            raise BadEvent(f"it is no JSON ({error})") from error
+        table = self._format.table(document)
+        if table != self.name:
+            skipped.update([table] if table else [])
+            return None
+        return _Event(self._format.sequence(document), self._format.changes(document, self.schema, place), place)
+
+    def _in_order(self, events: list[_Event], start: _Position) -> list[_Event]:
+        """The events that were not delivered yet, each once, in the order of their sequences."""
+        if any(e.sequence is None for e in events) or not events:
+            return events
+        seen: set[str] = set()
+        fresh: list[_Event] = []
+        old = [e for e in events if start.sequence is not None and _sequence(e) <= start.sequence]
+        delivered = set(self._delivered(start, {_sequence(e) for e in old})) if old else set()
+        for event in events:
+            if event.identity in seen or event.identity in delivered:
+                continue
+            if start.sequence is not None and _sequence(event) < start.sequence:
+                raise CaptureFailed(
+                    f"event of {self.name}, {event.place}",
+                    f"its sequence {_shown(_sequence(event))} is before {_shown(start.sequence)}, up to which changes "
+                    "were delivered, and it was not among them",
+                    "It came too late: load the table anew from the source.",
+                )
+            seen.add(event.identity)
+            fresh.append(event)
+        return sorted(fresh, key=_sequence)
+
+    def _delivered(self, start: _Position, sequences: set[tuple[Any, ...]]) -> Iterator[str]:
+        """The identities of events with these sequences in the parts of the files that were delivered."""
+        for file in self._files(start):
+            size, _ = start.files.get(file.name, (0, 0))
+            offset = 0
+            with file.open("rb") as stream:
+                while offset < size:
+                    line = stream.readline()
+                    try:
+                        event = self._event(line, f"{file.name} at byte {offset}", Counter())
+                    except BadEvent:
+                        event = None  # it was quarantined
+                    if event is not None and event.sequence in sequences:
+                        yield event.identity
+                    offset += len(line)
+
+
+@dataclass
+class _Found:
+    """What a poll has read so far."""
+
+    events: list[_Event] = field(default_factory=list)
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+
+
+def _sequence(event: _Event) -> tuple[Any, ...]:
+    assert event.sequence is not None
+    return event.sequence
+
+
+def _shown(sequence: tuple[Any, ...]) -> str:
+    return "/".join(map(str, sequence))
+
+
+def _checksum(file: Path, size: int) -> int:
+    """The checksum of the last bytes before a place in a file."""
+    with file.open("rb") as stream:
+        stream.seek(max(0, size - _CHECKED))
+        return zlib.crc32(stream.read(min(size, _CHECKED)))

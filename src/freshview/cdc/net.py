@@ -1,0 +1,130 @@
+"""The net effect of a run of changes: several changes of a key become one (PARTIAL §2, log-based capture).
+
+Precise: the first change of a key tells whether it existed and its old image, the last one its new image.
+Cheap: the last change alone; insertions and updates are then one set (ups), and deletions have no old image (delk).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from freshview.cdc.model import PartialDelta, partial_delta
+from freshview.errors import CaptureFailed
+from freshview.relation.delta import key_table, positions_in
+from freshview.relation.schema import Schema
+
+Row = tuple[Any, ...]  # typed values in the order of the schema
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change as a log reports it: `key` is that of the row before it (of an insertion, the new one).
+
+    `new` is None for a deletion. `old` is the whole old image, or None if the log does not have it. `existed` is False
+    for an insertion and None if the log does not tell.
+    """
+
+    key: Key
+    existed: bool | None
+    new: Row | None
+    old: Row | None = None
+    place: str = ""
+
+
+@dataclass
+class _Net:
+    existed: bool | None
+    old: Row | None
+    now: Row | None
+
+
+def net_effect(name: str, schema: Schema, changes: Iterable[Change], *, precise: bool = True) -> PartialDelta:
+    """The six sets of changes in the order in which they happened."""
+    nets: dict[Key, _Net] = {}
+    for change in _split(changes, schema):
+        net = nets.get(change.key)
+        if net is None:
+            nets[change.key] = _Net(change.existed, change.old, change.new)
+            continue
+        _check(name, schema, net, change)
+        net.now = change.new
+    return (_precise if precise else _cheap)(name, schema, nets)
+
+
+def key_of(row: Sequence[Any], schema: Schema) -> Key:
+    return tuple(row[i] for i in schema.key_positions)
+
+
+def _split(changes: Iterable[Change], schema: Schema) -> Iterable[Change]:
+    """Changes of one key each: an update of a key is a deletion and an insertion."""
+    for change in changes:
+        if change.new is None or key_of(change.new, schema) == change.key:
+            yield change
+        else:
+            yield Change(change.key, True, None, change.old, change.place)
+            yield Change(key_of(change.new, schema), False, change.new, None, change.place)
+
+
+def _check(name: str, schema: Schema, net: _Net, change: Change) -> None:
+    """Raise CaptureFailed if a change does not fit the one before it: events are missing, repeated or out of order."""
+    exists = net.now is not None
+    if change.existed is not None and change.existed != exists:
+        cause = "exists already" if exists else "does not exist"
+    elif net.now is not None and change.old is not None and repr(net.now) != repr(change.old):
+        cause = "has another old image than the change before left"
+    else:
+        return
+    key = ", ".join(f"{k}={v!r}" for k, v in zip(schema.key, change.key, strict=True))
+    raise CaptureFailed(
+        f"change of {name} at {change.place}",
+        f"the row ({key}) {cause}",
+        "Events are missing, repeated or out of order there: restore them, or load the table anew.",
+    )
+
+
+def _precise(name: str, schema: Schema, nets: dict[Key, _Net]) -> PartialDelta:
+    found = nets.items()
+    live = [(k, n, n.now) for k, n in found if n.now is not None]
+    gone = [(k, n) for k, n in found if n.now is None and n.existed is not False]
+    pairs = [(new, n.old) for _, n, new in live if n.existed and n.old is not None]
+    return partial_delta(
+        name,
+        schema,
+        ins=_table([new for _, n, new in live if n.existed is False], schema),
+        deleted=_table([n.old for _, n in gone if n.old is not None], schema),
+        pairs=_changed(_table([new for new, _ in pairs], schema), _table([old for _, old in pairs], schema), schema),
+        up=_table([new for _, n, new in live if n.existed and n.old is None], schema),
+        ups=_table([new for _, n, new in live if n.existed is None], schema),
+        delk=_keys([k for k, n in gone if n.old is None], schema),
+    )
+
+
+def _cheap(name: str, schema: Schema, nets: dict[Key, _Net]) -> PartialDelta:
+    live = [n.now for n in nets.values() if n.now is not None]
+    gone = [k for k, n in nets.items() if n.now is None]
+    return partial_delta(name, schema, ups=_table(live, schema), delk=_keys(gone, schema))
+
+
+def _changed(un: pa.Table, uo: pa.Table, schema: Schema) -> tuple[pa.Table, pa.Table]:
+    """Update pairs without those that changed nothing, to the bit."""
+    row = Schema(schema.columns)
+    changed = positions_in(key_table(un, row), key_table(uo, row), inside=False)
+    return un.take(changed), uo.take(changed)
+
+
+def _table(rows: Sequence[Row], schema: Schema) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema.columns)
+    return pa.table(
+        [pa.array(list(c), f.type) for c, f in zip(columns, schema.arrow, strict=True)], schema=schema.arrow
+    )
+
+
+def _keys(keys: Sequence[Key], schema: Schema) -> pa.Table:
+    fields = [schema.arrow.field(i) for i in schema.key_positions]
+    columns = zip(*keys, strict=True) if keys else ((),) * len(fields)
+    return pa.table([pa.array(list(c), f.type) for c, f in zip(columns, fields, strict=True)], schema=pa.schema(fields))

@@ -1,0 +1,121 @@
+"""Snapshot differentials: changes inferred from dumps in CSV, JSON lines and Parquet."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cdc.running_example import CUST, CUST_NEW, CUST_OLD, cells, rows_of, schema_of
+
+from freshview.cdc.application import applied
+from freshview.cdc.dumps import Dumps, difference
+from freshview.errors import CaptureFailed
+
+
+def _csv(rows: pa.Table, file: Path) -> None:
+    pyarrow.csv.write_csv(rows, file)
+
+
+def _json(rows: pa.Table, file: Path) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
+
+
+def _parquet(rows: pa.Table, file: Path) -> None:
+    pyarrow.parquet.write_table(rows, file)
+
+
+_WRITERS = [("csv", _csv), ("json", _json), ("jsonl", _json), ("parquet", _parquet)]
+
+
+@pytest.mark.parametrize(("suffix", "write"), _WRITERS)
+def test_two_dumps_of_the_running_example(tmp_path: Path, suffix: str, write: Callable[[pa.Table, Path], None]) -> None:
+    write(CUST_OLD, tmp_path / f"2026-01-01.{suffix}")
+    source = Dumps(tmp_path, "Cust", CUST)
+    first = source.poll(None)
+    assert first.delta.filled == {"ins"}
+    assert cells(first.delta.ins) == cells(CUST_OLD)
+    write(CUST_NEW, tmp_path / f"2026-01-02.{suffix}")
+    (tmp_path / "README.txt").write_text("not a dump")
+    second = source.poll(first.position)
+    assert second.delta.filled == {"ins", "del", "un/uo"} == source.capture.sets
+    assert cells(second.delta.un) == [(1, "Adam", "5%", 1), (2, "Bob", "0%", 4)]
+    assert cells(second.delta.uo) == [(1, "Adam", "0%", 1), (2, "Bob", "0%", 2)]
+    assert cells(second.delta.deleted) == [(3, "Carl", "0%", 3)]
+    assert cells(second.delta.ins) == [(4, "Dave", "0%", 4)]
+    source.confirm(second.position)
+    third = source.poll(second.position)
+    assert (third.delta.num_changes, third.position) == (0, second.position)
+
+
+_T = schema_of("k int, v double, s string", "k")
+
+
+@given(st.integers(0, 2**32))
+def test_a_difference_leads_from_one_state_to_the_other(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def state() -> pa.Table:
+        values = [0.0, -0.0, None, float("nan")]
+        rows = [(k, rng.choice(values), rng.choice(["", None, "x"])) for k in range(5) if rng.random() < 0.7]
+        rng.shuffle(rows)
+        return rows_of(_T, *rows)
+
+    old, new = state(), state()
+    delta = difference("t", _T, old, new)
+    assert repr(cells(applied(old, delta))) == repr(cells(new))
+    assert not {repr(r) for r in cells(delta.un)} & {repr(r) for r in cells(delta.uo)}, "to the bit, each pair differs"
+    assert difference("t", _T, new, new).num_changes == 0
+
+
+def test_an_empty_text_is_not_null(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text('k,v,s\n1,,""\n2,1.5,\n')
+    assert cells(Dumps(tmp_path, "t", _T).poll(None).delta.ins) == [(1, None, ""), (2, 1.5, "")]
+
+
+@pytest.mark.parametrize("rows", ["", "k,v,s\n", "k,v,s\n1,,x\n2,,x\n"])
+def test_a_dump_that_is_suddenly_small_is_held_back_until_it_is_confirmed(tmp_path: Path, rows: str) -> None:
+    (tmp_path / "1.csv").write_text("k,v,s\n" + "".join(f"{n},,x\n" for n in range(5)))
+    (tmp_path / "2.csv").write_text(rows)
+    source = Dumps(tmp_path, "t", _T)
+    position = source.poll(None).position
+    with pytest.raises(CaptureFailed) as raised:
+        source.poll(position)
+    left = max(0, rows.count("\n") - 1)
+    assert f"dump 2.csv of t: it has {left} rows, and the dump before had 5" in str(raised.value)
+    assert "confirm it: confirmed={'2.csv'}" in str(raised.value)
+    poll = Dumps(tmp_path, "t", _T, confirmed=frozenset({"2.csv"})).poll(position)
+    assert poll.delta.deleted.num_rows == 5 - left
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("k,v,s\n1,,x\n1,,y\n", r"the key \(k=1\) occurs twice"),
+        ("k,v\n1,\n", "column s: the dump does not have it"),
+        ("k,v,s,new\n1,,x,1\n", "column new of t"),
+        ("k,v,s\none,,x\n", "conversion error to int32"),
+        ("k,v,s\n,,x\n", "row 0 has NULL"),
+    ],
+)
+def test_a_bad_dump_is_named(tmp_path: Path, text: str, cause: str) -> None:
+    (tmp_path / "1.csv").write_text(text)
+    with pytest.raises(CaptureFailed, match=f"dump 1.csv of t: .*{cause}"):
+        Dumps(tmp_path, "t", _T).poll(None)
+
+
+def test_the_dump_of_the_position_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("k,v,s\n1,,x\n")
+    source = Dumps(tmp_path, "t", _T)
+    position = source.poll(None).position
+    (tmp_path / "1.csv").unlink()
+    (tmp_path / "2.csv").write_text("k,v,s\n1,,x\n")
+    with pytest.raises(CaptureFailed, match=r"dump 1.csv of t: it is gone, and the next one is compared with it"):
+        source.poll(position)
