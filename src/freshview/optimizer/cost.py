@@ -1,0 +1,505 @@
+"""The cost of a refresh of all views, given what is stored and what is shared (MQO §5).
+
+    compcost(e)   = min over the operations o of e:  localcost(o) + Σ inputs C(i)
+    C(e)          = reusecost(e) if e is stored or kept, else compcost(e)
+    trmatcost(e)  = compcost(e) + matcost(e)                       kept for one refresh
+    imntcost(e)   = Σ over updated relations r:  compcost(δr e) + mergecost(δr e)
+    rmntcost(e)   = compcost(e) + matcost(e)
+    mntcost(e)    = min(imntcost, rmntcost) for a view; imntcost for a result stored in addition
+    totalcost     = Σ views and stored results mntcost + Σ kept results trmatcost + Σ queries rate · C
+
+A differential joins δA with the full result of B: looked up by value if B is stored, pruned if it is clustered on that
+column. Relations are updated one after the other, in the order of `updated`, so δr sees the relations before r in their
+new state and the others in their old one. A stored result has both states, but no mixture of them; a kept full result
+has the new state. `Costs` follows the formulas after every change of what is stored: only ancestors are computed again,
+and only as far as something changes (MQO §6.2, incremental cost update).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from freshview.algebra.nodes import Filter, Generate, Join, Project, TopK, Union, Values, Window, names_in
+from freshview.optimizer.dag import Dag, Root
+from freshview.optimizer.operations import (
+    MAX,
+    MIN,
+    Applied,
+    Block,
+    Equivalence,
+    Group,
+    Grouping,
+    Joined,
+    Operation,
+    Read,
+    Relation,
+    Use,
+)
+from freshview.optimizer.prices import Prices
+from freshview.optimizer.statistics import Size, Sizes, Statistics
+
+NOT_STORED, TRANSIENT, PERMANENT = 0, 1, 2
+INCREMENTAL, FULL = "incremental", "full"
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The full result of a node, of which the rows with some values are needed."""
+
+    node: int
+    values: float
+    by: frozenset[str]  # base columns of the node that are compared with the values
+    otherwise: float = _NEVER  # the cost of looking them up in the relations below, if the node is not stored
+    through: Lookup | None = None  # for σ(leaf): the lookup in the leaf
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The cost of one operation, for the full result or for one differential."""
+
+    local: float
+    full: tuple[int, ...] = ()  # inputs whose full result is read
+    deltas: tuple[int, ...] = ()  # inputs whose differential is read
+    lookups: tuple[Lookup, ...] = ()
+
+
+@dataclass(frozen=True)
+class Priced:
+    """An operation with its formulas: for the full result, and per updated relation, by its place in the order."""
+
+    operation: Operation
+    full: Formula
+    deltas: Mapping[int, Formula]
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """The maintenance cost of a view, by both ways."""
+
+    incremental: float
+    full: float
+    pinned: str = ""
+
+    @property
+    def way(self) -> str:
+        return self.pinned or (INCREMENTAL if self.incremental <= self.full else FULL)
+
+    @property
+    def seconds(self) -> float:
+        return self.incremental if self.way == INCREMENTAL else self.full
+
+
+@dataclass
+class _Value:
+    """The current costs of a node, and the operations that reach them."""
+
+    full: float = _NEVER
+    full_by: int = 0
+    deltas: dict[int, float] = field(default_factory=dict)
+    deltas_by: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Store:
+    """Store a full result permanently, keep it for one refresh, or neither."""
+
+    node: int
+    mode: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """Keep all differentials of a node for one refresh, or do not."""
+
+    node: int
+    on: bool
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Sort the files of a stored result by a column, or by none."""
+
+    node: int
+    by: str
+
+
+Change = Store | Share | Cluster
+
+
+class Costs:
+    """The costs of all nodes under the current choice, kept up to date."""
+
+    def __init__(self, dag: Dag, statistics: Statistics, prices: Prices, *, rounds: float = 1000.0) -> None:
+        self.dag = dag
+        self.prices = prices
+        self.rounds = rounds  # refreshes over which building a stored result is written off
+        self.nodes = dag.finish()
+        self.sizes = Sizes(dag, self.nodes, statistics)
+        self.updated = sorted({r for s in self.sizes.of.values() for r in s.deltas})
+        self._rows = {n.name: self.size(n).rows for n in self.nodes if isinstance(n, Relation)}
+        self._place = {r: i for i, r in enumerate(self.updated)}
+        self.changes = {n.number: sorted(self._place[r] for r in self.size(n).deltas) for n in self.nodes}
+        self.position = {n.number: i for i, n in enumerate(self.nodes)}
+        self.mode = {n.number: PERMANENT if isinstance(n, Relation) else NOT_STORED for n in self.nodes}
+        self.shared: set[int] = set()  # nodes whose differentials are kept
+        self.clustered: dict[int, str] = {}
+        for node in self.nodes:
+            if isinstance(node, Relation) and node.name in statistics and statistics[node.name].clustered:
+                held = {stored: own for own, stored in node.fields.items()}
+                self.clustered[node.number] = held[statistics[node.name].clustered]
+        self.roots: dict[int, list[Root]] = defaultdict(list)
+        self.owner: dict[int, Root] = {}  # the view that stores a node's rows already
+        for root in dag.roots:
+            self.roots[root.node.number].append(root)
+        for root in dag.roots:
+            if not root.is_query and self._stores_all(root):
+                self.owner.setdefault(root.node.number, root)
+        for number in self.owner:
+            self.mode[number] = PERMANENT
+        self.priced = {n.number: [self._priced(n, o) for o in n.operations] for n in self.nodes}
+        self._users: dict[int, set[int]] = defaultdict(set)
+        for n in self.nodes:
+            for priced in self.priced[n.number]:
+                for formula in (priced.full, *priced.deltas.values()):
+                    for child in _children(formula):
+                        self._users[child].add(n.number)
+        self.lookups_by = self._lookups_by()
+        self._values: dict[int, _Value] = {}
+        self._parts: dict[int, float] = {}
+        self.total = 0.0
+        self._journal: list[tuple[int, _Value, float]] | None = None  # what to take back
+        for n in self.nodes:
+            self._values[n.number] = self._computed(n.number)
+        for n in self.nodes:
+            self._parts[n.number] = self._contribution(n.number)
+            self.total += self._parts[n.number]
+
+    def size(self, node: Equivalence) -> Size:
+        return self.sizes.of[node.number]
+
+    def _stores_all(self, root: Root) -> bool:
+        """Does a view store all that other users need of its node?"""
+        others = set(root.node.asked)
+        for other in self.roots[root.node.number]:
+            others |= other.needs if other is not root else set()
+        return others <= root.provides.keys()
+
+    # -- prices of operations ----------------------------------------------------------------------
+
+    def _priced(self, node: Equivalence, operation: Operation) -> Priced:
+        own, inputs = self.size(node), [self.size(u.node) for u in operation.inputs]
+        numbers = tuple(u.node.number for u in operation.inputs)
+        if isinstance(operation, Read):
+            at_hand = {
+                i: Formula(self.prices.embedded.row * own.deltas[self.updated[i]]) for i in self.changes[node.number]
+            }
+            return Priced(operation, Formula(self.prices.scanned(own.rows)), at_hand)
+        full = Formula(self.prices.processed(sum(s.rows for s in inputs), own.rows), numbers)
+        deltas = {i: self._delta(node, operation, i) for i in self.changes[node.number]}
+        return Priced(operation, full, deltas)
+
+    def _delta(self, node: Equivalence, operation: Operation, place: int) -> Formula:
+        """The formula of one differential of an operation."""
+        relation = self.updated[place]
+        out = self.size(node).deltas[relation]
+        changed = [u for u in operation.inputs if relation in self.size(u.node).deltas]
+        rows = sum(self.size(u.node).deltas[relation] for u in changed)
+        numbers = tuple(u.node.number for u in changed)
+        local = self.prices.processed(rows, out)
+        match operation:
+            case Joined(inputs=(_, _)):
+                lookups = [self._lookup(operation, u, relation) for u in changed]
+                return Formula(local, deltas=numbers, lookups=tuple(lookups))
+            case Group() if self._is_linear(operation, relation):
+                return Formula(local, deltas=numbers)
+            case Joined():
+                return Formula(local, deltas=numbers)
+            case Applied() if isinstance(operation.node.template, Filter | Project | Generate | Union):
+                return Formula(local, deltas=numbers)
+            case Applied() if isinstance(operation.node.template, TopK | Values) or _has_no_key(operation):
+                everything = tuple(u.node.number for u in operation.inputs)
+                return Formula(
+                    2 * self.prices.processed(sum(self.size(u.node).rows for u in operation.inputs), out), everything
+                )
+        near = tuple(self._near(u, rows) for u in operation.inputs)  # affected keys: the groups before and after
+        return Formula(2 * local, deltas=numbers, lookups=near)
+
+    def _is_linear(self, operation: Group, relation: str) -> bool:
+        """Are the groups of a differential added to those stored? A deleted minimum or maximum is looked for."""
+        best = any(call.kind in (MIN, MAX) for call in operation.node.calls)
+        return not best or relation not in self.size(operation.node.input).shrinks
+
+    def _lookup(self, operation: Joined, changed: Use, relation: str) -> Lookup:
+        """What the differential of one side of a join needs of the other side."""
+        other = next(u for u in operation.inputs if u is not changed)
+        return self._near(other, self.size(changed.node).deltas[relation], _compared(operation, other))
+
+    def _near(self, use: Use, values: float, by: frozenset[str] = frozenset()) -> Lookup:
+        node = use.node
+        if isinstance(node, Block) and len(node.leaves) == 1:
+            leaf = self.dag.nodes[node.leaves[0][0]]
+            return Lookup(
+                node.number, values, by, through=Lookup(leaf.number, values, by, self._below(leaf, values, by))
+            )
+        return Lookup(node.number, values, by, self._below(node, values, by))
+
+    def _below(self, node: Equivalence, values: float, by: frozenset[str]) -> float:
+        """The cost of looking values up in the relations below a node that is not stored; keys of a γ pass it."""
+        is_keyed = isinstance(node, Grouping) and by and by <= {own for own, _ in node.keys}
+        if not is_keyed and by:
+            return _NEVER
+        reached = sum(self.prices.looked_up(self._rows[r], values) for r in node.relations)
+        return reached + self.prices.processed(values, values)
+
+    def _lookups_by(self) -> dict[int, set[str]]:
+        """The columns by which each node is looked up in some plan."""
+        found: dict[int, set[str]] = defaultdict(set)
+        for priced in self.priced.values():
+            for each in priced:
+                for formula in each.deltas.values():
+                    for lookup in formula.lookups:
+                        for one in (lookup, lookup.through):
+                            if one is not None:
+                                found[one.node] |= one.by
+        return found
+
+    # -- the formulas of §5 ------------------------------------------------------------------------
+
+    def compcost(self, number: int) -> float:
+        """The cost of computing a node by its best operation."""
+        return self._values[number].full
+
+    def cost(self, number: int) -> float:
+        """C(e): reusing a node that is stored or kept, else computing it."""
+        return self.reusecost(number) if self.mode[number] else self._values[number].full
+
+    def reusecost(self, number: int) -> float:
+        return self.prices.scanned(self.sizes.of[number].rows)
+
+    def matcost(self, number: int) -> float:
+        return self.prices.kept(self.sizes.of[number].rows)
+
+    def trmatcost(self, number: int) -> float:
+        return self.compcost(number) + self.matcost(number)
+
+    def deltacost(self, number: int, place: int) -> float:
+        """The cost of a differential: reusing it if it is kept, else computing it."""
+        if number in self.shared:
+            return self.prices.embedded.row * self._delta_rows(number, place)
+        return self._values[number].deltas[place]
+
+    def imntcost(self, number: int) -> float:
+        """The cost of maintaining a stored node by its differentials."""
+        places = self.changes[number]
+        if not places:
+            return 0.0
+        rows = [self._delta_rows(number, i) for i in places]
+        sorted_ = number in self.clustered
+        changing = sum(self.deltacost(number, i) for i in places) + self.prices.merged(sum(rows), sorted_=sorted_)
+        if isinstance(self.dag.nodes[number], Grouping):  # the stored groups that change are read
+            changing += self.prices.looked_up(self.sizes.of[number].rows, sum(rows), pruned=sorted_)
+        return changing + self.prices.commit + self.prices.engine(sum(rows)).query
+
+    def rmntcost(self, number: int, *, reuses: bool = False) -> float:
+        """The cost of recomputing a stored node; `reuses`: its rows are taken from where they are stored or kept."""
+        rows = self.sizes.of[number].rows
+        computed = self.cost(number) if reuses else self.compcost(number)
+        return computed + self.prices.written(rows) + self.prices.engine(rows).query
+
+    def mntcost(self, root: Root) -> Maintained:
+        """The cost of maintaining a view by both ways."""
+        number = root.node.number
+        if not self.changes[number]:
+            return Maintained(0.0, 0.0)
+        is_owner = self.owner.get(number) is root
+        full = self.rmntcost(number, reuses=not is_owner)
+        if is_owner or self.mode[number] != PERMANENT:
+            return Maintained(self.imntcost(number), full, root.pinned)
+        rows = sum(self._delta_rows(number, i) for i in self.changes[number])  # another result has the changes
+        copied = self.prices.embedded.row * rows + self.prices.merged(rows)
+        return Maintained(copied + self.prices.commit + self.prices.engine(rows).query, full, root.pinned)
+
+    def buildcost(self, number: int) -> float:
+        """The cost of building a result that is stored in addition, per refresh."""
+        if number in self.owner or isinstance(self.dag.nodes[number], Relation):
+            return 0.0
+        return self.rmntcost(number) / self.rounds
+
+    def _contribution(self, number: int) -> float:
+        """What a node adds to totalcost."""
+        cost = 0.0
+        for root in self.roots.get(number, ()):
+            cost += root.rate * self.cost(number) if root.is_query else self.mntcost(root).seconds
+        if self.mode[number] == PERMANENT and number not in self.owner:
+            if not isinstance(self.dag.nodes[number], Relation):
+                cost += self.imntcost(number) + self.buildcost(number)
+        elif self.mode[number] == TRANSIENT:
+            cost += self.trmatcost(number)
+        if number in self.shared:
+            for place in self.changes[number]:
+                rows = self._delta_rows(number, place)
+                cost += self._values[number].deltas[place] + self.prices.kept(rows)
+        if number in self.clustered and isinstance(self.dag.nodes[number], Relation):
+            rows = sum(self._delta_rows(number, i) for i in self.changes[number])
+            cost += self.prices.sort * (rows + self.sizes.of[number].rows / self.rounds)
+        return cost
+
+    def _delta_rows(self, number: int, place: int) -> float:
+        return self.sizes.of[number].deltas[self.updated[place]]
+
+    # -- keeping them up to date -------------------------------------------------------------------
+
+    def _computed(self, number: int) -> _Value:
+        """The costs of a node from those of its inputs."""
+        value = _Value()
+        for k, priced in enumerate(self.priced[number]):
+            full = priced.full.local + sum(map(self.cost, priced.full.full))
+            if full < value.full:
+                value.full, value.full_by = full, k
+            for place, formula in priced.deltas.items():
+                cost = self.evaluated(formula, place)
+                if cost < value.deltas.get(place, _NEVER):
+                    value.deltas[place], value.deltas_by[place] = cost, k
+        return value
+
+    def evaluated(self, formula: Formula, place: int) -> float:
+        """The cost of a differential by one formula."""
+        cost = formula.local
+        for child in formula.full:
+            cost += 2 * self.cost(child)  # before and after
+        for child in formula.deltas:
+            cost += self.deltacost(child, place)
+        for lookup in formula.lookups:
+            cost += self._found(lookup, place)
+        return cost
+
+    def _found(self, lookup: Lookup, place: int) -> float:
+        number = lookup.node
+        if self._is_readable(number, place):
+            rows = self.sizes.of[number].rows
+            if self.mode[number] == TRANSIENT:
+                return self.prices.scanned(rows)
+            pruned = self.clustered.get(number) in lookup.by
+            found = (
+                self.prices.looked_up(rows, lookup.values, pruned=pruned) if lookup.by else self.prices.scanned(rows)
+            )
+            return min(found, self.prices.scanned(rows) + self.prices.spark.query)
+        cost = min(self.compcost(number), lookup.otherwise)
+        return min(cost, self._found(lookup.through, place)) if lookup.through is not None else cost
+
+    def _is_readable(self, number: int, place: int) -> bool:
+        """Has a stored or kept result the state that the differential of a relation needs?"""
+        changes = self.changes[number]
+        if self.mode[number] == PERMANENT:
+            return (
+                isinstance(self.dag.nodes[number], Relation) or not changes or changes[-1] < place or changes[0] > place
+            )
+        return self.mode[number] == TRANSIENT and (not changes or changes[-1] < place)
+
+    def apply(self, change: Change) -> None:
+        """Change what is stored, kept or sorted of a node, and all costs that depend on it."""
+        number = change.node
+        match change:
+            case Store():
+                self.mode[number] = change.mode
+            case Share():
+                (self.shared.add if change.on else self.shared.discard)(number)
+            case Cluster():
+                self.clustered[number] = change.by
+                if not change.by:
+                    del self.clustered[number]
+        self._recount(number)
+        waiting = [(self.position[u], u) for u in self._users[number]]
+        heapq.heapify(waiting)
+        done: set[int] = set()
+        while waiting:
+            _, current = heapq.heappop(waiting)
+            if current in done:
+                continue
+            done.add(current)
+            old, new = self._values[current], self._computed(current)
+            if old.full == new.full and old.deltas == new.deltas:
+                continue  # nothing changes above this node either
+            if self._journal is not None:
+                self._journal.append((current, old, self._parts[current]))
+            self._values[current] = new
+            self._recount(current)
+            for user in self._users[current]:
+                heapq.heappush(waiting, (self.position[user], user))
+
+    def _recount(self, number: int) -> None:
+        part = self._contribution(number)
+        self.total += part - self._parts[number]
+        self._parts[number] = part
+
+    def tried(self, change: Change) -> float:
+        """The total cost under a change, which is taken back."""
+        number = change.node
+        before = (self.total, self.mode[number], number in self.shared, self.clustered.get(number), self._parts[number])
+        self._journal = []
+        self.apply(change)
+        after = self.total
+        for node, value, part in reversed(self._journal):
+            self._values[node], self._parts[node] = value, part
+        self._journal = None
+        self.total, self.mode[number], shared, clustered, self._parts[number] = before
+        (self.shared.add if shared else self.shared.discard)(number)
+        self.clustered.pop(number, None)
+        if clustered:
+            self.clustered[number] = clustered
+        return after
+
+    # -- what the choice reads ---------------------------------------------------------------------
+
+    def by_full(self, node: Equivalence) -> Operation:
+        """The operation by which a node is recomputed."""
+        return node.operations[self._values[node.number].full_by]
+
+    def by_deltas(self, node: Equivalence) -> Operation:
+        """The operation whose differentials cost least together; the one to recompute by if there are none."""
+        places = self.changes[node.number]
+        if not places:
+            return self.by_full(node)
+        costs = [sum(self.evaluated(p.deltas[i], i) for i in places) for p in self.priced[node.number]]
+        return node.operations[costs.index(min(costs))]
+
+
+def _children(formula: Formula) -> set[int]:
+    found = {*formula.full, *formula.deltas}
+    for lookup in formula.lookups:
+        found.add(lookup.node)
+        if lookup.through is not None:
+            found.add(lookup.through.node)
+    return found
+
+
+def _compared(operation: Joined, side: Use) -> frozenset[str]:
+    """The base columns of one side of a join that an equality compares with the other side."""
+    names = side.labels.names
+    own = {side.labels.leaf(leaf) for leaf in _leaves(side)}
+    found = set()
+    for condition in operation.conditions:
+        tree = condition.expression
+        if isinstance(tree, exp.EQ | exp.NullSafeEQ):
+            for a, b in ((tree.this, tree.expression), (tree.expression, tree.this)):
+                if isinstance(a, exp.Column) and names.leaf(a.name) in own:
+                    if not any(names.leaf(c) in own for c in names_in(b)):
+                        found.add(names.origins[a.name][1])
+    return frozenset(found)
+
+
+def _leaves(use: Use) -> Sequence[tuple[int, int]]:
+    return use.node.leaves if isinstance(use.node, Block) else ((use.node.number, 0),)
+
+
+def _has_no_key(operation: Applied) -> bool:
+    template = operation.node.template
+    return (isinstance(template, Window) and not template.partition) or (
+        not isinstance(template, Join) and not template.inputs
+    )

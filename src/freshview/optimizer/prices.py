@@ -1,0 +1,69 @@
+"""What single steps cost on the two engines, in seconds.
+
+The defaults follow measurements with TPC-H at scale 1 on two cores (see refresh/cost.py and docs/architecture.md);
+they are marked as defaults until a calibration on the machine or cluster replaces them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The prices of one engine."""
+
+    query: float  # fixed, per query
+    operator: float  # fixed, per operator of a plan
+    scan: float  # per row that is read
+    row: float  # per row that goes into or out of a join, filter or grouping
+    keep: float  # fixed, per result kept for the duration of a refresh
+    write: float  # per row that is written
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The prices of both engines, and of lookups and commits, which concern the storage."""
+
+    embedded: Engine = Engine(query=0.005, operator=0.0005, scan=5e-8, row=1e-7, keep=0.0, write=2e-7)
+    spark: Engine = Engine(query=0.2, operator=0.012, scan=2e-7, row=1e-7, keep=0.05, write=1e-6)
+    embedded_rows: float = 300_000  # an operator over more rows runs on Spark
+    lookup: float = 0.02  # fixed, per lookup of values in a stored relation
+    passed: float = 2.5e-8  # per row that a lookup has to pass over in the files
+    pruned: float = 20_000  # rows that a lookup passes over per value, in files sorted by the column
+    lookup_values: float = 20_000  # more values are not looked up: Spark reads the relation
+    commit: float = 0.03  # fixed, per change of a stored result
+    merge: float = 1e-6  # per changed row of a stored result
+    sort: float = 5e-7  # per row that is written in order
+    is_default: bool = True  # False once a calibration has measured them
+
+    def engine(self, rows: float) -> Engine:
+        return self.embedded if rows <= self.embedded_rows else self.spark
+
+    def processed(self, rows_in: float, rows_out: float) -> float:
+        """An operator over so many rows."""
+        engine = self.engine(rows_in + rows_out)
+        return engine.operator + engine.row * (rows_in + rows_out)
+
+    def scanned(self, rows: float) -> float:
+        """Reading all rows of a stored relation or kept result."""
+        return self.engine(rows).scan * rows
+
+    def looked_up(self, rows: float, values: float, *, pruned: bool = False) -> float:
+        """Finding the rows with one of so many values in a stored relation; at most what reading all of it costs."""
+        if values > self.lookup_values:
+            return self.scanned(rows)
+        return self.lookup + self.passed * (min(rows, values * self.pruned) if pruned else rows)
+
+    def kept(self, rows: float) -> float:
+        """Keeping a result for the duration of a refresh."""
+        engine = self.engine(rows)
+        return engine.keep + engine.write * rows
+
+    def written(self, rows: float) -> float:
+        """Replacing a stored result."""
+        return self.commit + self.engine(rows).write * rows
+
+    def merged(self, rows: float, *, sorted_: bool = False) -> float:
+        """Merging a differential into a stored result."""
+        return rows * (self.merge + (self.sort if sorted_ else 0.0))

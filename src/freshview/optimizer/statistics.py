@@ -1,0 +1,202 @@
+"""Facts about relations, and the sizes of nodes that follow from them (the logical properties of MQO §4.2.2).
+
+A node has a size before the refresh, one differential per updated relation, and a size after each of them. Wrong facts
+make plans slow, never wrong: nothing here decides what a plan means.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from sqlglot import exp
+
+from freshview.algebra.nodes import Aggregate, Join, SetOperation, TopK, Values
+from freshview.algebra.nodes import Union as UnionAll
+from freshview.optimizer.dag import Dag
+from freshview.optimizer.operations import Block, Equivalence, Grouping, Leaf, Other, Relation
+from freshview.optimizer.terms import Term
+
+_RANGE, _NULL, _UNKNOWN = 1 / 3, 0.1, 0.25  # shares of rows that conditions of a kind are taken to keep
+_SAME_VALUE = 10  # rows per value of a column whose distinct values were not counted
+_WIDTHS = {"bigint": 8, "int": 4, "smallint": 2, "tinyint": 1, "date": 4, "timestamp": 8, "double": 8, "boolean": 1}
+_WIDE = 20  # bytes of a value of another type
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a relation: its rows, distinct values, order in its files, and its change until the refresh."""
+
+    rows: float
+    distinct: Mapping[str, float] = field(default_factory=dict)
+    inserted: float = 0
+    deleted: float = 0
+    clustered: str = ""  # the column by which its files are sorted
+
+    @property
+    def changed(self) -> float:
+        return self.inserted + self.deleted
+
+
+Statistics = Mapping[str, Facts]
+_NO_FACTS = Facts(1000)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The estimated size of a node."""
+
+    rows: float  # before the refresh
+    width: float  # bytes per row, in the columns that are needed
+    deltas: Mapping[str, float]  # rows of the differential per updated relation
+    growth: Mapping[str, float]  # rows after the differential over rows before it
+    shrinks: frozenset[str] = frozenset()  # relations whose differential deletes rows
+
+    @property
+    def bytes(self) -> float:
+        return self.rows * self.width
+
+    def after(self, relations: Sequence[str]) -> float:
+        """The rows after the differentials of these relations were merged."""
+        return self.rows * prod(self.growth.get(r, 1.0) for r in relations)
+
+
+class Sizes:
+    """The sizes of the nodes of a DAG."""
+
+    def __init__(self, dag: Dag, nodes: Sequence[Equivalence], statistics: Statistics) -> None:
+        self._dag = dag
+        self._statistics = statistics
+        self._shares: dict[str, float] = {}
+        self.of: dict[int, Size] = {}
+        for node in nodes:
+            self.of[node.number] = self._size(node)
+
+    def _size(self, node: Equivalence) -> Size:
+        width = 8 + sum(_WIDTHS.get(self._dag.type_of(c), _WIDE) for c in node.needs)
+        match node:
+            case Relation():
+                facts = self._statistics.get(node.name, _NO_FACTS)
+                rows = max(facts.rows, 1.0)
+                deltas = {node.name: facts.changed} if facts.changed else {}
+                growth = {node.name: max(rows + facts.inserted - facts.deleted, 0.0) / rows} if facts.changed else {}
+                return Size(rows, width, deltas, growth, frozenset([node.name] if facts.deleted else ()))
+            case Block():
+                return self._block(node, width)
+            case Grouping():
+                below = self.of[node.input.number]
+                groups = prod(self._distinct_of(t) for _, t in node.keys) if node.keys else 1.0
+                rows = max(1.0, min(below.rows, groups))
+                deltas = {r: min(d, rows) for r, d in below.deltas.items()}
+                return Size(rows, width, deltas, dict.fromkeys(deltas, 1.0), below.shrinks)
+            case Other():
+                return self._other(node, width)
+        raise TypeError(type(node).__name__)
+
+    def _block(self, node: Block, width: float) -> Size:
+        leaves = [self.of[n] for n, _ in node.leaves]
+        kept = self._kept(node)
+        rows = prod(s.rows for s in leaves) * kept
+        deltas: dict[str, float] = {}
+        growth: dict[str, float] = {}
+        for leaf in leaves:
+            for relation, rows_of in leaf.deltas.items():
+                deltas[relation] = deltas.get(relation, 0.0) + rows * rows_of / leaf.rows
+                growth[relation] = growth.get(relation, 1.0) * leaf.growth[relation]
+        return Size(max(rows, 1.0), width, deltas, growth, frozenset().union(*(s.shrinks for s in leaves)))
+
+    def _other(self, node: Other, width: float) -> Size:
+        inputs = [self.of[u.node.number] for u in node.operations[0].inputs]
+        template = node.template
+        match template:
+            case Values():
+                rows = float(len(template.rows))
+            case UnionAll():
+                rows = sum(s.rows for s in inputs)
+            case Join(kind="left"):
+                rows = inputs[0].rows
+            case Join() | SetOperation() | Aggregate():
+                rows = inputs[0].rows / 2
+            case TopK(limit=int(limit)):
+                rows = min(float(limit), inputs[0].rows)
+            case _:
+                rows = inputs[0].rows
+        deltas: dict[str, float] = {}
+        for size in inputs:
+            for relation, changed in size.deltas.items():
+                deltas[relation] = min(deltas.get(relation, 0.0) + changed * max(1.0, rows / size.rows), 2 * rows)
+        return Size(max(rows, 1.0), width, deltas, dict.fromkeys(deltas, 1.0), frozenset(deltas))
+
+    # -- columns and conditions --------------------------------------------------------------------
+
+    def distinct(self, name: str) -> float:
+        """The estimated number of distinct values of a canonical column."""
+        owner, base, _ = self._dag.names.origins[name]
+        node = self._dag.nodes[owner]
+        rows = self.of[owner].rows
+        if isinstance(node, Relation):
+            facts = self._statistics.get(node.name, _NO_FACTS)
+            return max(1.0, min(rows, facts.distinct.get(node.fields[base], rows / _SAME_VALUE)))
+        if isinstance(node, Grouping):
+            for own, key in node.keys:
+                if own == base:
+                    return min(rows, self._distinct_of(key))
+        return max(1.0, rows / _SAME_VALUE)
+
+    def _distinct_of(self, given: Term) -> float:
+        return prod(self.distinct(c) for c in given.columns)
+
+    def _kept(self, block: Block) -> float:
+        """The share of its leaves' product that a block keeps.
+
+        Several equalities between two leaves are taken for one over a composite key, of which the smaller side has all
+        values: their columns are rarely independent.
+        """
+        pairs: dict[frozenset[Leaf], list[Term]] = defaultdict(list)
+        kept = 1.0
+        for condition in block.conditions:
+            leaves = frozenset(map(self._dag.names.leaf, condition.columns))
+            if isinstance(condition.expression, exp.EQ) and len(leaves) == 2:
+                pairs[leaves].append(condition)
+            else:
+                kept *= self._share(condition)
+        for leaves, equal in pairs.items():
+            kept *= (
+                self._share(equal[0]) if len(equal) == 1 else 1 / min(self._values_in(leaf, equal) for leaf in leaves)
+            )
+        return kept
+
+    def _values_in(self, leaf: Leaf, equal: Sequence[Term]) -> float:
+        own = {c for t in equal for c in t.columns if self._dag.names.leaf(c) == leaf}
+        return min(self.of[leaf[0]].rows, prod(map(self.distinct, own)))
+
+    def _share(self, condition: Term) -> float:
+        """The share of rows that a condition keeps."""
+        if condition.text not in self._shares:
+            self._shares[condition.text] = self._estimated(condition.expression)
+        return self._shares[condition.text]
+
+    def _estimated(self, tree: exp.Expr) -> float:
+        match tree:
+            case exp.EQ() | exp.NullSafeEQ():
+                return 1 / max(self._values(tree.this), self._values(tree.expression))
+            case exp.In():
+                return min(1.0, len(tree.expressions) / self._values(tree.this))
+            case exp.LT() | exp.LTE() | exp.GT() | exp.GTE() | exp.Like():
+                return _RANGE
+            case exp.Is():
+                return _NULL
+            case exp.Not():
+                return max(1 - self._estimated(tree.this), _NULL)
+            case exp.Paren():
+                return self._estimated(tree.this)
+            case exp.Or():
+                return min(1.0, self._estimated(tree.this) + self._estimated(tree.expression))
+            case exp.And():
+                return self._estimated(tree.this) * self._estimated(tree.expression)
+        return _UNKNOWN
+
+    def _values(self, tree: exp.Expr) -> float:
+        return prod(self.distinct(c.name) for c in tree.find_all(exp.Column)) or 1.0
