@@ -14,6 +14,7 @@ from freshview.catalog.records import Commit, DataFile, Main, Relation, Relation
 from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError
 from freshview.refresh.cost import Calibration
+from freshview.schedule.garbage import Garbage
 from freshview.schedule.manager import Candidate, CurrentJob, candidates
 from freshview.storage.checkpoint import CheckpointReport
 from freshview.storage.reader import StateReader
@@ -156,6 +157,10 @@ class Internals:
     def step_of_upkeep(self) -> None:
         """One turn of the background loop: notice, due checkpoints, schedules of deferred views, advice."""
         self._wh._upkeep._step()
+
+    def replace_garbage(self, garbage: Garbage) -> None:
+        """Let the background loop use another remover of garbage, on a clock of the test."""
+        self._wh._upkeep._garbage = garbage
 
     def follow_advice(self, *, is_due: bool = False) -> None:
         """Change the modes of views that were left to the advice, if it is time, or as if it were."""

@@ -205,6 +205,8 @@ def test_a_warehouse_tells_who_holds_back(open_warehouse: Callable[[], Warehouse
     view = next(h for h in status.holders if h.kind == "view")
     assert (view.name, view.csn, status.horizon, status.held_by) == ("v", start, start, "")
     assert view.keeps == Amount(1, 1, stock(catalog).bytes, 0)  # with retention, which goes back as far
+    held = [line.split() for line in str(status).partition("held back from vacuum:")[2].splitlines()[2:]]
+    assert [(line[0], line[-4], line[-3]) for line in held] == [("retention", "1", "1"), ("view", "1", "1")]
     (shown,) = status.views
     assert (shown.name, shown.mode, shown.eager, shown.frontier) == ("v", "lazy", False, start)
     assert (shown.pending_tasks, shown.pending_rows) == (1, 1)

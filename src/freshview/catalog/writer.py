@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
@@ -337,8 +337,8 @@ class Catalog(CatalogReader):
 
     # -- vacuum --------------------------------------------------------------------------------
 
-    def expire(self, retention: int) -> tuple[int, list[int]]:
-        """Remove versions that no snapshot, task or retention (µs) needs.
+    def expire(self, retention: int, only: Collection[int] | None = None) -> tuple[int, list[int]]:
+        """Remove versions that no snapshot, task or retention (µs) needs, of all relations or `only` of these.
 
         Return the new horizon, and the ids of dropped relations whose files can go.
         """
@@ -355,14 +355,16 @@ class Catalog(CatalogReader):
             f = t.frontiers.c
             deferred = c.execute(sa.select(f.view_id, f.shown).where(f.shown.is_not(None)))
             shown = {row.view_id: row.shown for row in deferred}
-            for relation_id in c.execute(sa.select(t.mains.c.relation_id).distinct()).scalars().all():
+            stored = c.execute(sa.select(t.mains.c.relation_id).distinct()).scalars().all()
+            for relation_id in (i for i in stored if only is None or i in only):
                 needed = min(horizon, shown.get(relation_id, horizon))  # the state that a deferred view shows stays
                 self._expire_relation(c, relation_id, needed, now - max(retention, 0))
             self._expire_history(c, min([horizon, *shown.values()]), now - HISTORY)
-            gone = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars().all()
+            dropped = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars()
+            gone = [i for i in dropped if only is None or i in only]
             for table in (t.schemas, t.segments, t.mains):
                 c.execute(table.delete().where(table.c.relation_id.in_(gone)))
-            return horizon, list(gone)
+            return horizon, gone
 
     def _expire_relation(self, c: Connection, relation_id: int, horizon: int, superseded_before: int) -> None:
         m = t.mains.c

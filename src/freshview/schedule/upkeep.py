@@ -1,4 +1,4 @@
-"""Background work of a warehouse: heartbeats, news from external tables, due checkpoints, the maintenance manager."""
+"""Background work of a warehouse: heartbeats, news from external tables, checkpoints, garbage, the maintenance manager."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.interruption import Interruption
 from freshview.schedule.advice import apply_advice
+from freshview.schedule.garbage import Garbage
 from freshview.schedule.loops import Loop
 from freshview.schedule.manager import (
     BACKGROUND_ROWS,
@@ -30,6 +31,7 @@ from freshview.schedule.manager import (
     with_lower,
 )
 from freshview.storage.checkpoint import Checkpointer, choose
+from freshview.storage.store import Storage
 from freshview.views.views import Views
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class Upkeep:
         watch: Watch,
         views: Views,
         checkpointer: Checkpointer,
+        storage: Storage,
         engine: Callable[[], SparkEngine],
         wishes: Wishes,
     ) -> None:
@@ -77,6 +80,7 @@ class Upkeep:
         self._checkpointer = checkpointer
         self._engine = engine
         self._busy_load = wishes.busy_load
+        self._garbage = Garbage(catalog, storage, events, self._is_busy)
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
         self._loops = [Loop("freshview-heartbeat", _HEARTBEAT_SECONDS, catalog.heartbeat, events)]
         if wishes.background:
@@ -133,6 +137,7 @@ class Upkeep:
         self._views.maintenance.advance()
         self._views.deferred.keep_schedule()
         self._follow_advice()
+        self._garbage.turn()
 
     def _checkpoint(self, relation: Relation) -> None:
         """Run a checkpoint that no statement waits for: where it needs Spark, it runs there at low priority."""

@@ -7,6 +7,7 @@ become visible, since its writer's commit would fail for want of the lease.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,21 +32,38 @@ class VacuumReport:
     bytes: int
     horizon: int
     held_by: str = ""  # a sentence on what keeps versions for longer than the retention, and what to do
+    left: frozenset[int] = frozenset()  # relations that a part did not finish
 
 
-def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timedelta = RETENTION) -> VacuumReport:
+@dataclass(frozen=True)
+class Part:
+    """The part of a vacuum that one round in the background does: some relations, and so many files of them."""
+
+    relations: Collection[int]  # ids; old versions of other relations stay
+    files: int
+    goes_on: Callable[[], bool] = lambda: True  # asked before each file
+
+
+def vacuum(
+    catalog: Catalog, storage: Storage, events: Events, retention: timedelta = RETENTION, part: Part | None = None
+) -> VacuumReport:
     """Forget old versions, then remove files; the error of an unreadable relation is raised after the others are done.
 
-    Views without tasks are moved to the newest commit first: they need nothing that is older.
+    Views without tasks are moved to the newest commit first: they need nothing that is older. Files that a `part`
+    leaves behind are in no catalog row any more, and are found again by the next vacuum.
     """
-    listed = {i: _data_files(storage.layout.relation(i)) for i in storage.layout.relation_ids()}
+    ids = [i for i in storage.layout.relation_ids() if part is None or i in part.relations]
+    listed = {i: _data_files(storage.layout.relation(i)) for i in ids}
     events.emit("vacuum.listed", relations=len(listed))
     claimed = {i for i in listed if catalog.leased_paths(i)}  # read before `known`: a commit drops its leases
     ViewCatalog(catalog).advance(catalog.snapshot())
-    horizon, gone = catalog.expire(int(retention.total_seconds() * 1_000_000))
+    horizon, gone = catalog.expire(
+        int(retention.total_seconds() * 1_000_000), only=None if part is None else part.relations
+    )
     events.emit("vacuum.expired", horizon=horizon, gone=len(gone))
     known = {r.id for r in catalog.relations()} | {i for i, _ in catalog.dropped()}
     files = size = 0
+    left: set[int] = set()  # relations of which files stay for the next round
     failed: FreshviewError | None = None
     for relation_id, paths in listed.items():
         folder = storage.layout.relation(relation_id)
@@ -58,17 +76,23 @@ def vacuum(catalog: Catalog, storage: Storage, events: Events, retention: timede
             failed = failed or error
             continue
         for path in doomed:
+            if part is not None and (files >= part.files or not part.goes_on()):
+                left.add(relation_id)
+                break
             freed = _remove(path)
             files, size = files + (freed is not None), size + (freed or 0)
+        if relation_id in left:
+            continue
         if relation_id in gone:
             remove_tree(folder)
         else:
             _remove_empty_folders(catalog, folder, relation_id)
         events.emit("vacuum.relation", relation=relation_id, removed=len(doomed))
-    catalog.forget(gone)
+    catalog.forget([relation_id for relation_id in gone if relation_id not in left])
     if failed is not None:
         raise failed
-    return VacuumReport(files, size, horizon, _held_by(catalog, events, retention))
+    held_by = _held_by(catalog, events, retention) if part is None else ""
+    return VacuumReport(files, size, horizon, held_by, frozenset(left))
 
 
 def _held_by(catalog: Catalog, events: Events, retention: timedelta) -> str:

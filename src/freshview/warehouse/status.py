@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
-from freshview.catalog.reports import Holder, Reports, overdue, overdue_sentence
+from freshview.catalog.reports import Amount, Holder, Reports, overdue, overdue_sentence
 from freshview.catalog.writer import Catalog
 from freshview.display import Display, Displayed, Table
 from freshview.storage.vacuum import RETENTION
@@ -55,13 +55,20 @@ class Status(Displayed):
         tables = Table(of_tables, [astuple(t) for t in self.tables if t.kind != "view"], "tables")
         of_views = ("view", "mode", "frontier", "tasks", "rows", "status", "reading", "advice")
         views = Table(of_views, list(map(_cells, self.views)), "views")
+        of_holders = ("held by", "from CSN", "since", "segments", "rows", "bytes", "checkpoints")
+        held = Table(of_holders, [_held(h) for h in self.holders if h.keeps != Amount()], "held back from vacuum")
         headline = f"warehouse {self.path}: last commit CSN {self.csn}, readable since CSN {self.horizon}"
-        return Display(headline, [t for t in (tables, views) if t.rows], [self.held_by] if self.held_by else [])
+        return Display(headline, [t for t in (tables, views, held) if t.rows], [self.held_by] if self.held_by else [])
 
 
 def _cells(v: ViewStatus) -> tuple[object, ...]:
     pending = v.pending_tasks, v.pending_rows
     return (v.name, mode_text(v), v.frontier, *pending, condition_text(v), f"{v.reading:.60}", v.advice)
+
+
+def _held(holder: Holder) -> tuple[object, ...]:
+    name = holder.name if holder.kind == "retention" else f"{holder.kind} {holder.name}"
+    return (name, holder.csn, f"{holder.since:%Y-%m-%d %H:%M:%S} UTC", *astuple(holder.keeps))
 
 
 def status_of(path: Path, catalog: Catalog) -> Status:

@@ -94,9 +94,8 @@ class Warehouse:
         self._watch = Watch(self._catalog, self.events)
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
         self._views = Views(self._catalog, self._storage, self.events, self.engine)
-        self._upkeep = Upkeep(
-            self._catalog, self.events, self._watch, self._views, self._checkpointer, self.engine, wishes
-        )
+        parts = (self._watch, self._views, self._checkpointer, self._storage)
+        self._upkeep = Upkeep(self._catalog, self.events, *parts, self.engine, wishes)
         self._make_way, self._activity = self._upkeep.make_way, self._upkeep.activity
         make_way, used = self._make_way, self._activity.used
         self._queries = Queries(self._catalog, self._views, self._watch, self.engine, self._has_session, make_way, used)
