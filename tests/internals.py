@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError
 from freshview.refresh.cost import Calibration
 from freshview.schedule.garbage import Garbage
-from freshview.schedule.manager import Candidate, CurrentJob, candidates
+from freshview.schedule.manager import CurrentJob, Manager
+from freshview.schedule.policies import Candidate, candidates
 from freshview.storage.checkpoint import CheckpointReport
 from freshview.storage.reader import StateReader
 from freshview.storage.store import Storage
@@ -141,10 +143,10 @@ class Internals:
         return candidates(self.views.catalog)
 
     def running_job(self) -> CurrentJob | None:
-        """The job that the maintenance manager runs now."""
+        """The job that the maintenance manager runs now; the first, if it runs several."""
         manager = self._wh._upkeep.manager
         assert manager is not None, "the warehouse was opened without background"
-        return manager._running
+        return next(iter(manager.running), None)
 
     def end_job_lease(self, view: str) -> None:
         """End the lease of whoever maintains a view, as if it had expired."""
@@ -161,6 +163,35 @@ class Internals:
     def replace_garbage(self, garbage: Garbage) -> None:
         """Let the background loop use another remover of garbage, on a clock of the test."""
         self._wh._upkeep._garbage = garbage
+
+    def make_way(self) -> None:
+        """What a statement that needs Spark does first."""
+        self._wh._upkeep.make_way()
+
+    def listen(self) -> None:
+        """One look of the background for statements of other processes."""
+        self._wh._upkeep._listen()
+
+    def background_rows(self, view: str, halvings: int = 0) -> int:
+        """How many pending delta rows a background job of a view would take now."""
+        return self._wh._upkeep._most_rows(self.relation(view), halvings)
+
+    def heartbeat(self) -> None:
+        self._wh._upkeep._heartbeat()
+
+    def used(self, view_id: int) -> None:
+        """Count a use of a view, as a query of it does."""
+        self._wh._activity.used(view_id, self.catalog.now())
+
+    def manage(self, view_ids: list[int], run: Callable[[CurrentJob], bool]) -> Manager:
+        """Give the warehouse a manager without threads, for views that always have tasks."""
+        upkeep, now = self._wh._upkeep, self.catalog.now
+
+        def look() -> list[Candidate]:
+            return [Candidate(view_id, now(), 1, 1) for view_id in view_ids]
+
+        upkeep.manager = Manager(look, run, upkeep._is_busy, self._wh.events, now=now)
+        return upkeep.manager
 
     def follow_advice(self, *, is_due: bool = False) -> None:
         """Change the modes of views that were left to the advice, if it is time, or as if it were."""

@@ -1,4 +1,5 @@
-"""Requests to a thread to stop its work: it stops at its next step, and what it waits for is broken off."""
+"""Requests to a thread to stop its work, or to hurry: it stops or hurries at its next step, and what it waits for is
+broken off."""
 
 from __future__ import annotations
 
@@ -14,11 +15,14 @@ _here = threading.local()
 
 
 class Interruption:
-    """One piece of work that any thread may ask to stop, at any time, even before the work has begun."""
+    """One piece of work that any thread may ask to stop or to hurry, at any time, even before the work has begun."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, gives_way: bool = False) -> None:
+        """`gives_way`: the work is in the background, until its priority is raised."""
         self._guard = threading.Lock()
         self._requested = False
+        self._gives_way = gives_way
+        self._raising: list[Callable[[], None]] = []
         self._stops: dict[threading.Event, Callable[[], None]] = {}
 
     @property
@@ -35,6 +39,32 @@ class Interruption:
             for done, stop in stops.items():
                 stop()
                 threading.Thread(target=_insist, args=(stop, done), name="freshview-interrupt", daemon=True).start()
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether the work is in the background, and no statement waits for it."""
+        return self._gives_way
+
+    def raise_priority(self) -> None:
+        """Make the work one that a statement waits for. Returns at once; the work hurries from its next step on."""
+        self._gives_way = False
+
+    @contextmanager
+    def hurried_by(self, hurry: Callable[[], None]) -> Iterator[None]:
+        """Call `hurry` in the thread of the block, once, at its first step after the priority was raised."""
+        self._raising.append(hurry)
+        try:
+            yield
+        finally:
+            if hurry in self._raising:
+                self._raising.remove(hurry)
+
+    def step(self, what: str) -> None:
+        """Hurry or stop, if that was asked for; called by the thread that does the work."""
+        while not self._gives_way and self._raising:
+            self._raising.pop()()
+        if self._requested:
+            raise cancelled(what)
 
     @contextmanager
     def here(self) -> Iterator[None]:
@@ -82,8 +112,15 @@ def is_asked_to_stop() -> bool:
 
 def stop_if_asked(what: str) -> None:
     """Raise Cancelled if this thread's work was asked to stop; called where work can stop without harm."""
-    if is_asked_to_stop():
-        raise cancelled(what)
+    interruption: Interruption | None = getattr(_here, "interruption", None)
+    if interruption is not None:
+        interruption.step(what)
+
+
+def gives_way() -> bool:
+    """Whether this thread works in the background, and no statement waits for its work."""
+    interruption: Interruption | None = getattr(_here, "interruption", None)
+    return interruption is not None and interruption.gives_way
 
 
 def cancelled(what: str) -> Cancelled:

@@ -163,6 +163,23 @@ def test_others_are_not_cancelled_and_the_thread_is_as_before(engine: SparkEngin
     assert other.outcome() == 1
 
 
+def test_a_job_that_a_statement_waits_for_leaves_the_pool_of_low_weight(engine: SparkEngine) -> None:
+    """Law: from its next use of Spark on, it has the priority of the statement; its tag stays, for closing."""
+    context = engine.session.sparkContext
+    interruption = Interruption(gives_way=True)
+
+    def job() -> list[object]:
+        seen: list[object] = []
+        with interruption.here(), engine.background(interruption):
+            for _ in range(2):
+                engine.arrow(engine.session.range(3), "query")
+                seen.append((context.getLocalProperty("spark.scheduler.pool"), len(context.getJobTags())))
+                interruption.raise_priority()
+        return seen
+
+    assert Doing(job).outcome() == [(POOL, 1), (None, 1)]
+
+
 def test_our_own_session_gives_statements_the_cores(spark: SparkSession) -> None:
     assert spark.sparkContext.getConf().get("spark.scheduler.allocation.file") == f"file://{POOLS}"
     pools = {p.get("name"): int(p.findtext("weight", "1")) for p in ElementTree.parse(POOLS).getroot()}

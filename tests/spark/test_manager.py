@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from tests.internals import internals
 from tests.spark.sessions import on_a_quiet_machine
 
 import freshview
-from freshview import Warehouse
+from freshview import Event, Warehouse
+from freshview.errors import FreshviewError
 
 
 @pytest.fixture
@@ -54,7 +56,8 @@ def test_a_view_that_cannot_be_maintained_does_not_stop_the_others(managed: Ware
     managed.sql("CREATE MATERIALIZED VIEW bad AS SELECT id, 1 / (customer - 7) q FROM s")
     managed.sql("INSERT INTO s VALUES (1, 7)")
     until = time.monotonic() + 120
-    while {c.view_id for c in internals(managed).waiting()} != {internals(managed).relation("bad").id}:
+    bad = internals(managed).relation("bad").id
+    while {c.view_id for c in internals(managed).waiting()} != {bad} or not managed.history("bad"):
         assert time.monotonic() < until
         time.sleep(0.1)
     time.sleep(1.5)
@@ -62,6 +65,37 @@ def test_a_view_that_cannot_be_maintained_does_not_stop_the_others(managed: Ware
     managed.sql("UPDATE s SET customer = 8 WHERE id = 1")
     _until_nothing_waits(managed)
     assert managed.sql("SELECT q FROM bad", freshness="any").collect() == [(1.0,)]
+
+
+def test_maintain_takes_different_views_side_by_side_and_an_error_holds_up_no_other(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Law: two views are computed at the same time; the error of a third is raised when they are done, with those
+    above them; a view above the third is left."""
+    with freshview.connect(tmp_path / "warehouse", spark=spark, workers=2) as wh:
+        for name in ("a", "b", "c"):
+            wh.sql(f"CREATE TABLE {name} (id INT, PRIMARY KEY (id))")
+            wh.sql(f"CREATE MATERIALIZED VIEW of_{name} AS SELECT id, 1 / (id - 7) AS q FROM {name}")
+            wh.sql(f"CREATE MATERIALIZED VIEW on_{name} AS SELECT count(*) n FROM of_{name}")
+        for name, id_ in (("a", 7), ("b", 1), ("c", 2)):
+            wh.sql(f"INSERT INTO {name} VALUES ({id_})")
+        both, told = threading.Barrier(2, timeout=60), []
+
+        def listen(event: Event) -> None:
+            if event.name == "job.computed" and event.details["view"] in ("of_b", "of_c"):
+                both.wait()
+            if event.name == "maintain.failed":
+                told.append(event.details["view"])
+
+        wh.events.listen(listen)
+        with pytest.raises(FreshviewError, match=r"(?i)divi"):
+            wh.maintain()
+        assert told == ["of_a"]
+        done = {j.view for j in wh.history() if j.error is None}
+        assert done == {"of_b", "of_c", "on_b", "on_c"}
+        wh.sql("UPDATE a SET id = 8 WHERE id = 7")
+        assert [j.view for j in wh.maintain()] == ["of_a", "on_a"]
+        assert all(wh.check(f"{kind}_{name}").ok for kind in ("of", "on") for name in "abc")
 
 
 def test_closing_while_the_manager_works_leaves_everything_pending_or_done(

@@ -15,6 +15,7 @@ from freshview.errors import SnapshotExpired
 from freshview.schedule import garbage
 from freshview.schedule.garbage import Garbage
 from freshview.storage import segments
+from freshview.storage.vacuum import RETENTION
 
 Files = Callable[[Warehouse], set[Path]]
 NOW = timedelta(0)
@@ -54,9 +55,7 @@ def littered(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
 
 def keeper(wh: Warehouse, clock: Clock, retention: timedelta = NOW) -> Garbage:
     here = internals(wh)
-    return Garbage(
-        here.catalog, here.storage, wh.events, clock.is_busy, retention=retention, clock=lambda: clock.now
-    )
+    return Garbage(here.catalog, here.storage, wh.events, clock.is_busy, retention=retention, clock=lambda: clock.now)
 
 
 def test_a_pass_removes_what_vacuum_removes_in_bounded_rounds(
@@ -109,7 +108,7 @@ def test_a_pass_that_was_put_off_for_an_hour_is_done_although_the_system_is_busy
 def test_the_retention_is_kept(littered: Warehouse, data_files: Files) -> None:
     """Law: versions of the last day stay readable, whoever vacuums."""
     clock = Clock()
-    rounds = keeper(littered, clock, garbage.RETENTION)
+    rounds = keeper(littered, clock, RETENTION)
     clock.now += garbage.PASS_SECONDS
     files = data_files(littered)
     assert [r.files for r in iter(rounds.turn, None) if r is not None] == [0]

@@ -67,7 +67,7 @@ def _small_queries(wh: Warehouse, texts: dict[str, str], count: int, wait: Calla
     for i in range(count + 3):
         for name, text in texts.items():
             wait()
-            met = manager.is_running
+            met = bool(manager.running)
             taken = seconds_of(lambda text=text: wh.sql(text).collect())  # type: ignore[misc]
             if i >= 3:
                 found[name].seconds.append(taken)
@@ -82,7 +82,7 @@ def _await_job(wh: Warehouse, later: float, patience: float = 5.0) -> None:
     until = time.monotonic() + patience
     manager = wh._upkeep.manager
     assert manager is not None
-    while not manager.is_running and time.monotonic() < until:
+    while not manager.running and time.monotonic() < until:
         time.sleep(0.005)
     time.sleep(later)
 

@@ -68,6 +68,11 @@ def _add_facts(connection: Connection) -> None:
         connection.execute(t.relations.update().where(r.id == row.id).values(**values))
 
 
+def _add_activity(connection: Connection) -> None:
+    """Add the table in which processes announce their foreground work."""
+    t.activity.create(connection, checkfirst=True)
+
+
 _FACTS = ("definition", "sources", "settings", "columns", "reading")
 
 
@@ -83,7 +88,15 @@ def _add_column(connection: Connection, table: str, column: str) -> None:
 
 
 # Step n takes a catalog from version n to n + 1. Steps are only ever appended.
-STEPS: tuple[Step, ...] = (_create, _add_uses_and_versions, _add_eager, _add_deferred, _add_lower_views, _add_facts)
+STEPS: tuple[Step, ...] = (
+    _create,
+    _add_uses_and_versions,
+    _add_eager,
+    _add_deferred,
+    _add_lower_views,
+    _add_facts,
+    _add_activity,
+)
 
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:

@@ -186,3 +186,13 @@ uses = Table(
     Column("last_at", BigInteger, nullable=False),
     Column("mean_gap", BigInteger, nullable=False),  # µs between uses, the newest counting most; 0: used once
 )
+
+# Foreground work of processes: a row with view_id 0 for one that runs statements, others for views that it waits for.
+activity = Table(
+    "fv_activity",
+    metadata,
+    Column("owner", String(255), primary_key=True),
+    Column("view_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("since", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)

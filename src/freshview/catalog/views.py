@@ -196,10 +196,23 @@ class ViewCatalog:
         a version if no commit between that version and the CSN changed what the view reads.
         """
         with self.catalog.database.read() as c:
-            before, after = self._versions(c, view, csn)
-            if before is not None and not changed(c, view, before, csn):
-                return csn
-            return after if after is not None and not changed(c, view, csn, after) else None
+            return self._stored_at(c, view, csn)
+
+    def _stored_at(self, c: sa.Connection, view: Relation, csn: int) -> int | None:
+        before, after = self._versions(c, view, csn)
+        if before is not None and not changed(c, view, before, csn):
+            return csn
+        return after if after is not None and not changed(c, view, csn, after) else None
+
+    def version(self, view: Relation, csn: int) -> RelationState | None:
+        """The stored rows of a view at a CSN; None if they are not stored.
+
+        Both are read in one transaction: once a reader has the state, its segments can be read even if they are
+        composed, so a composition need not wait for readers.
+        """
+        with self.catalog.database.read() as c:
+            at = self._stored_at(c, view, csn)
+            return None if at is None else self.catalog.state_in(c, view, at)
 
     def next_version(self, view: Relation, csn: int) -> int | None:
         """The first version of a view at or after a CSN; None if the view's frontier lies before it."""
@@ -284,6 +297,15 @@ class ViewCatalog:
         with self.catalog.database.read() as c:
             rows = c.execute(query.order_by(t.jobs.c.id)).all()
         return [_job(row) for row in rows]
+
+    def finished(self, view: Relation, most: int) -> list[Job]:
+        """The newest jobs of a view that were done, newest first."""
+        j = t.jobs.c
+        query = sa.select(t.jobs, sa.literal(view.name).label("name")).where(
+            j.relation_id == view.id, j.kind == MAINTAIN, j.error.is_(None)
+        )
+        with self.catalog.database.read() as c:
+            return [_job(row) for row in c.execute(query.order_by(j.id.desc()).limit(most))]
 
     def dependents(self, relation: Relation) -> list[Relation]:
         """Views whose definition names this relation, by name."""

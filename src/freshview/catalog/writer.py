@@ -55,6 +55,11 @@ class Catalog(CatalogReader):
         super().__init__(database)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
+    @property
+    def owner(self) -> str:
+        """The name of this process as an owner of pins, leases and announcements."""
+        return self._owner
+
     # -- snapshots and leases ------------------------------------------------------------------
 
     def begin(self, purpose: str = "transaction", at: int | None = None) -> Pin:
@@ -108,9 +113,9 @@ class Catalog(CatalogReader):
                 c.execute(table.update().where(table.c.owner == self._owner).values(expires_at=until))
 
     def leave(self) -> None:
-        """Give up all pins and leases of this process."""
+        """Give up all pins and leases of this process, and end its announced work."""
         with self.database.write(durable=False) as c:
-            for table in (t.snapshots, t.leases):
+            for table in (t.snapshots, t.leases, t.activity):
                 c.execute(table.delete().where(table.c.owner == self._owner))
 
     # -- commits -------------------------------------------------------------------------------

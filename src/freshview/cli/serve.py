@@ -38,6 +38,7 @@ def serve(
         ),
     ] = "oldest",
     busy_load: Annotated[float, typer.Option(help="Wait while the machine's load per core is above this.")] = 2.0,
+    workers: Annotated[int, typer.Option(help="Maintain this many views side by side.")] = 2,
     once: Annotated[bool, typer.Option("--once", help="Maintain what is pending now, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each job.")] = False,
 ) -> None:
@@ -47,35 +48,30 @@ def serve(
     """
     place = replace(place, folder=path) if path is not None else place
     place.require()
-    failed: list[str] = []
-    with until_signal(silent=json), place.connect(background=not once, policy=policy, busy_load=busy_load) as warehouse:
-        report = JsonReport() if json else Report()
+    options = {"policy": policy, "busy_load": busy_load, "workers": workers}
+    report = JsonReport() if json else Report()
+    with until_signal(silent=json), place.connect(background=not once, **options) as warehouse:
         warehouse.events.listen(report)
         if once:
-            failed = _maintain_all(warehouse, report)
+            _maintain_all(warehouse, report)
         else:
             report.begun(place.folder)
             while not is_asked_to_stop():  # the exception ends the loop at once, unless it got lost
                 time.sleep(1)
-    if failed:
+    if report.failures:
         raise typer.Exit(1)
 
 
-def _maintain_all(warehouse: Warehouse, report: Report) -> list[str]:
-    """Bring each view up to date, whether or not others fail; return the names of the views that failed.
+def _maintain_all(warehouse: Warehouse, report: Report) -> None:
+    """Bring each view up to date, whether or not others fail; the report hears of those that failed.
 
     The user has named no view, so what deferred views show is left to their policies.
     """
-    failed = []
-    for view in warehouse.status().views:
-        try:
-            warehouse.maintain([view.name], show=False)
-        except FreshviewError as error:
-            if is_asked_to_stop():
-                raise
-            report.failed(view.name, str(error))
-            failed.append(view.name)
-    return failed
+    try:
+        warehouse.maintain(show=False)
+    except FreshviewError:
+        if is_asked_to_stop() or not report.failures:
+            raise
 
 
 @contextmanager
@@ -107,6 +103,7 @@ class Report:
     """Prints a line per job, and one per failure unless it repeats the last one."""
 
     def __init__(self) -> None:
+        self.failures: list[str] = []  # views that could not be brought up to date
         self._last = ""
 
     def begun(self, folder: Path) -> None:
@@ -121,6 +118,9 @@ class Report:
             case "job.cancelled":
                 self.cancelled(details["view"])
             case "job.failed":
+                self.failed(details["view"], details["error"])
+            case "maintain.failed":
+                self.failures.append(details["view"])
                 self.failed(details["view"], details["error"])
             case "manager.failed" | "background.failed" | "checkpoint.failed":
                 self.failed(details.get("relation", "maintenance"), details["error"])

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from freshview.catalog.activity import ActivityCatalog
 from freshview.catalog.frontiers import Job, ViewStep
 from freshview.catalog.records import Frontier, Lease, Relation, RelationState, Segment
 from freshview.catalog.views import JOB_PATH, ViewCatalog
@@ -35,7 +36,7 @@ from freshview.errors import (
     WriteConflict,
 )
 from freshview.events import Events
-from freshview.interruption import stop_if_asked
+from freshview.interruption import gives_way, stop_if_asked
 from freshview.refresh.execute import Change, Sizes
 from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import JOB_ROWS, Pending, combined, pending
@@ -44,6 +45,7 @@ from freshview.storage.store import Storage
 
 _ATTEMPTS = 20
 _PATIENCE = 600.0  # seconds of waiting for a job in progress elsewhere
+_ANNOUNCE = 1.0  # seconds between two announcements that a statement waits
 _POLLS = (0.01, 0.25)  # seconds between two looks at the lease: at first, at most
 
 
@@ -195,16 +197,38 @@ class JobRunner:
     def _lease(self, view: Relation, c0: Frontier, wait: bool) -> Lease | None:
         """The lease on the view's next job; None as soon as another process has moved the frontier."""
         until, (pause, longest) = self._clock() + _PATIENCE, _POLLS
-        while True:
-            lease = self._catalog.lease(view.id, JOB_PATH, f"job-{view.id}")
-            if lease is not None or not wait or self._views.position(view) != c0:
-                return lease
-            if self._clock() > until:
-                raise _crowded(view)
-            self._events.emit("job.waiting", view=view.name, from_csn=c0.readable)
-            stop_if_asked(f"view {view.name}")
-            self._sleep(pause)
-            pause = min(2 * pause, longest)
+        with self._announced(view) as announce:
+            while True:
+                lease = self._catalog.lease(view.id, JOB_PATH, f"job-{view.id}")
+                if lease is not None or not wait or self._views.position(view) != c0:
+                    return lease
+                if self._clock() > until:
+                    raise _crowded(view)
+                announce()
+                self._events.emit("job.waiting", view=view.name, from_csn=c0.readable)
+                stop_if_asked(f"view {view.name}")
+                self._sleep(pause)
+                pause = min(2 * pause, longest)
+
+    @contextmanager
+    def _announced(self, view: Relation) -> Iterator[Callable[[], None]]:
+        """Yield a function that announces, once a second at most, that a statement waits for the view's job.
+
+        The process that runs the job raises it to the priority of statements. Background work announces nothing.
+        """
+        activity, since = ActivityCatalog(self._catalog), float("-inf")
+
+        def announce() -> None:
+            nonlocal since
+            if not gives_way() and self._clock() - since >= _ANNOUNCE:
+                activity.waits(view.id)
+                since = self._clock()
+
+        try:
+            yield announce
+        finally:
+            if since > float("-inf"):
+                activity.waited(view.id)
 
     # -- one job -----------------------------------------------------------------------------------
 

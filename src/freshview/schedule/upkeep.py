@@ -1,14 +1,16 @@
-"""Background work of a warehouse: heartbeats, news from external tables, checkpoints, garbage, the maintenance manager."""
+"""Background work of a warehouse: heartbeats, news from external tables, checkpoints, garbage, maintenance."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from freshview.catalog.activity import ActivityCatalog
+from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation
 from freshview.catalog.reports import Reports
 from freshview.catalog.writer import Catalog
@@ -17,19 +19,15 @@ from freshview.definition.properties import is_auto, is_deferred
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.interruption import Interruption
+from freshview.schedule.activity import Activity, machine_load
 from freshview.schedule.advice import apply_advice
 from freshview.schedule.garbage import Garbage
 from freshview.schedule.loops import Loop
-from freshview.schedule.manager import (
-    BACKGROUND_ROWS,
-    POLICIES,
-    Activity,
-    Candidate,
-    Manager,
-    candidates,
-    machine_load,
-    with_lower,
-)
+from freshview.schedule.manager import CurrentJob, Manager
+from freshview.schedule.policies import POLICIES, candidates, with_lower
+from freshview.schedule.pool import side_by_side
+from freshview.schedule.presence import LOOK_SECONDS, Presence
+from freshview.schedule.sizing import PAST_JOBS, allowed_seconds, background_rows
 from freshview.storage.checkpoint import Checkpointer, choose
 from freshview.storage.store import Storage
 from freshview.views.views import Views
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
 SECONDS = 2.0  # between two turns
 DUE_SEGMENTS = 500  # unfolded segments of a relation that make a checkpoint worth while
 DUE_BYTES = 64 << 20  # or their size
+WORKERS = 2  # views that are maintained side by side
 _HEARTBEAT_SECONDS = 30.0
 _ADVICE_SECONDS = 60.0  # between two looks at the modes that are left to the advice
 
@@ -51,8 +50,11 @@ class Wishes:
     background: bool
     policy: str
     busy_load: float
+    workers: int = WORKERS
 
     def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InvalidStatement(f"workers {self.workers}", "views are maintained by one at least", "Use 1 or more.")
         if self.policy not in POLICIES:
             raise InvalidStatement(f"policy {self.policy!r}", "is not known", f"Use one of {', '.join(POLICIES)}.")
 
@@ -80,29 +82,37 @@ class Upkeep:
         self._checkpointer = checkpointer
         self._engine = engine
         self._busy_load = wishes.busy_load
+        self._workers = wishes.workers
         self._garbage = Garbage(catalog, storage, events, self._is_busy)
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
-        self._loops = [Loop("freshview-heartbeat", _HEARTBEAT_SECONDS, catalog.heartbeat, events)]
+        self._presence = Presence(ActivityCatalog(catalog), self.activity.is_busy, events)
+        self._loops = [Loop("freshview-heartbeat", _HEARTBEAT_SECONDS, self._heartbeat, events)]
         if wishes.background:
             look, policy = partial(candidates, views.catalog), POLICIES[wishes.policy]
             self.manager = Manager(look, self._maintain_one, self._is_busy, events, policy=policy, now=catalog.now)
             self._loops.append(Loop("freshview-background", SECONDS, self._step, events))
-            self._loops.append(Loop("freshview-manager", SECONDS, self.manager.turn, events))
+            self._loops.append(Loop("freshview-listener", LOOK_SECONDS, self._listen, events))
+            for number in range(wishes.workers):
+                self._loops.append(Loop(f"freshview-manager-{number + 1}", SECONDS, self.manager.turn, events))
 
     def stop(self) -> None:
-        """End all loops; the manager's job is cancelled, and its tasks stay pending."""
+        """End all loops; the manager's jobs are cancelled, and their tasks stay pending."""
         if self.manager is not None:
             self.manager.stop()
         for loop in reversed(self._loops):
             loop.stop()
+        self._presence.stop()
         self._note_uses()
 
     # -- beside statements -------------------------------------------------------------------------
 
     def make_way(self, names: Iterable[str] = ()) -> None:
-        """Cancel the manager's job for a statement that needs Spark, unless the statement waits for it: `names` are the
-        views that it reads."""
-        if self.manager is None or not self.manager.is_running:
+        """Cancel the manager's jobs for a statement that needs Spark, except those that the statement waits for.
+
+        `names` are the views that it reads. Other processes hear of the statement through the catalog.
+        """
+        self._presence.announce()
+        if self.manager is None or not self.manager.running:
             return
         views = {r.id: r for r in self._catalog.relations() if r.kind == "view"}
         named = [r.id for r in map(self._catalog.find, names) if r is not None]
@@ -124,7 +134,44 @@ class Upkeep:
         except FreshviewError as error:
             self._events.emit("checkpoint.failed", relation=relation.name, error=str(error))
 
+    def maintain(self, wanted: Sequence[Relation], csn: int, *, named: bool) -> list[Job]:
+        """Bring views up to date, different ones side by side; an error is raised when all others are done.
+
+        `wanted` are in the order in which their jobs are returned. `named`: deferred views are refreshed.
+        """
+        views = {r.id: r for r in self._catalog.relations() if r.kind == "view"}
+        ids = {view.id for view in wanted}
+        below = {view.id: (with_lower([view.id], views) - {view.id}) & ids for view in wanted}
+        stale = ids.intersection(backlog.view_id for backlog in self._views.catalog.backlogs())
+        workers = min(self._workers, len(stale))
+
+        def run(view_id: int, interruption: Interruption) -> list[Job]:
+            # Only work in a thread of its own has to be broken off there; little work starts no Spark.
+            with self._engine().interruptible(interruption) if workers > 1 and view_id in stale else nullcontext():
+                return self._views.maintenance.maintain(views[view_id], csn, named=named)
+
+        outcomes = side_by_side(below, run, max(workers, 1))
+        for view in wanted:
+            if view.id in outcomes.failed:
+                self._events.emit("maintain.failed", view=view.name, error=str(outcomes.failed[view.id]))
+        for error in outcomes.failed.values():
+            raise error
+        return [job for view in wanted for job in outcomes.done[view.id]]
+
     # -- the loops ---------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> None:
+        self._catalog.heartbeat()
+        self._note_uses()
+
+    def _listen(self) -> None:
+        """Have the jobs in progress make way for statements of other processes, and end those whose time is over."""
+        if self.manager is None or not self.manager.running:
+            return
+        others = self._presence.others()
+        if others.busy or others.awaited:
+            self.manager.give_way(others.awaited)
+        self.manager.look_again(bool(others.busy) or self.activity.is_busy())
 
     def _step(self) -> None:
         self._watch.look()
@@ -163,15 +210,21 @@ class Upkeep:
             self._views.maintenance.note_uses(uses)
 
     def _is_busy(self) -> bool:
-        return self.activity.is_busy() or machine_load() > self._busy_load
+        return self.activity.is_busy() or machine_load() > self._busy_load or bool(self._presence.others().busy)
 
-    def _maintain_one(self, chosen: Candidate, interruption: Interruption) -> bool:
+    def _maintain_one(self, job: CurrentJob) -> bool:
         """Run one bounded job of a view at low priority; return False if another process runs it."""
-        view = self._catalog.relation_by_id(chosen.view_id)
+        view = self._catalog.relation_by_id(job.view.view_id)
         if view is None:
             return True
-        with self._engine().background(interruption):
-            done = self._views.maintenance.step(view, self._catalog.snapshot(), most_rows=BACKGROUND_ROWS) is not None
+        rows = self._most_rows(view, job.halvings)
+        with self._engine().background(job.interruption):
+            done = self._views.maintenance.step(view, self._catalog.snapshot(), most_rows=rows) is not None
         if is_deferred(view):
             self._views.deferred.keep_schedule()
         return done
+
+    def _most_rows(self, view: Relation, halvings: int) -> int:
+        """How many pending delta rows a background job of a view takes, now."""
+        past = self._views.catalog.finished(view, PAST_JOBS)
+        return max(background_rows(past, allowed_seconds(machine_load(), self._busy_load)) >> halvings, 1)

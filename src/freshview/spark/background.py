@@ -88,22 +88,47 @@ class Sessions:
 
     @contextmanager
     def background(self, interruption: Interruption) -> Iterator[None]:
-        """Give Spark jobs of this thread in the block low priority, and cancel them when that is requested."""
+        """Give Spark jobs of this thread in the block low priority, and cancel them when that is requested.
+
+        Jobs that begin after the priority was raised have that of statements; a job that is running keeps its pool.
+        """
+        with self.interruptible(interruption):
+            if self._context is None:
+                yield
+                return
+            with self._pooled(self._context, interruption):
+                yield
+
+    @contextmanager
+    def interruptible(self, interruption: Interruption) -> Iterator[None]:
+        """Cancel Spark jobs of this thread in the block when that is requested."""
         tag = f"freshview-{uuid.uuid4().hex}"
-        marked = self._tagged(tag) if self._context is None else self._pooled(self._context, tag)
+        marked = self._tagged(tag) if self._context is None else self._tagged_thread(self._context, tag)
         with marked, interruption.broken_off_by(lambda: self._cancel(tag)):
             yield
 
     @contextmanager
-    def _pooled(self, context: SparkContext, tag: str) -> Iterator[None]:
+    def _pooled(self, context: SparkContext, interruption: Interruption) -> Iterator[None]:
         pool = context.getLocalProperty(_POOL_PROPERTY)
-        context.addJobTag(tag)
+
+        def leave_pool() -> None:
+            with suppress(Exception):  # a Spark that is gone has no pool
+                context.setLocalProperty(_POOL_PROPERTY, pool)  # type: ignore[arg-type]  # None removes it
+
         context.setLocalProperty(_POOL_PROPERTY, POOL)
+        try:
+            with interruption.hurried_by(leave_pool):
+                yield
+        finally:
+            leave_pool()
+
+    @contextmanager
+    def _tagged_thread(self, context: SparkContext, tag: str) -> Iterator[None]:
+        context.addJobTag(tag)
         try:
             yield
         finally:
-            with suppress(Exception):  # a Spark that is gone has neither pool nor tag
-                context.setLocalProperty(_POOL_PROPERTY, pool)  # type: ignore[arg-type]  # None removes it
+            with suppress(Exception):  # a Spark that is gone has no tag
                 context.removeJobTag(tag)
 
     @contextmanager

@@ -90,6 +90,10 @@ class SparkEngine:
         """Give Spark jobs of this thread in the block, on siblings too, low priority, and let them be interrupted."""
         return self._sessions.background(interruption)
 
+    def interruptible(self, interruption: Interruption) -> AbstractContextManager[None]:
+        """Let Spark jobs of this thread in the block, on siblings too, be interrupted."""
+        return self._sessions.interruptible(interruption)
+
     def scan(self, state: RelationState) -> DataFrame:
         with spark_errors(f"table {state.relation.name}"):
             return self._scanner.scan(state)

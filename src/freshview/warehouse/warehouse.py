@@ -18,8 +18,8 @@ from freshview.definition.properties import is_deferred
 from freshview.display import Explanation, Jobs
 from freshview.errors import InvalidStatement, WriteConflict
 from freshview.events import Events
-from freshview.schedule.manager import BUSY_LOAD
-from freshview.schedule.upkeep import Upkeep, Wishes
+from freshview.schedule.activity import BUSY_LOAD
+from freshview.schedule.upkeep import WORKERS, Upkeep, Wishes
 from freshview.sql.parser import parse
 from freshview.sql.statements import (
     Checkpoint,
@@ -82,8 +82,9 @@ class Warehouse:
         background: bool = False,
         policy: str = "oldest",
         busy_load: float = BUSY_LOAD,
+        workers: int = WORKERS,
     ) -> None:
-        wishes = Wishes(background, policy, busy_load)
+        wishes = Wishes(background, policy, busy_load, workers)
         self.path = folder_of(path)
         self.events = Events()
         self._catalog = Catalog(open_database(self.path, catalog))
@@ -280,6 +281,8 @@ class Warehouse:
     def maintain(self, views: list[str] | None = None, *, show: bool | None = None) -> list[Job]:
         """Bring these views (default: all) up to date now; return the jobs that ran, which print as a table.
 
+        Different views are maintained side by side. A view that fails holds up only the views above it; its error is
+        raised when the others are done.
         Deferred views are refreshed if they are named; else they are propagated, and what they show stays. `show`
         decides instead: True refreshes them, False propagates them.
 
@@ -303,7 +306,7 @@ class Warehouse:
             found = [r for r in every if r.kind == "view" and (wanted is None or r.id in wanted)]
             self._make_way(view.name for view in found)
             named = views is not None if show is None else show
-            return Jobs(job for view in found for job in self._views.maintenance.maintain(view, csn, named=named))
+            return Jobs(self._upkeep.maintain(found, csn, named=named))
 
     def history(self, view: str | None = None) -> list[Job]:
         """Return past maintenance jobs of one view or of all, oldest first; they print as a table.
@@ -447,13 +450,15 @@ def connect(
     background: bool = False,
     policy: str = "oldest",
     busy_load: float = BUSY_LOAD,
+    workers: int = WORKERS,
 ) -> Warehouse:
     """Open a warehouse; create it if the folder has none.
 
     `catalog` is a database URL (default: SQLite in the folder); `spark` a session to use (default:
     the active one, or one that is started when first needed); `background` starts upkeep and the maintenance manager,
     whose `policy` is 'oldest' (the longest waiting view first), 'use' (the view that queries are expected to ask for
-    next) or 'size' (the most pending rows first). The manager pauses while the load per core exceeds `busy_load`.
+    next) or 'size' (the most pending rows first). The manager pauses while the load per core exceeds `busy_load`. So
+    many `workers` maintain different views side by side, in the background and in `maintain`.
 
     A session that is passed in keeps its settings, its temporary views and its catalog, and is never stopped. Queries
     may name its temporary views beside the warehouse's tables, and their results are DataFrames of that session:
@@ -468,4 +473,4 @@ def connect(
 
     A warehouse is a context manager too, and safe to use from several threads.
     """
-    return Warehouse(path, catalog, spark, background, policy, busy_load)
+    return Warehouse(path, catalog, spark, background, policy, busy_load, workers)
