@@ -23,7 +23,7 @@ from freshview.definition.properties import BASE_LOG, COMBINED, DIFFERENTIAL, po
 from freshview.errors import InvalidStatement
 from freshview.storage.checkpoint import Checkpointer
 from freshview.storage.vacuum import vacuum
-from freshview.views.invariants import Differentials
+from freshview.views.invariants import Differentials, strong_minimality
 from freshview.views.modes import Modes
 
 Rows = Counter[tuple[int, int]]
@@ -258,18 +258,58 @@ def test_versions_in_between_are_no_longer_claimed(p: Process) -> None:
     p.deferred.propagate(v)
 
 
-@pytest.mark.parametrize("purpose", [*READERS, "view"])
-def test_nothing_is_composed_under_a_reader(p: Process, purpose: str) -> None:
+@pytest.mark.parametrize("purpose", READERS)
+def test_composition_does_not_wait_for_readers_and_they_keep_their_version(p: Process, purpose: str) -> None:
+    """Law: a reader that has a version reads the same rows after a composition; one that asks later for a version in
+    between is told that it is not stored."""
     v = deferred(p, "v", p.table("a"))
     p.put({"a": {1: 1}})
     p.deferred.propagate(v)
     pin = p.catalog.begin(purpose)
+    middle = p.views.frontier(v)
+    held = p.views.version(v, middle)
+    assert held is not None
+    end = p.put({"a": {1: 2}})
+    p.deferred.propagate(v)
+    assert len(p.deferred.catalog.differential(v)[1]) == 1, "composed although somebody reads"
+    assert p.storage.reader.contents(held).to_pylist() == [{"k": 1, "v": 1}]
+    assert p.views.version(v, middle) is None
+    found = p.views.version(v, end)
+    assert found is not None
+    assert p.storage.reader.contents(found).to_pylist() == [{"k": 1, "v": 2}]
+    p.catalog.release(pin)
+
+
+def test_nothing_is_composed_while_a_view_is_created(p: Process) -> None:
+    """Law: it may be over this view, and then its first delta begins at a version in between."""
+    v = deferred(p, "v", p.table("a"))
+    p.put({"a": {1: 1}})
+    p.deferred.propagate(v)
+    pin = p.catalog.begin("view")
     middle = p.views.frontier(v)
     p.put({"a": {1: 2}})
     p.deferred.propagate(v)
     assert p.stored(v, middle) == Counter({(1, 1): 1})
     p.catalog.release(pin)
     assert p.deferred.compose(v)
+
+
+def test_strong_minimality_is_reported_as_it_is(p: Process) -> None:
+    """Law: rows that would cancel break it, also while several differentials wait to be composed."""
+    v = deferred(p, "v", p.table("a"))
+    above = p.view("above", v)
+    p.put({"a": {1: 1}})
+    p.deferred.refresh(v)
+    for value, cancels in ((2, 0), (1, 4)):  # there and back again
+        p.put({"a": {1: value}})
+        p.deferred.propagate(v)
+        parts = [p.storage.reader.segment_rows(s, v.schema) for s in p.deferred.catalog.differential(v)[1]]
+        found = strong_minimality(parts, v.schema)
+        assert found.ok == (cancels == 0)
+        assert found.found == ("4 rows cancel when 2 parts are composed" if cancels else "")
+    p.views.drop(above)
+    assert p.deferred.compose(v)
+    assert p.deferred.catalog.differential(v)[1] == []
 
 
 def test_nothing_is_composed_that_another_view_reads_or_a_checkpoint_folds(p: Process) -> None:

@@ -162,8 +162,8 @@ class Process:
         """What a query at a CSN reads from the store; None if it would ask the definition."""
         if csn >= self.views.frontier(view):
             self.jobs.bring(view, csn)
-        at = self.views.stored_at(view, csn)
-        return None if at is None else self.stored(view, at)
+        found = self.views.version(view, csn)
+        return None if found is None else Counter(row for row, _ in self._rows(found))
 
 
 def meaning(view: Relation, parts: Sequence[Counter[tuple[int, int]]]) -> Counter[tuple[int, int]]:

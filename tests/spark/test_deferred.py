@@ -145,6 +145,7 @@ def test_what_makes_no_sense_is_refused(shop: Warehouse) -> None:
         ({"scenario": "both"}, "'scenario'='both': is not among combined, base-log, differential"),
         ({"propagate": "hourly"}, "'propagate'='hourly': is no policy"),
         ({"propagate": "every 0 hours"}, "is no policy"),
+        ({"propagate": "every 1 hour", "refresh__policy": "every 60 minutes"}, "propagated no more often than that"),
         ({"propagate": "on query"}, "is for refreshing"),
         ({"refresh__policy": "idle"}, "is for propagating"),
         ({"scenario": "base-log", "propagate": "idle"}, "has no differential tables"),
@@ -319,7 +320,7 @@ def test_on_query_a_view_is_refreshed_as_its_policy_says(shop: Warehouse) -> Non
 def test_the_manager_keeps_to_the_policies(shop: Warehouse, monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
     query = "SELECT custId FROM sales"
     make(shop, "idle", query, refresh__policy="partial every 1 second")
-    make(shop, "often", query, propagate="every 1 second", refresh__policy="every 1 second")
+    make(shop, "often", query, propagate="every 1 second", refresh__policy="every 2 seconds")
     make(shop, "logged", query, "base-log", refresh__policy="every 1 second")
     make(shop, "never", query, propagate="on demand")
     listed = {r.name: r for r in shop.sql("SHOW MATERIALIZED VIEWS").collect()}

@@ -19,7 +19,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.frontiers import MAINTAIN, Job, changes_after, end_leases, record
 from freshview.catalog.reader import main_at, readable_csn, segments_of
 from freshview.catalog.records import Deferral, Relation, RelationState, Segment, segment_values
-from freshview.catalog.views import READERS, ViewCatalog
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import check_leases, checkpoint_lease
 from freshview.errors import InvalidStatement
 
@@ -124,9 +124,9 @@ class DeferredCatalog:
     ) -> bool:
         """Replace differentials by the ones composed from them; False, with nothing changed, if a reader could notice.
 
-        Law: a reader of the view finds the same rows before and after, wherever the view can be read. So no query may
-        be open (it may have chosen a version in between), no view may read this one (its next delta begins at one of
-        those versions), and no checkpoint may be under way.
+        Law: a reader of the view finds the same rows before and after, wherever the view can be read. A query that has
+        its version keeps it (`ViewCatalog.version`). But no view may read this one, or be about to (its next delta
+        begins at one of the versions in between), and no checkpoint may be under way.
         """
         catalog = self.views.catalog
         with catalog.database.write() as c:
@@ -150,9 +150,9 @@ class DeferredCatalog:
 
     def _is_read(self, c: sa.Connection, view: Relation) -> bool:
         s, l, now = t.snapshots.c, t.leases.c, self.views.catalog.database.now(c)  # noqa: E741
-        readers = sa.select(s.id).where(s.purpose.in_((*READERS, "view")), s.expires_at >= now)
+        creating = sa.select(s.id).where(s.purpose == "view", s.expires_at >= now)
         at_work = sa.select(l.id).where(l.id == checkpoint_lease(view.id))
-        if c.execute(readers).first() is not None or c.execute(at_work).first() is not None:
+        if c.execute(creating).first() is not None or c.execute(at_work).first() is not None:
             return True
         return bool(self.views.dependents_in(c, view))
 

@@ -171,6 +171,18 @@ def parse_deadline(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def _check_rhythm(policy: Policy, properties: Mapping[str, str]) -> None:
+    """Raise unless the log is propagated more often than the view is refreshed (DEFER §5.3: every k, every m > k).
+
+    Else propagating would do nothing that the refresh does not do. Views that were created before this was asked for
+    keep their policy.
+    """
+    k, m = policy.propagate, policy.refresh
+    if k.kind == m.kind == "every" and m.every <= k.every:
+        cause = f"the view is propagated no more often than that ('propagate'='{properties['propagate']}')"
+        raise _bad("refresh.policy", properties["refresh.policy"], cause, "Propagate more often, or only refresh.")
+
+
 def checked_refresh(given: Mapping[str, str], merged: Mapping[str, str]) -> str:
     """The value of 'refresh'; raise if a given property is wrong. `merged` are the given ones and those of the view."""
     known = {"refresh": REFRESH, "maintenance": MODES, "selftest": ("on", "off"), "engine": ("auto", "spark")}
@@ -180,7 +192,7 @@ def checked_refresh(given: Mapping[str, str], merged: Mapping[str, str]) -> str:
     if "deadline" in given:
         parse_deadline(given["deadline"])
     if mode_in(merged) == DEFERRED:
-        parse_policy(merged)
+        _check_rhythm(parse_policy(merged), merged)
     elif alone := [name for name in PROPERTIES if name in given]:
         remedy = "Set 'maintenance'='deferred' as well."
         raise InvalidStatement(f"property '{alone[0]}'", "only deferred views have it", remedy)

@@ -244,6 +244,8 @@ class Relevance:
                 if self._catalog.horizon() > start or self._is_relevant(view, left, csn, conditions, reader):
                     return None
                 stored = self._views.stored(view, start)
+                if self._views.position(view) != left.frontier:
+                    return None  # a job has moved it, and what it had stored may be composed
             finally:
                 self._catalog.release(pin)
         except (FreshviewError, SqlglotError, TooLarge):

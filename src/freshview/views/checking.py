@@ -31,14 +31,16 @@ class Checking:
 
     def difference(self, view: Relation) -> Difference:
         """Rows that the store lacks, and rows it has too many, against the definition at the view's frontier."""
-        pin = self.views.catalog.begin("query", at=self.views.frontier(view))
-        try:
-            runner = self._runner(view)
-            stored = runner.visible(self.views.stored(view, pin.csn))
-            defined = self.reading.defined(view, pin.csn, None, runner)
-            return compared(runner.engine, defined, stored, visible_schema(view))
-        finally:
-            self.views.catalog.release(pin)
+        while True:
+            pin = self.views.catalog.begin("query", at=self.views.frontier(view))
+            try:
+                if (stored := self.views.version(view, pin.csn)) is None:
+                    continue  # a job has moved the frontier meanwhile, and composed what lay before
+                runner = self._runner(view)
+                defined = self.reading.defined(view, pin.csn, None, runner)
+                return compared(runner.engine, defined, runner.visible(stored), visible_schema(view))
+            finally:
+                self.views.catalog.release(pin)
 
     def invariants(self, view: Relation) -> list[Invariant]:
         """The invariants of the view's scenario (DEFER §3), checked on what is stored."""

@@ -100,6 +100,8 @@ class Reading:
                 return self.from_definition(view, csn)
             start = left.frontier
             stored = self.views.stored(view, start.csn)
+            if self.views.position(view) != start:  # a job has moved it, and what it had stored may be composed
+                return self.from_definition(view, csn)
             span = Span(self.views.catalog, self.storage, Point(start.csn, start.stmtsn), Point(csn))
             change = self.maintenance.change(view, span, stored, full=left.reset)
         except FreshviewError:
@@ -113,7 +115,8 @@ class Reading:
         reader = self._reader()
         left = pending(self.views, view, csn)
         if not left.tasks and left.frontier.readable <= csn:  # nothing to do: the catalog was asked once
-            return self._at(view, csn, reader)
+            # Only of deferred views a job can compose what was stored at the frontier that was read just now.
+            return self._at(view, csn, reader) if is_deferred(view) else reader.visible(self.views.stored(view, csn))
         stored = None
         if matching is not None:
             stored = self.relevance.unaffected(view, left, csn, matching, reader.engine)
@@ -124,12 +127,12 @@ class Reading:
                 self.maintenance.bring(view, csn, left)
             except FreshviewError:
                 return self.from_definition(view, csn)
-        at = self.views.stored_at(view, csn)
-        return self.from_definition(view, csn) if at is None else self._at(view, at, reader)
+        return self._at(view, csn, reader)
 
     def _at(self, view: Relation, csn: int, runner: Runner) -> Frame:
-        """The stored rows at a CSN, as queries see them."""
-        return runner.visible(self.views.stored(view, csn))
+        """The rows at a CSN, as queries see them: those stored, or else those of the definition."""
+        stored = self.views.version(view, csn)
+        return self.from_definition(view, csn) if stored is None else runner.visible(stored)
 
     def from_definition(self, view: Relation, csn: int, state: States | None = None) -> Frame:
         """The rows that the definition gives at a CSN, or over the states of the caller's transaction."""

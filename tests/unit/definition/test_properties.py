@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from freshview.catalog.records import Deferral
-from freshview.definition.properties import Policy, Trigger, commits_maintain, next_runs, parse_policy
+from freshview.definition.properties import Policy, Trigger, checked_refresh, commits_maintain, next_runs, parse_policy
 from freshview.errors import InvalidStatement
 
 SECOND = 1_000_000
@@ -54,6 +56,30 @@ def test_which_views_commits_maintain(properties: dict[str, str], expected: bool
 def test_what_is_no_policy_is_refused(text: str) -> None:
     with pytest.raises(InvalidStatement, match="is no policy"):
         parse_policy({"refresh.policy": text})
+
+
+@pytest.mark.parametrize("partial", ["", "partial "])
+@pytest.mark.parametrize(
+    ("propagate", "refresh", "ok"),
+    [
+        ("every 1 hour", "every 24 hours", True),
+        ("every 1 hour", "every 61 minutes", True),
+        ("every 1 hour", "every 60 minutes", False),
+        ("every 2 days", "every 1 day", False),
+        ("idle", "every 1 second", True),
+        ("on demand", "every 1 second", True),
+        ("every 1 hour", "on demand", True),
+    ],
+)
+def test_a_view_is_propagated_more_often_than_it_is_refreshed(
+    propagate: str, refresh: str, ok: bool, partial: str
+) -> None:
+    """Law (DEFER §5.3): every k and every m, with m > k; a view that has another policy already keeps it."""
+    policy = f"{partial}{refresh}" if refresh != "on demand" else refresh
+    given = {"maintenance": "deferred", "propagate": propagate, "refresh.policy": policy}
+    parse_policy(given)
+    with nullcontext() if ok else pytest.raises(InvalidStatement, match="propagated no more often than that"):
+        checked_refresh(given, given)
 
 
 def test_due_is_the_last_moment_that_was_missed() -> None:
