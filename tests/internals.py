@@ -100,6 +100,10 @@ class Internals:
 
     # -- storage ---------------------------------------------------------------------------------------
 
+    def keep_in_memory(self, most: int) -> None:
+        """Keep mains with up to so many bytes of files in memory, in which keys are looked up."""
+        self.reader._cache._largest = most
+
     def rows(self, name: str, csn: int | None = None) -> pa.Table:
         """All rows of a relation at a CSN (default: now), read on the driver."""
         return self.reader.contents(self.state(name, csn))

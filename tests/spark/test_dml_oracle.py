@@ -40,6 +40,10 @@ def _conditions(table: str) -> st.SearchStrategy[str]:
         st.builds(f"{table}.{key} IN ({{}}, {{}}) AND a IS NOT NULL".format, _number, _number),
         st.builds("a IN ({}, NULL)".format, _number),
         st.builds("a NOT IN ({}, {})".format, _number, _maybe),
+        st.builds("a BETWEEN {} AND {}".format, _number, _number),
+        st.builds("s IN ('x', {}) AND {} < a".format, _text, _number),
+        st.builds(f"a IN ({{}}, {{}}) AND {key} + 1 > {{}}".format, _number, _number, _number),
+        st.builds(f"a >= {{}} AND a IN (SELECT {key} FROM {table})".format, _number),
         st.builds("s = {}".format, _text),
         st.builds("s <> {}".format, _text),
         st.sampled_from(

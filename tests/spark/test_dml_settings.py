@@ -44,6 +44,8 @@ _CONDITIONS = (
     "NOT k = {s}", "NOT k = {s} AND n = {n}", "k = {s} = true", "k = {s} = (n = 1)", "k LIKE {s}", "(k = {s})",
     "k = {s} AND NOT n = {n} = false", "n = {n}", "k == {s}", "k <=> {s}", "t.k = {s}", "`k` = {s}", "K = {s}",
     "n BETWEEN 0 AND 1 = true AND k = {s}", "k = {s} IS NOT NULL", "k = {s} AND true", "k IN ({s}) = true",
+    "v = {s}", "v IN ({s}, 'a')", "n > {n}", "{n} >= n", "n BETWEEN 0 AND {n}", "v BETWEEN 'a' AND {s}",
+    "v > {s} AND n < 2", "n IN ({n}, 2) AND v = {s}", "n BETWEEN {n} AND 1 AND k <> 'a'", "1 < n = {n}",
     "k = {s} AND v = \"v\"", "k <> {s}", "k = {s} AND n IN ({n}, 2)", "true AND k = {s}", "k = {s} AND k = {s}",
 )
 # fmt: on

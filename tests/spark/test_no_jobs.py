@@ -30,6 +30,8 @@ def test_statements_near_a_key_run_no_job(swh: Warehouse, spark: SparkSession) -
         "UPDATE t SET v = CASE WHEN x > 5 THEN 'big' ELSE v END WHERE k = 9 AND v IS NOT NULL": 1,
         "DELETE FROM t WHERE k IN (4, 5, 6) AND length(v) < 3": 3,
         "DELETE FROM t WHERE k = 7 AND x IS NULL": 0,
+        "DELETE FROM t WHERE k BETWEEN 20 AND 22 AND x > 21": 2,
+        "UPDATE t SET x = x + 1 WHERE v = 'J3'": 1,
     }
     outcomes: list[object] = []
 
@@ -86,6 +88,8 @@ def test_literals_keys_and_the_api_need_no_spark(tmp_path: Path, monkeypatch: py
         assert wh.sql("UPDATE t SET v = 'new', x = NULL WHERE k IN (1, 2, 9) AND d = DATE'2020-01-01'").rows == 1
         assert wh.sql("UPDATE t AS a SET k = 8 WHERE a.k = 3 AND DATE'2020-01-03' = a.d").rows == 1
         assert wh.sql("DELETE FROM t WHERE k = 2 AND d IN (DATE'2020-01-02')").rows == 1
+        assert wh.sql("UPDATE t SET x = 1 WHERE k BETWEEN 1 AND 7").rows == 1
+        assert wh.sql("DELETE FROM t WHERE v IN ('none', 'old') AND k > 0").rows == 0
         with wh.transaction() as tx:
             tx.insert("t", [{"k": 5, "d": dt.date(2020, 1, 5), "v": "api"}])
             tx.upsert("t", [{"k": 6, "d": dt.date(2020, 1, 6)}])

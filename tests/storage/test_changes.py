@@ -20,6 +20,7 @@ import freshview
 from freshview.algebra.nodes import WEIGHT
 from freshview.refresh.deltas import changes
 from freshview.refresh.span import Span
+from freshview.relation.conditions import Among
 from freshview.storage import reader as reader_module
 from freshview.storage.reader import _literals
 
@@ -82,9 +83,8 @@ def rows_near_some_values_are_those_that_hold_them(model: Model, data: st.DataOb
     kept = [r for r in held if (v := r[schema.names[column]]) in chosen or (nulls and v is None)]
     with freshview.connect(model.wh.path) as wh:  # one that holds nothing in memory yet
         for _ in ("from files", "from memory"):
-            found = internals(wh).reader.matching(
-                state, schema.names[column], values, nulls=nulls, columns=names, limit=1000
-            )
+            condition = (schema.names[column], Among(values, nulls))
+            found = internals(wh).reader.matching(state, (condition,), columns=names, limit=1000)
             assert found is not None
             assert _bag(found, names) == Counter(tuple(repr(r[n]) for n in names) for r in kept)
             assert found.column_names == list(names)
@@ -102,9 +102,8 @@ def test_what_is_not_cheap_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
 
         def near(column: str, values: list[Any], limit: int = 1000) -> pa.Table | None:
             kind = state.schema.column(column).type.arrow
-            return internals(wh).reader.matching(
-                state, column, pa.array(values, kind), nulls=False, columns=("k",), limit=limit
-            )
+            condition = (column, Among(pa.array(values, kind)))
+            return internals(wh).reader.matching(state, (condition,), columns=("k",), limit=limit)
 
         assert near("k", [1, 2, 3]) is not None
         for _ in ("from files", "from memory"):

@@ -15,6 +15,7 @@ from freshview.algebra.nodes import Scan, SemiJoin, Stored
 from freshview.catalog.records import RelationState
 from freshview.definition.analysis import member_column
 from freshview.refresh.deltas import member_rows
+from freshview.relation.conditions import Among
 from freshview.relation.delta import encode
 from freshview.relation.schema import Column
 from freshview.storage.reader import StateReader
@@ -66,7 +67,8 @@ class Lookups:
     ) -> pa.Table | None:
         member = member_column(state.relation) if not isinstance(scan.source, Stored) else None
         wanted = (*columns, member) if member else columns
-        rows = self._reader.matching(state, by.column, values, nulls=by.nulls, columns=wanted, limit=_ROWS)
+        condition = (by.column, Among(values, by.nulls))
+        rows = self._reader.matching(state, (condition,), columns=wanted, limit=_ROWS)
         return rows if rows is None or not member else member_rows(state.relation, rows).select(list(columns))
 
     def _values(self, by: SemiJoin, target: Column) -> pa.Array | None:

@@ -1,4 +1,4 @@
-"""Literals that mean the same with and without Spark, and conditions that pin a key to them.
+"""Literals that mean the same with and without Spark.
 
 Everything else is left to Spark: better slow than different. The meaning of a text may depend on the session: `"v"` is
 a string or a column, `'\\t'` a tab or two characters, `'it''s'` one string or two, `${x}` a variable. None of these is
@@ -8,10 +8,8 @@ a literal here.
 from __future__ import annotations
 
 import datetime
-import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -21,14 +19,13 @@ from sqlglot import exp
 
 from freshview.errors import FreshviewError
 from freshview.relation.ingest import sized
-from freshview.relation.schema import Column, Schema, fold
+from freshview.relation.schema import Column
 from freshview.relation.types import INTEGERS
 
 _BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _WHOLE = re.compile(r"-?\d+", re.ASCII)
 _FRACTION = re.compile(r"-?\d*\.\d+", re.ASCII)
-_MAX_KEYS = 10_000
 # The pieces of a text without backslashes: quoted ones, and those between them.
 _PIECES = re.compile(r"""'[^']*'|`[^`]*`|"[^"]*"|[^'"`]+|['"`]""")
 _COMMENT = re.compile(r"--|/\*")
@@ -132,95 +129,6 @@ def literal_rows(query: str, columns: Sequence[Column]) -> pa.Table:
             cells[i].append(value(part, column))
     arrays = [pa.array(v, c.type.arrow) for v, c in zip(cells, columns, strict=True)]
     return pa.table(arrays, names=[c.name for c in columns])
-
-
-@dataclass(frozen=True)
-class KeyPins:
-    """The keys, or values of some key columns, that a condition allows."""
-
-    keys: pa.Table
-    exact: bool  # the condition means just these keys, whole ones, under any settings
-
-
-def key_pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> KeyPins | None:
-    """The keys that a condition allows by `key = literal` and `key IN (literals)`; None if it has no such part."""
-    if not where or not schema.key:
-        return None
-    if (plain := _plain_list(where, schema)) is not None:
-        return plain
-    try:
-        tree = parse_expression(where)
-    except NotLiteral:
-        return None
-    pinned: dict[str, list[Any]] = {}
-    exact = True
-    for conjunct in tree.flatten() if isinstance(tree, exp.And) else [tree]:
-        found = _pin(conjunct.unnest(), schema, [q for q in qualifiers if q])
-        if found is None or found[0] in pinned:
-            exact = False
-        else:
-            pinned[found[0]] = found[1]
-            # Whether a CHAR is padded before it is compared is a setting; the padded value is found in any case.
-            exact = exact and schema.column(found[0]).type.kind != "char"
-    if not pinned:
-        return None
-    names = [k for k in schema.key if k in pinned]
-    combinations = list(itertools.islice(itertools.product(*(pinned[n] for n in names)), _MAX_KEYS + 1))
-    if len(combinations) > _MAX_KEYS:
-        return None
-    arrays = [pa.array([c[i] for c in combinations], schema.column(n).type.arrow) for i, n in enumerate(names)]
-    return KeyPins(pa.table(arrays, names=names), exact and len(names) == len(schema.key))
-
-
-_PLAIN_LIST = re.compile(r"\s*(\w+)\s+IN\s*\(([\s\d,-]+)\)\s*", re.IGNORECASE | re.ASCII)
-
-
-def _plain_list(where: str, schema: Schema) -> KeyPins | None:
-    """The keys of a condition that is only `key IN (1, 2, …)`, without the cost of parsing a long list."""
-    match = _PLAIN_LIST.fullmatch(where)
-    if match is None or len(schema.key) != 1 or fold(match[1]) != fold(schema.key[0]):
-        return None
-    column = schema.column(schema.key[0])
-    if column.type.kind not in INTEGERS:
-        return None
-    try:
-        numbers = list(dict.fromkeys(int(text) for text in match[2].split(",")))
-        if len(numbers) > _MAX_KEYS:
-            return None
-        return KeyPins(pa.table([pa.array(numbers, column.type.arrow)], names=[schema.key[0]]), exact=True)
-    except (ValueError, OverflowError, pa.ArrowInvalid):
-        return None
-
-
-def _pin(node: exp.Expr, schema: Schema, qualifiers: Sequence[str]) -> tuple[str, list[Any]] | None:
-    if isinstance(node, exp.EQ):
-        column, literals = node.this, [node.expression]
-        if not isinstance(column, exp.Column):
-            column, literals = node.expression, [node.this]
-    elif isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
-        column, literals = node.this, node.expressions
-    else:
-        return None
-    if not isinstance(column, exp.Column) or column.db or (column.table and not _means(column, qualifiers, schema)):
-        return None
-    name = next((k for k in schema.key if fold(k) == fold(column.name)), None)
-    if name is None:
-        return None
-    target = schema.column(name)
-    if target.type.kind not in (*INTEGERS, "string", "char", "date"):
-        return None
-    try:
-        values = [value(e, target) for e in literals]
-    except NotLiteral:
-        return None
-    return name, list(dict.fromkeys(v for v in values if v is not None))
-
-
-def _means(column: exp.Column, qualifiers: Sequence[str], schema: Schema) -> bool:
-    """Is a column qualified by the table's name? A qualifier in another case may also be a struct column."""
-    if column.table in qualifiers:
-        return True
-    return any(fold(column.table) == fold(q) for q in qualifiers) and not schema.has(column.table)
 
 
 # A day or a moment in words, with or without a zone, perhaps without a space; more than Spark accepts, never less.

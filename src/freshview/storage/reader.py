@@ -6,12 +6,14 @@ import threading
 from collections.abc import Sequence
 from functools import reduce
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from cachetools import LRUCache
 
 from freshview.catalog.records import DataFile, RelationState, Segment
+from freshview.relation.conditions import Among, Compared, Condition, Conditions
 from freshview.relation.delta import Overlay, key_table, overlay, positions_in, subtract, untag
 from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
@@ -21,6 +23,8 @@ from freshview.storage.main import MainStore, damage_errors, plain, quoted, read
 LOCAL_ROWS = 10_000  # relations up to this size are folded on the driver
 OVERLAY_ROWS = 200_000  # deltas up to this size are folded on the driver
 _LITERAL_KEYS = 20_000  # more keys than this are looked up by a scan instead of an IN list
+_PRUNING_LIST = 20  # values of a list by which DataFusion skips files and row groups
+_RANGES = 8  # into which a longer list is split for that, at most
 _CACHED_OVERLAYS = 16
 _Shape = tuple[tuple[int, int], ...]
 
@@ -91,45 +95,50 @@ class StateReader:
         return state.schema.conform(self._mains.read(state.relation.id, state.main.delta_version))
 
     def lookup(self, state: RelationState, keys: pa.Table, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows that have one of these keys; a leading part of the key is enough.
+        """The rows that have one of these keys; a part of the key's columns is enough.
 
         `keys` holds columns of the relation's key, typed as stored. With `columns`, the columns that are neither named
-        there nor in the key are not read, and are NULL in the result.
+        there nor in the key are not read, and are NULL in the result. Keys that segments decide are not read in main.
         """
         schema = state.schema
-        places = [schema.position(n) for n in keys.column_names]
-        probe = pa.table([keys.column(i) for i in range(len(places))], names=[f"k{i}" for i in range(len(places))])
-        found = self._main_lookup(state, keys, columns)
-        found = found.take(positions_in(_project(found, places), probe))
-        changed = self._overlay_near(state, keys, places)
+        named = [schema.position(n) for n in keys.column_names]
+        part, places = _part(schema, schema.names if columns is None else columns)
+        asked, unread = _project(keys, range(len(named))), keys
+        changed = self._changes_near(state, _among(keys))
+        assert changed is not None  # all conditions are on the key
+        if changed.rows.num_rows and len(named) == len(schema.key):
+            decided = _project(untag(changed.rows), named)
+            unread = keys.take(positions_in(asked, decided, inside=False))
+        found = self._main_where(state, _among(unread), part, places)
+        found = found.take(positions_in(_project(found, [places.index(p) for p in named]), asked))
         if changed.rows.num_rows:
             touched = key_table(untag(changed.rows), schema)
-            found = found.take(positions_in(key_table(found, schema), touched, inside=False))
-            live = changed.live
-            found = pa.concat_tables([found, live.take(positions_in(_project(live, places), probe))])
-        return found
+            found = found.take(positions_in(key_table(found, part), touched, inside=False))
+            live = changed.live.take(positions_in(_project(changed.live, named), asked))
+            found = pa.concat_tables([found, live.select(places)])
+        by_place = dict(zip(places, found.columns, strict=True))
+        arrays = [by_place.get(i, pa.nulls(found.num_rows, c.type.arrow)) for i, c in enumerate(schema.columns)]
+        return pa.table(arrays, schema=schema.arrow)
 
     def matching(
-        self, state: RelationState, column: str, values: pa.Array, *, nulls: bool, columns: Sequence[str], limit: int
+        self, state: RelationState, conditions: Conditions, *, columns: Sequence[str], limit: int
     ) -> pa.Table | None:
-        """The rows, in `columns` alone, whose column holds one of these values (or NULL, with `nulls`).
+        """The rows, in `columns` alone, that meet all of these conditions.
 
         None if they cannot be read cheaply: more than `limit` rows, too many values, or values without literals.
         """
-        schema, place = state.schema, state.schema.position(column)
-        literals = _literals(values) if len(values) <= _LITERAL_KEYS else None
-        changes = sum(s.rows for s in state.segments)
-        if literals is None or state.relation.is_external or changes > OVERLAY_ROWS:
+        schema, stored = state.schema, state.main_schema
+        if state.relation.is_external or not all(condition_sql("", c) for _, c in conditions):
             return None
-        if state.main_schema is not None and place >= len(state.main_schema.columns):
-            return None  # the column was added later
-        changed = self.overlay(state)
+        if stored is not None and any(schema.position(n) >= len(stored.columns) for n, _ in conditions):
+            return None  # a column was added later
+        changed = self._changes_near(state, conditions)
+        if changed is None:
+            return None
         bag_shrinks = not schema.key and changed.removals.num_rows > 0
-        wanted = {place, *(schema.position(c) for c in columns), *schema.key_positions}
-        places = sorted(range(len(schema.columns)) if bag_shrinks else wanted)
-        part = Schema(tuple(schema.columns[p] for p in places), schema.key)
-        live = _matching(changed.live, place, values, nulls).select(places)
-        found = self._main_near(state, place, values, literals, nulls, part, limit)
+        part, places = _part(schema, schema.names if bag_shrinks else (*columns, *(n for n, _ in conditions)))
+        live = _meeting(changed.live, conditions, schema).select(places)
+        found = self._main_where(state, conditions, part, places, limit)
         if found.num_rows + live.num_rows > limit:
             return None
         if schema.key and changed.rows.num_rows:
@@ -139,88 +148,62 @@ class StateReader:
             found = subtract(found, changed.removals, schema)
         return pa.concat_tables([found, live]).select([part.position(c) for c in columns])
 
-    def _main_near(
-        self,
-        state: RelationState,
-        place: int,
-        values: pa.Array,
-        literals: list[str],
-        nulls: bool,
-        part: Schema,
-        limit: int,
-    ) -> pa.Table:
-        """Main's rows whose column holds one of the values, at most one more than the limit."""
-        main, stored = state.main, state.main_schema
-        if main is None or stored is None or main.rows == 0 or not (literals or nulls):
-            return part.arrow.empty_table()
-        kept = self._cache.rows(state.relation.id, main)
-        if kept is not None:
-            held = [p for p in map(state.schema.position, part.names) if p < len(stored.columns)]
-            found = _matching(kept.select([place, *held]), 0, values, nulls).slice(0, limit + 1)
-            return part.conform(pa.table(found.columns[1:], names=[stored.names[p] for p in held]))
-        name = quoted(stored.names[place])
-        conditions = [f"{name} IN ({', '.join(literals)})"] if literals else []
-        conditions += [f"{name} IS NULL"] if nulls else []
-        places = [state.schema.position(c) for c in part.names]
-        there = [quoted(stored.names[p]) for p in places if p < len(stored.columns)]
-        sql = f"SELECT {', '.join(there)} FROM t WHERE {' OR '.join(conditions)} LIMIT {limit + 1}"
-        return part.conform(self._mains.query(state.relation.id, main.delta_version, sql))
+    def _changes_near(self, state: RelationState, conditions: Conditions) -> Overlay | None:
+        """The overlay or, where segments are too large for the driver, its part with the keys of interest.
 
-    def _overlay_near(self, state: RelationState, keys: pa.Table, places: list[int]) -> Overlay:
-        """The overlay or, where segments are too large for the driver, its part with these keys."""
+        None if the segments are too large and no condition is on the key: only the key of a row never changes.
+        """
         if sum(s.rows for s in state.segments) <= OVERLAY_ROWS:
             return self.overlay(state)
+        own = [(state.schema.position(n), c) for n, c in conditions if n in state.schema.key]
+        if not own:
+            return None
         deltas = []
         for segment in state.segments:
             if segment.is_inline:
                 deltas.append(segment.table(state.schema))
             else:
-                rows = self._filtered(segment.relation_id, segment.files, keys, places)
+                rows = self._filtered(segment.relation_id, segment.files, own)
                 deltas.append(segment.tagged(rows, state.schema))
         return overlay(deltas, state.schema)
 
-    def _main_lookup(self, state: RelationState, keys: pa.Table, columns: Sequence[str] | None) -> pa.Table:
-        """Candidate rows from main: exactly the matching ones for one key column, a superset for several."""
-        schema, main, stored = state.schema, state.main, state.main_schema
-        if main is None or stored is None or main.rows == 0 or keys.num_rows == 0:
-            return schema.arrow.empty_table()
-        places = [schema.position(n) for n in keys.column_names]
-        asked = schema.names if columns is None else columns
-        read = {schema.position(c) for c in asked} | set(schema.key_positions)
-        wanted = [i for i in range(len(stored.columns)) if i in read]
+    def _main_where(
+        self, state: RelationState, conditions: Conditions, part: Schema, places: list[int], limit: int | None = None
+    ) -> pa.Table:
+        """Main's rows that meet all conditions, in the columns of a part of the schema; `limit` + 1 rows at most."""
+        main, stored = state.main, state.main_schema
+        if main is None or stored is None or main.rows == 0 or any(_is_empty(c) for _, c in conditions):
+            return part.arrow.empty_table()
+        held = [p for p in places if p < len(stored.columns)]
         kept = self._cache.rows(state.relation.id, main)
-        conditions = [_condition(stored.names[p], keys.column(i)) for i, p in enumerate(places)]
         if kept is not None:
-            found = _having(kept, keys, places).select(wanted)
-        elif keys.num_rows <= _LITERAL_KEYS and all(conditions):
-            chosen = ", ".join(quoted(stored.names[i]) for i in wanted)
-            sql = f"SELECT {chosen} FROM t WHERE {' AND '.join(c for c in conditions if c)}"
-            found = self._mains.query(state.relation.id, main.delta_version, sql)
-        else:
+            found = _meeting(kept, conditions, state.schema).select(held)
+            return part.conform(found if limit is None else found.slice(0, limit + 1))
+        by_place = [(state.schema.position(n), c) for n, c in conditions]
+        tests = [condition_sql(stored.names[p], c) for p, c in by_place]
+        if not all(tests):
             files = self._mains.files(state.relation.id, main.delta_version)
-            found = self._filtered(state.relation.id, files, keys, places, {i: stored.columns[i] for i in wanted})
-        if columns is not None:
-            by_place = dict(zip(wanted, found.columns, strict=True))
-            arrays = [by_place.get(i, pa.nulls(found.num_rows, c.type.arrow)) for i, c in enumerate(stored.columns)]
-            found = pa.table(arrays, names=list(stored.names))
-        return schema.conform(found)
+            columns = {i: stored.columns[i] for i in held}
+            return part.conform(self._filtered(state.relation.id, files, by_place, columns))
+        chosen = ", ".join(quoted(stored.names[p]) for p in held)
+        most = "" if limit is None else f" LIMIT {limit + 1}"
+        sql = f"SELECT {chosen} FROM t WHERE {' AND '.join(t for t in tests if t)}{most}"
+        return part.conform(self._mains.query(state.relation.id, main.delta_version, sql))
 
     def _filtered(
         self,
         relation_id: int,
         files: Sequence[DataFile],
-        keys: pa.Table,
-        places: list[int],
+        conditions: Sequence[tuple[int, Condition]],
         columns: dict[int, Column] | None = None,
     ) -> pa.Table:
-        """Rows of files whose key columns all match, for many keys or for types without literals.
+        """Rows of files that meet conditions by place, for many values or for types without literals.
 
         Columns are found by place, since names may have changed; columns added later are NULL. One row group is held
-        in memory at a time, and only its keys if none matches.
+        in memory at a time, and only the columns with conditions if no row meets them.
         """
         folder = self._layout.relation(relation_id)
         check_present(files, folder, f"relation {relation_id}")
-        wanted = [pc.unique(keys.column(i)) for i in range(len(places))]
         parts = []
         with damage_errors(folder):
             for data_file in files:
@@ -229,11 +212,8 @@ class StateReader:
                     kept = None if columns is None else [stored[p] for p in columns if p < len(stored)]
                     parts.append(_padded(plain(file.schema_arrow.empty_table()), kept, columns))
                     for group in range(file.num_row_groups):
-                        probe = plain(file.read_row_group(group, columns=[stored[p] for p in places]))
-                        matches = [
-                            pc.is_in(probe.column(stored[p]), value_set=v) for p, v in zip(places, wanted, strict=True)
-                        ]
-                        match = reduce(pc.and_, matches)
+                        probe = plain(file.read_row_group(group, columns=list({stored[p] for p, _ in conditions})))
+                        match = reduce(pc.and_, (c.met_by(probe.column(stored[p])) for p, c in conditions))
                         if pc.any(match).as_py():
                             rows = plain(file.read_row_group(group, columns=kept)).filter(match)
                             parts.append(_padded(rows, kept, columns))
@@ -249,27 +229,62 @@ def _padded(rows: pa.Table, kept: list[str] | None, columns: dict[int, Column] |
     return pa.table(arrays, names=[c.name for c in columns.values()])
 
 
-def _matching(rows: pa.Table, place: int, values: pa.Array, nulls: bool) -> pa.Table:
-    held = rows.column(place)
-    match = pc.is_in(held, value_set=values.cast(held.type))
-    return rows.filter(pc.or_(match, pc.is_null(held)) if nulls else match)
+def _part(schema: Schema, columns: Sequence[str]) -> tuple[Schema, list[int]]:
+    """The part of a schema with these columns and the key, and the places of its columns."""
+    places = sorted({*map(schema.position, columns), *schema.key_positions})
+    return Schema(tuple(schema.columns[p] for p in places), schema.key), places
 
 
-def _having(rows: pa.Table, keys: pa.Table, places: Sequence[int]) -> pa.Table:
-    """Rows whose key columns each hold one of the keys' values."""
-    held = [rows.column(p) for p in places]
-    wanted = [pc.unique(keys.column(i)).cast(column.type) for i, column in enumerate(held)]
-    return rows.filter(reduce(pc.and_, (pc.is_in(c, value_set=v) for c, v in zip(held, wanted, strict=True))))
+def _among(keys: pa.Table) -> Conditions:
+    """The conditions that rows with one of these keys meet, and maybe others if the key has several columns."""
+    return tuple((n, Among(pc.unique(keys.column(i)))) for i, n in enumerate(keys.column_names))
+
+
+def _meeting(rows: pa.Table, conditions: Conditions, schema: Schema) -> pa.Table:
+    return rows.filter(reduce(pc.and_, (c.met_by(rows.column(schema.position(n))) for n, c in conditions)))
+
+
+def _is_empty(condition: Condition) -> bool:
+    return isinstance(condition, Among) and not condition.nulls and len(condition.values) == 0
 
 
 def _project(rows: pa.Table, places: Sequence[int]) -> pa.Table:
     return pa.table([rows.column(p) for p in places], names=[f"k{i}" for i in range(len(places))])
 
 
-def _condition(name: str, values: pa.ChunkedArray) -> str | None:
-    """The condition `name IN (…)` for DataFusion; None for types without exact literals."""
-    literals = _literals(pc.unique(values))
-    return None if literals is None else f"{quoted(name)} IN ({', '.join(literals)})"
+def condition_sql(name: str, condition: Condition) -> str | None:
+    """A condition in the words of DataFusion; None for types without exact literals, and for too many values."""
+    if isinstance(condition, Compared):
+        literals = _literals(pa.array([condition.value.as_py()], condition.value.type))
+        return None if literals is None else f"{quoted(name)} {condition.operator} {literals[0]}"
+    if len(condition.values) > _LITERAL_KEYS or (literals := _literals(condition.values)) is None:
+        return None
+    tests = [f"{quoted(name)} IN ({', '.join(literals)})"] if literals else []
+    if len(literals) > _PRUNING_LIST and condition.values.type != pa.string():
+        ranges = " OR ".join(
+            f"{quoted(name)} BETWEEN {literals[low]} AND {literals[high]}" for low, high in ranges_of(condition.values)
+        )
+        tests = [f"{tests[0]} AND ({ranges})"]
+    if condition.nulls:
+        tests.append(f"{quoted(name)} IS NULL")
+    return f"({' OR '.join(tests)})"
+
+
+def ranges_of(values: pa.Array) -> list[tuple[int, int]]:
+    """A few ranges that hold all values, as positions of their least and greatest values.
+
+    DataFusion skips files, row groups and pages by ranges, and not by long lists. Several ranges are worth their
+    comparisons only if they leave out much of what lies between the least value and the greatest.
+    """
+    numbers = values.cast(pa.int32()).cast(pa.int64()) if values.type == pa.date32() else values.cast(pa.int64())
+    order = np.argsort(numbers.to_numpy(), kind="stable")
+    ordered = numbers.to_numpy()[order].astype(object)  # differences may exceed 64 bits
+    gaps = ordered[1:] - ordered[:-1]
+    cuts = sorted(sorted(range(len(gaps)), key=lambda i: gaps[i])[-(_RANGES - 1) :])
+    if 2 * sum(gaps[i] for i in cuts) < ordered[-1] - ordered[0]:
+        cuts = []
+    starts, ends = [0, *(i + 1 for i in cuts)], [*cuts, len(ordered) - 1]
+    return [(int(order[a]), int(order[b])) for a, b in zip(starts, ends, strict=True)]
 
 
 def _literals(values: pa.Array) -> list[str] | None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from freshview.relation.schema import Column, Schema
+from freshview.relation.schema import Column
 from freshview.relation.types import parse_type
-from freshview.sql.literals import NotLiteral, key_pins, literal_rows, parse_expression, value
+from freshview.sql.literals import NotLiteral, literal_rows, parse_expression, value
 
 DECIDED: list[tuple[str, str, Any]] = [
     ("INT", "5", 5),
@@ -140,125 +140,3 @@ def test_other_queries_are_left_to_spark(query: str) -> None:
     """LIMIT, ORDER BY and the like must not be dropped on the way."""
     with pytest.raises(NotLiteral):
         literal_rows(query, TWO)
-
-
-KEYED = Schema(
-    (Column("a", parse_type("INT")), Column("B", parse_type("STRING")), Column("v", parse_type("INT"))), ("a", "B")
-)
-SINGLE = Schema((Column("k", parse_type("INT")), Column("v", parse_type("INT"))), ("k",))
-
-
-@pytest.mark.parametrize(
-    ("where", "keys", "exact"),
-    [
-        ("k = 1", [1], True),
-        ("1 = k", [1], True),
-        ("(k) = 1", None, False),
-        ("(k = 1)", [1], True),
-        ("K IN (1, 2, 1, NULL)", [1, 2], True),
-        ("k = NULL", [], True),
-        ("t.k = 1", [1], True),
-        ("x.k = 1", [1], True),
-        ("k = 1 AND v > 5", [1], False),
-        ('k = 1 AND v = "w"', [1], False),
-        ("k = 1 AND NOT v = 2 = true", [1], False),
-        ("v BETWEEN 0 AND 1 AND k = 1", [1], False),
-        ("v > 5 AND k IN (1, 2)", [1, 2], False),
-        ("k = 1 AND k = 2", [1], False),
-    ],
-)
-def test_conditions_on_the_key_pin_it(where: str, keys: list[int] | None, exact: bool) -> None:
-    pins = key_pins(where, SINGLE, ("x", "t"))
-    if pins is None:
-        assert keys is None
-        return
-    assert pins.keys.column("k").to_pylist() == keys
-    assert pins.exact is exact
-
-
-@pytest.mark.parametrize(
-    "where",
-    [
-        "",
-        "v = 1",
-        "k = 1 OR k = 2",
-        "NOT k = 1",
-        "k NOT IN (1)",
-        "k > 1",
-        "k <=> 1",
-        "k = v",
-        "k = 1 + 1",
-        "k = '1'",
-        "k = 1.0",
-        "k IN (SELECT 1)",
-        "k IN (1, v)",
-        "other.k = 1",
-        "k = 3000000000",
-        "k BETWEEN 1 AND 2",
-        "k IS NULL",
-        "k = 1 OR (k = 2 AND v = 3)",
-        "abs(k) = 1",
-        "k IN (1, 1.5)",
-        'k = "v"',
-        'k IN (1, "v")',
-        "k = 1 = true",
-        "true = k = 1",
-        "k = 1 < 2",
-        "k = 1 IS NULL",
-        "k = 1 IN (1)",
-        "v BETWEEN 0 AND k = 1",
-        "k IN (1) = false",
-        "k = 1 OR true AND k = 2",
-        "k = 1 -- and no more",
-        "k IN (\u0661)",
-        "k = " + "(" * 5000 + "1" + ")" * 5000,
-    ],
-)
-def test_other_conditions_pin_nothing(where: str) -> None:
-    assert key_pins(where, SINGLE, ("t",)) is None
-
-
-def test_parts_of_a_key_pin_but_not_exactly() -> None:
-    pins = key_pins("b = 'x'", KEYED, ("t",))
-    assert pins is not None
-    assert (pins.keys.to_pylist(), pins.exact) == ([{"B": "x"}], False)
-    pins = key_pins("B IN ('x', 'y') AND A IN (1, 2)", KEYED, ("t",))
-    assert pins is not None
-    assert pins.exact
-    assert {tuple(r.values()) for r in pins.keys.to_pylist()} == {(1, "x"), (1, "y"), (2, "x"), (2, "y")}
-
-
-def test_too_many_keys_are_left_to_spark() -> None:
-    many = ", ".join(map(str, range(200)))
-    strings = ", ".join(f"'{i}'" for i in range(200))
-    assert key_pins(f"a IN ({many}) AND b IN ({strings})", KEYED, ("t",)) is None
-
-
-def test_a_table_without_a_key_has_no_pins() -> None:
-    assert key_pins("a = 1", Schema(TWO), ("t",)) is None
-
-
-@pytest.mark.parametrize("type_", ["DOUBLE", "DECIMAL(5,2)", "VARCHAR(3)", "TIMESTAMP", "BOOLEAN", "BINARY"])
-def test_types_whose_comparison_is_spark_s_are_not_pinned(type_: str) -> None:
-    if type_ == "DOUBLE":
-        schema = Schema((Column("k", parse_type("DECIMAL(10,0)")),), ("k",))
-        assert key_pins("k = 1", schema, ("t",)) is None
-        return
-    schema = Schema((Column("k", parse_type(type_)),), ("k",))
-    literal = {"DECIMAL(5,2)": "1.5", "VARCHAR(3)": "'a'", "BOOLEAN": "true"}.get(type_, "'x'")
-    assert key_pins(f"k = {literal}", schema, ("t",)) is None
-
-
-def test_a_struct_column_is_not_taken_for_the_table() -> None:
-    """In a case-sensitive session T.k is a field of the column T, not the key of the table t."""
-    schema = Schema((*SINGLE.columns, Column("T", parse_type("STRUCT<k: INT>"))), ("k",))
-    assert key_pins("T.k = 1", schema, ("t",)) is None
-    assert key_pins("t.k = 1", schema, ("t",)) is not None
-
-
-def test_char_keys_are_pinned_padded() -> None:
-    """The padded value is not an exact pin, since a setting decides whether Spark pads before it compares."""
-    pins = key_pins("k = 'ab'", Schema((Column("k", parse_type("CHAR(3)")),), ("k",)), ("t",))
-    assert pins is not None
-    assert pins.keys.column("k").to_pylist() == ["ab "]
-    assert not pins.exact

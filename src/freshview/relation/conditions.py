@@ -1,0 +1,52 @@
+"""Conditions on one column that a lookup answers: one of some values, or a comparison with one value.
+
+Law: `met_by` is true for a row exactly if Spark's comparison is, for columns of the types in EXACT. There two values
+are equal exactly if their bits are, and the order of strings is that of their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshview.relation.types import INTEGERS
+
+EXACT = (*INTEGERS, "string", "date")  # kinds of types
+# Operators in the notation of SQL. Each is also the name of a function of Arrow.
+OPERATORS: Mapping[str, str] = MappingProxyType(
+    {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+)
+
+
+@dataclass(frozen=True)
+class Among:
+    """The column holds one of these values or, with `nulls`, NULL."""
+
+    values: pa.Array  # typed as the column, without NULL
+    nulls: bool = False
+
+    def met_by(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Whether each value of a column meets the condition."""
+        found = pc.is_in(column, value_set=self.values.cast(column.type))
+        return pc.or_(found, pc.is_null(column)) if self.nulls else found
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The column's value compares with this one; NULL does not."""
+
+    operator: str
+    value: Any  # an Arrow scalar, typed as the column
+
+    def met_by(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Whether each value of a column meets the condition."""
+        return pc.fill_null(pc.call_function(OPERATORS[self.operator], [column, self.value.cast(column.type)]), False)
+
+
+Condition = Among | Compared
+Conditions = tuple[tuple[str, Condition], ...]  # each with the name of its column; all of them hold

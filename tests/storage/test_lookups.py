@@ -1,0 +1,78 @@
+"""How long lists of values are put to the reader of main: as a few ranges too, by which it skips what it can."""
+
+from __future__ import annotations
+
+import datetime as dt
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.internals import internals
+
+from freshview import Warehouse
+from freshview.relation.conditions import Among, Compared
+from freshview.storage.reader import condition_sql, ranges_of
+
+WHOLE = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 100))
+
+
+@given(st.lists(WHOLE, min_size=1, max_size=60, unique=True))
+def test_ranges_hold_all_values(values: list[int]) -> None:
+    """Law: each value lies in one of a few ranges, which begin and end at values and are in order."""
+    ranges = [(values[low], values[high]) for low, high in ranges_of(pa.array(values, pa.int64()))]
+    assert 1 <= len(ranges) <= 8
+    assert all(low <= high for low, high in ranges)
+    assert all(a[1] < b[0] for a, b in pairwise(ranges))
+    assert all(any(low <= v <= high for low, high in ranges) for v in values)
+
+
+def test_ranges_leave_out_wide_gaps_only() -> None:
+    near_two = [*range(100), *range(1_000_000, 1_000_100)]
+    assert len(ranges_of(pa.array(near_two, pa.int64()))) > 1
+    assert len(ranges_of(pa.array(range(0, 10_000, 7), pa.int64()))) == 1
+    days = [dt.date(2020, 1, 1) + dt.timedelta(days=n) for n in range(30)]
+    assert ranges_of(pa.array(days)) == [(0, 29)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "text"),
+    [
+        (Among(pa.array([3, 1], pa.int32())), '("c""d" IN (3, 1))'),
+        (Among(pa.array(["it's"])), "(\"c\"\"d\" IN ('it''s'))"),
+        (Among(pa.array([], pa.int8()), nulls=True), '("c""d" IS NULL)'),
+        (Among(pa.array([1], pa.int8()), nulls=True), '("c""d" IN (1) OR "c""d" IS NULL)'),
+        (Compared("<=", pa.scalar(dt.date(2020, 1, 2))), '"c""d" <= DATE \'2020-01-02\''),
+        (Compared(">", pa.scalar("b")), '"c""d" > \'b\''),
+        (Compared(">", pa.scalar(1.5)), None),
+        (Among(pa.array([1.5])), None),
+        (Among(pa.array(range(20_001))), None),
+    ],
+)
+def test_conditions_in_the_words_of_the_reader(condition: Among | Compared, text: str | None) -> None:
+    assert condition_sql('c"d', condition) == text
+
+
+def test_long_lists_are_put_as_ranges_too() -> None:
+    values = [*range(15), *range(1000, 1015)]
+    text = condition_sql("k", Among(pa.array(values), nulls=True))
+    assert text is not None
+    assert '"k" BETWEEN 0 AND' in text
+    assert 'AND 1014) OR "k" IS NULL)' in text
+
+
+def test_long_lists_find_the_rows_that_hold_their_values(wh: Warehouse) -> None:
+    wh.sql("CREATE TABLE t (k BIGINT, n INT, PRIMARY KEY (k))")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"k": k * 3, "n": k} for k in range(2000)])
+    wh.sql("CHECKPOINT t")
+    internals(wh).keep_in_memory(0)
+    state = internals(wh).state("t")
+    wanted = [*range(40), *range(5000, 5050), -(2**63), 2**63 - 1]
+    found = internals(wh).reader.lookup(state, pa.table({"k": pa.array(wanted, pa.int64())}))
+    assert sorted(found.column("k").to_pylist()) == [w for w in wanted if 0 <= w < 6000 and w % 3 == 0]
+    among = Among(pa.array(range(100, 130), pa.int32()))
+    close = internals(wh).reader.matching(state, (("n", among),), columns=("k",), limit=100)
+    assert close is not None
+    assert sorted(close.column("k").to_pylist()) == [n * 3 for n in range(100, 130)]
