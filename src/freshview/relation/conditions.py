@@ -6,7 +6,7 @@ are equal exactly if their bits are, and the order of strings is that of their b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from freshview.relation.delta import digest
 from freshview.relation.types import INTEGERS
 
 EXACT = (*INTEGERS, "string", "date")  # kinds of types
@@ -30,6 +31,12 @@ class Among:
     values: pa.Array  # typed as the column, without NULL
     nulls: bool = False
 
+    @property
+    def identity(self) -> Hashable:
+        """Equal for conditions that are met by the same values."""
+        ordered = self.values.take(pc.array_sort_indices(self.values))
+        return self.nulls, digest(pa.table([ordered], names=["values"]))
+
     def met_by(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Whether each value of a column meets the condition."""
         found = pc.is_in(column, value_set=self.values.cast(column.type))
@@ -42,6 +49,11 @@ class Compared:
 
     operator: str
     value: Any  # an Arrow scalar, typed as the column
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for conditions that are met by the same values."""
+        return self.operator, self.value.as_py()
 
     def met_by(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Whether each value of a column meets the condition."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +15,12 @@ from cachetools import LRUCache
 
 from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.conditions import Among, Compared, Condition, Conditions
-from freshview.relation.delta import Overlay, key_table, overlay, positions_in, subtract, untag
+from freshview.relation.delta import Overlay, digest, key_table, overlay, positions_in, subtract, untag
 from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
 from freshview.storage.files import Layout, check_present
 from freshview.storage.main import MainStore, damage_errors, plain, quoted, read_parquet
+from freshview.storage.sharing import Columns, SharedRows
 
 LOCAL_ROWS = 10_000  # relations up to this size are folded on the driver
 OVERLAY_ROWS = 200_000  # deltas up to this size are folded on the driver
@@ -36,8 +38,13 @@ class StateReader:
         self._layout = layout
         self._mains = mains
         self._cache = MainCache(mains.read)
+        self._shared = SharedRows()
         self._overlays: LRUCache[tuple[int, int, int], tuple[_Shape, Overlay]] = LRUCache(_CACHED_OVERLAYS)
         self._lock = threading.Lock()
+
+    def together(self, columns: Columns) -> AbstractContextManager[None]:
+        """While the block lasts, rows that several jobs look up are kept; `columns` are those that the jobs need."""
+        return self._shared.together(columns)
 
     def segment_rows(self, segment: Segment, schema: Schema) -> pa.Table:
         """The delta rows of a segment, inline or in files."""
@@ -100,9 +107,28 @@ class StateReader:
         `keys` holds columns of the relation's key, typed as stored. With `columns`, the columns that are neither named
         there nor in the key are not read, and are NULL in the result. Keys that segments decide are not read in main.
         """
+        schema, asked = state.schema, state.schema.names if columns is None else columns
+        wanted = [schema.names[p] for p in _part(schema, asked)[1]]
+
+        def read(some: Sequence[str]) -> pa.Table:
+            return self._with_keys(state, keys, some)
+
+        def asking() -> Hashable:
+            return tuple(keys.column_names), digest(keys)
+
+        found = self._shared.read(partial(_state_key, state, asking), state.relation.id, schema, wanted, read)
+        assert found is not None
+        empty = pa.nulls(found.num_rows)
+        arrays = [
+            found.column(n) if n in wanted else empty.cast(t)
+            for n, t in zip(schema.names, schema.arrow.types, strict=True)
+        ]
+        return pa.table(arrays, schema=schema.arrow)
+
+    def _with_keys(self, state: RelationState, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
         schema = state.schema
         named = [schema.position(n) for n in keys.column_names]
-        part, places = _part(schema, schema.names if columns is None else columns)
+        part, places = _part(schema, columns)
         asked, unread = _project(keys, range(len(named))), keys
         changed = self._changes_near(state, _among(keys))
         assert changed is not None  # all conditions are on the key
@@ -116,9 +142,7 @@ class StateReader:
             found = found.take(positions_in(key_table(found, part), touched, inside=False))
             live = changed.live.take(positions_in(_project(changed.live, named), asked))
             found = pa.concat_tables([found, live.select(places)])
-        by_place = dict(zip(places, found.columns, strict=True))
-        arrays = [by_place.get(i, pa.nulls(found.num_rows, c.type.arrow)) for i, c in enumerate(schema.columns)]
-        return pa.table(arrays, schema=schema.arrow)
+        return found
 
     def matching(
         self, state: RelationState, conditions: Conditions, *, columns: Sequence[str], limit: int
@@ -127,6 +151,18 @@ class StateReader:
 
         None if they cannot be read cheaply: more than `limit` rows, too many values, or values without literals.
         """
+
+        def read(some: Sequence[str]) -> pa.Table | None:
+            return self._matching(state, conditions, some, limit)
+
+        def asking() -> Hashable:
+            return limit, tuple((n, c.identity) for n, c in conditions)
+
+        return self._shared.read(partial(_state_key, state, asking), state.relation.id, state.schema, columns, read)
+
+    def _matching(
+        self, state: RelationState, conditions: Conditions, columns: Sequence[str], limit: int
+    ) -> pa.Table | None:
         schema, stored = state.schema, state.main_schema
         if state.relation.is_external or not all(condition_sql("", c) for _, c in conditions):
             return None
@@ -136,7 +172,7 @@ class StateReader:
         if changed is None:
             return None
         bag_shrinks = not schema.key and changed.removals.num_rows > 0
-        part, places = _part(schema, schema.names if bag_shrinks else (*columns, *(n for n, _ in conditions)))
+        part, places = _part(schema, schema.names if bag_shrinks else columns)
         live = _meeting(changed.live, conditions, schema).select(places)
         found = self._main_where(state, conditions, part, places, limit)
         if found.num_rows + live.num_rows > limit:
@@ -227,6 +263,15 @@ def _padded(rows: pa.Table, kept: list[str] | None, columns: dict[int, Column] |
     later = list(columns.values())[len(kept) :]
     arrays = [rows.column(n) for n in kept] + [pa.nulls(rows.num_rows, c.type.arrow) for c in later]
     return pa.table(arrays, names=[c.name for c in columns.values()])
+
+
+def _state_key(state: RelationState, asked: Callable[[], Hashable]) -> Hashable | None:
+    """A name for what is asked of a state; None for a state that may change, or has rows that are not committed."""
+    if state.relation.is_external or any(s.is_pending for s in state.segments):
+        return None
+    relation, version = state.relation, state.main.delta_version if state.main else None
+    segments = tuple((s.csn, s.seq) for s in state.segments)
+    return relation.id, relation.epoch, relation.schema_version, version, segments, asked()
 
 
 def _part(schema: Schema, columns: Sequence[str]) -> tuple[Schema, list[int]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 
+from freshview.algebra.traversal import columns_read
 from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.views import ViewCatalog
@@ -73,6 +75,19 @@ class Maintenance:
     def maintain(self, view: Relation, csn: int, *, named: bool) -> list[Job]:
         """Maintain a view on request; a deferred one only as far as its mode allows, unless it was `named`."""
         return self.deferred.maintain(view, named=named) if is_deferred(view) else self.bring(view, csn)
+
+    def together(self, views: Sequence[Relation]) -> AbstractContextManager[None]:
+        """While the block lasts, rows that jobs of several of these views look up are read for all of them."""
+        waiting = {backlog.view_id for backlog in self.views.backlogs()} if len(views) > 1 else set()
+        columns: dict[int, set[str]] = {}
+        for view in views:
+            if view.id in waiting:
+                with suppress(FreshviewError):  # maintenance of the view raises it again
+                    definition = self.definitions.of(view)
+                    used = columns_read(definition.form.tree) if definition.form is not None else {}
+                    for name, source in definition.sources.items():
+                        columns.setdefault(source.id, set()).update(used.get(name, ()))
+        return self.storage.reader.together(columns)
 
     def propagate(self, view: Relation) -> list[Job]:
         """Move the log of a deferred view into its differential tables."""

@@ -117,10 +117,11 @@ class Queries:
         self._make_way((ref.name for ref in bound.tables.values()) if freshness != "any" else ())
         engine = self._engine()
         lost = dict(self._watch.lost)
-        frames = {
-            placeholder: self._frame(ref, reading, transaction, freshness, lost, partial(asked_of, text, ref.name))
-            for placeholder, ref in bound.tables.items()
-        }
+        with self._views.maintenance.together(()):
+            frames = {
+                placeholder: self._frame(ref, reading, transaction, freshness, lost, partial(asked_of, text, ref.name))
+                for placeholder, ref in bound.tables.items()
+            }
         return engine.query(bound.text, frames, f"query {text}")
 
     def _frame(

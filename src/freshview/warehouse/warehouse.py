@@ -306,7 +306,8 @@ class Warehouse:
             found = [r for r in every if r.kind == "view" and (wanted is None or r.id in wanted)]
             self._make_way(view.name for view in found)
             named = views is not None if show is None else show
-            return Jobs(self._upkeep.maintain(found, csn, named=named))
+            with self._views.maintenance.together(found):
+                return Jobs(self._upkeep.maintain(found, csn, named=named))
 
     def history(self, view: str | None = None) -> list[Job]:
         """Return past maintenance jobs of one view or of all, oldest first; they print as a table.
