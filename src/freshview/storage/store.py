@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,9 @@ from freshview.events import Events
 from freshview.storage.files import Layout, check_location, fsync_tree, parquet_files, remove_tree, storage_errors
 from freshview.storage.main import MainStore
 from freshview.storage.reader import StateReader
+
+# Readers skip pages, not only row groups: a lookup of neighbouring keys reads a few pages of a large file.
+_WRITING: dict[str, Any] = {"compression": "snappy", "write_page_index": True}
 
 
 class Storage:
@@ -30,7 +34,7 @@ class Storage:
         target = self.layout.relation(relation_id) / folder
         with storage_errors(f"folder {target}"):
             target.mkdir(parents=True, exist_ok=True)
-            pq.write_table(rows, target / "part-0.parquet", compression="snappy")
+            pq.write_table(rows, target / "part-0.parquet", **_WRITING)
         return self.collect(relation_id, folder)
 
     def write_parquet_batches(
@@ -40,7 +44,7 @@ class Storage:
         target = self.layout.relation(relation_id) / folder
         with storage_errors(f"folder {target}"):
             target.mkdir(parents=True, exist_ok=True)
-            with pq.ParquetWriter(target / "part-0.parquet", schema, compression="snappy") as writer:
+            with pq.ParquetWriter(target / "part-0.parquet", schema, **_WRITING) as writer:
                 for part in parts:
                     writer.write_table(part)
         return self.collect(relation_id, folder)

@@ -178,7 +178,8 @@ class Transaction:
         """Add a statement by its full old and new images, after a check of constraints; return the rows affected."""
         self._require_open()
         inserts = inserts if inserts is not None else relation.schema.arrow.empty_table()
-        check_statement(self._storage.reader, self.state(relation), deletes, inserts)
+        checked = self.state(relation) if relation.schema.key and inserts.num_rows else self._bare_state(relation)
+        check_statement(self._storage.reader, checked, deletes, inserts)
         stmtsn = self._next_statement()
         parts = [tag(inserts, relation.schema, INSERT, stmtsn)]
         if deletes is not None and deletes.num_rows:
