@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from freshview import Warehouse
+from freshview.catalog import tables as t
 from freshview.catalog.records import Commit, DataFile, Main, Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError
@@ -158,7 +160,9 @@ class Internals:
 
     def set_calibration(self, view: str, calibration: Calibration) -> None:
         """Replace what past jobs of a view are taken to have cost."""
-        self.views.changing._calibrations[self.relation(view).id] = calibration
+        costs = {"costs": json.dumps(dict(calibration.learnt))}
+        with self.catalog.database.write() as c:
+            c.execute(t.frontiers.update().where(t.frontiers.c.view_id == self.relation(view).id).values(**costs))
 
     def step_of_upkeep(self) -> None:
         """One turn of the background loop: notice, due checkpoints, schedules of deferred views, advice."""

@@ -6,8 +6,9 @@ import random
 import tempfile
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
@@ -305,6 +306,27 @@ def test_an_overlay_on_rows_that_were_corrected_meanwhile_is_not_kept(p: Process
     assert [task.view_id for task in p.views.tasks()] == [v.id]
     p.jobs.bring(v, csn)
     assert p.stored(v, csn) == Counter({(1, 5): 1, (2, 2): 1})
+
+
+def test_a_commit_keeps_what_was_learnt_with_the_overlays_that_it_publishes(
+    p: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The changes of an overlay are one job in the history, with the seconds expected of both ways in all."""
+    v = p.view("v", p.table("a"))
+    compute = Process.change
+
+    def change(*given: Any) -> Change:
+        return replace(compute(*given), expected=0.5, otherwise=2.0, factors={"embedded": 0.25})
+
+    monkeypatch.setattr(Process, "change", change)
+    tx = p.begin()
+    for n in (1, 2):
+        put(tx, "a", **{f"k{n}": n})
+        shown(p, tx, v)
+    assert p.views.factors(v) == {}
+    tx.commit()
+    assert p.views.factors(v) == {"embedded": 0.25}
+    assert [(job.expected, job.otherwise) for job in p.views.history(v)] == [(1.0, 4.0)]
 
 
 # -- any interleaving --------------------------------------------------------------------------------

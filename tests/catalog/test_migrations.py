@@ -16,7 +16,7 @@ from tests.internals import internals
 import freshview
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
-from freshview.catalog.migrations import STEPS, _add_facts, _add_lower_views, migrate
+from freshview.catalog.migrations import STEPS, _add_costs, _add_facts, _add_lower_views, migrate
 from freshview.catalog.records import Relation
 from freshview.errors import CorruptWarehouse
 
@@ -104,6 +104,18 @@ def test_what_we_know_of_views_leaves_the_properties_that_users_gave(tmp_path: P
     assert p.catalog.relation("v") == view
     assert view.properties == {"deadline": "06:00"}
     assert set(view.facts) == {"sources", "columns"}
+    world.close()
+
+
+def test_views_of_an_older_catalog_have_learnt_nothing_of_their_costs_yet(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    with p.catalog.database.write() as c:
+        c.execute(sa.text("ALTER TABLE fv_frontiers DROP COLUMN costs"))
+        c.execute(t.meta.update().where(t.meta.c.key == "schema_version").values(value=str(STEPS.index(_add_costs))))
+    migrate(p.catalog.database)
+    assert p.views.factors(view) == {}
     world.close()
 
 

@@ -241,6 +241,28 @@ def test_several_views_move_together_or_not_at_all(open_warehouse: Callable[...,
     assert [job.view_id for job in views.history()] == [view.id for view in made]
 
 
+def test_what_was_learnt_of_costs_is_kept_with_the_frontier(open_warehouse: Callable[..., Warehouse]) -> None:
+    """It comes with the job that taught it, or not at all; it outlives the process, and goes with the view."""
+    wh = open_warehouse()
+    wh.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k))")
+    catalog, views = internals(wh).catalog, internals(wh).views.catalog
+    a, start = catalog.relation("a"), catalog.snapshot()
+    facts = {"sources": "{}", "columns": "[]"}
+    view, end = views.create(catalog.reserve_id(), "v", BAG, {}, facts, [a], [], [], start, factors={"full": 2.0})
+    assert views.factors(view) == {"full": 2.0}
+    job = replace(took(view, start, end), expected=0.5, otherwise=3.0)
+    step = ViewStep(view, Frontier(start), end, (), (), job, factors={"full": 1.9, "spark": 4.0})
+    assert views.apply([step])
+    assert not views.apply([replace(step, factors={"full": 9.0})])  # it has moved on
+    views.apply([replace(step, start=Frontier(end), factors={})])  # a job that teaches nothing
+    wh.close()
+    again = internals(open_warehouse()).views.catalog
+    assert again.factors(view) == {"full": 1.9, "spark": 4.0}
+    assert [(j.expected, j.otherwise) for j in again.history(view)] == [(0.5, 3.0)] * 2
+    again.drop(view)
+    assert again.factors(view) == {}
+
+
 def test_views_are_ordered_by_what_they_read_not_by_age() -> None:
     def relation(id_: int, *reads: int) -> Relation:
         sources = json.dumps({f"r{i}": {"id": i} for i in reads})

@@ -100,12 +100,8 @@ def test_what_jobs_took_decides_between_the_ways(swh: Warehouse) -> None:
         swh.sql("UPDATE t SET g = g + 1 WHERE id < 3")
         return swh.maintain(["v"])[0].strategy
 
-    dear, cheap = Calibration(), Calibration()
-    for calibration, worse, better in ((dear, "incremental", "full"), (cheap, "full", "incremental")):
-        calibration.learn(worse, 1.0, 20.0)
-        calibration.learn(better, 1.0, 0.05)
-    internals(swh).set_calibration("v", dear)
+    internals(swh).set_calibration("v", Calibration({"spark": 20.0, "full": 0.05}))
     assert strategy() == "full"
-    internals(swh).set_calibration("v", cheap)
+    internals(swh).set_calibration("v", Calibration({"spark": 0.05, "full": 20.0}))
     assert strategy() == "incremental"
     assert swh.check("v").ok

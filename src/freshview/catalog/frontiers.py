@@ -47,6 +47,13 @@ class Job:
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
     condense: Mapping[str, Sequence[int]] = field(default_factory=dict)  # per delta: rows read, rows left
     engine: str = ""  # "embedded", or "spark", and what kept a small job there; "" if nothing was computed
+    expected: float = 0.0  # seconds of "compute", of the way that was chosen; 0 if they were not estimated
+    otherwise: float = 0.0  # seconds that the best rejected way was expected to take; 0 if there was no other way
+
+    @property
+    def regret(self) -> float:
+        """Seconds by which computing took longer than the best rejected way was expected to take."""
+        return max(self.phases.get("compute", self.seconds) - self.otherwise, 0.0) if self.otherwise else 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ class ViewStep:
     leases: tuple[str, ...]
     job: Job  # as the history lists it
     anew: bool = False  # all rows were computed, whatever the view had seen
+    factors: Mapping[str, float] = field(default_factory=dict)  # learnt of the view's costs; empty: nothing new
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,7 @@ class ViewChange:
     stmtsn: int  # 0: all statements are included; else those up to this one, and a partial task remains
     needs: tuple[int, ...]  # ids of lower views whose changes must be published for this one to be right
     job: Job  # as the history lists it
+    factors: Mapping[str, float] = field(default_factory=dict)  # learnt of the view's costs; empty: nothing new
 
 
 class Outdated(Exception):
@@ -111,10 +120,12 @@ def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
 
 
 def move(c: sa.Connection, step: ViewStep | ViewChange, start: Frontier, end: Frontier) -> bool:
-    """Move a view's frontier from `start` to `end` and add the step's rows; False if it is no longer at `start`."""
+    """Move a view's frontier from `start` to `end`, with the step's rows and what it taught of the view's costs; False
+    if the frontier is no longer at `start`."""
     f, s, view, segments = t.frontiers.c, t.segments.c, step.view, step.segments
     expected = sa.and_(f.view_id == view.id, f.epoch == view.epoch, f.csn == start.csn, f.stmtsn == start.stmtsn)
-    moved = c.execute(t.frontiers.update().where(expected).values(csn=end.csn, stmtsn=end.stmtsn))
+    learnt = {"costs": json.dumps(dict(step.factors))} if step.factors else {}
+    moved = c.execute(t.frontiers.update().where(expected).values(csn=end.csn, stmtsn=end.stmtsn, **learnt))
     if moved.rowcount != 1:
         return False
     there = sa.select(sa.func.count()).where(s.relation_id == view.id, s.csn == end.csn)

@@ -76,6 +76,11 @@ def _add_activity(connection: Connection) -> None:
 _FACTS = ("definition", "sources", "settings", "columns", "reading")
 
 
+def _add_costs(connection: Connection) -> None:
+    """Add what was learnt of the costs of views, beside the frontiers that each job moves."""
+    _add_to_frontiers(connection, "costs TEXT NOT NULL DEFAULT '{}'")
+
+
 def _add_to_frontiers(connection: Connection, column: str) -> None:
     _add_column(connection, t.frontiers.name, column)
 
@@ -96,6 +101,7 @@ STEPS: tuple[Step, ...] = (
     _add_lower_views,
     _add_facts,
     _add_activity,
+    _add_costs,
 )
 
 

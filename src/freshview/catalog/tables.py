@@ -152,6 +152,8 @@ frontiers = Table(
     Column("shown", BigInteger),
     Column("propagated_at", BigInteger),
     Column("refreshed_at", BigInteger),
+    # By way of computing a view's change: actual time over estimated time, learnt from its jobs (JSON).
+    Column("costs", Text, nullable=False, server_default="{}"),
 )
 
 inputs = Table(

@@ -68,8 +68,12 @@ class ViewCatalog:
         *,
         eager: bool = False,
         deferred: bool = False,
+        factors: Mapping[str, float] | None = None,
     ) -> tuple[Relation, int]:
-        """Create a view with its first rows, computed at `csn`, in one transaction, in place of `replaces` if given."""
+        """Create a view with its first rows, computed at `csn`, in one transaction, in place of `replaces` if given.
+
+        `factors` are what computing these rows has taught of the view's costs.
+        """
         check_relation_name(name)
         catalog = self.catalog
         with catalog.database.write() as c:
@@ -84,7 +88,9 @@ class ViewCatalog:
             view = Relation(view_id, name, "view", 1, 1, schema, created, None, dict(properties), dict(facts))
             catalog.insert_relation(c, view)
             catalog.ddl_commit(c, view_id, "create")
-            c.execute(t.frontiers.insert().values(view_id=view_id, epoch=1, csn=csn, stmtsn=0, eager=int(eager)))
+            costs = json.dumps(dict(factors or {}))
+            begun = {"view_id": view_id, "epoch": 1, "csn": csn, "stmtsn": 0, "eager": int(eager), "costs": costs}
+            c.execute(t.frontiers.insert().values(**begun))
             self._defer(c, view_id, deferred)
             inputs = {i for source in sources for i in (source.id, *self._inputs(c, source))}
             if inputs:
@@ -118,6 +124,12 @@ class ViewCatalog:
         """The views with these ids, lower ones first."""
         every = lower_first(self.catalog.relations()) if view_ids else []  # a commit without overlays reads nothing
         return [view for view in every if view.id in view_ids]
+
+    def factors(self, view: Relation) -> dict[str, float]:
+        """What was learnt of the costs of a view, by way."""
+        with self.catalog.database.read() as c:
+            known = c.execute(sa.select(t.frontiers.c.costs).where(t.frontiers.c.view_id == view.id)).scalar()
+        return dict(json.loads(known or "{}"))
 
     def inputs(self, view: Relation) -> list[int]:
         """Ids of the tables and views that a view reads, directly or through other views."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
 from freshview.catalog.records import Relation, RelationState
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.analysis import Definition
 from freshview.definition.known import Definitions, settings_of
@@ -44,7 +45,7 @@ _NOT_BY_RULES = (*_NO_INPUT, InvalidStatement, NotFound, TypeMismatch, pa.ArrowE
 
 
 class Changing:
-    """Computes the changes of one warehouse's views, and remembers how long they took."""
+    """Computes the changes of one warehouse's views, and learns from how long they take."""
 
     def __init__(
         self, catalog: Catalog, storage: Storage, events: Events, engines: Engines, definitions: Definitions
@@ -55,8 +56,6 @@ class Changing:
         self._engines = engines
         self._definitions = definitions
         self._local = LocalEngine()
-        self._calibrations: dict[int, Calibration] = {}
-        self._guard = threading.Lock()
 
     def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Change:
         """The change of a view's stored rows over a span; `full`: recompute it."""
@@ -78,7 +77,7 @@ class Changing:
             changes = given.changes if definition.incremental else ()
             if definition.incremental and not changes:
                 return JobPlan(NOTHING, given.written)
-            factors = self.calibration(given.view.id).factors()
+            factors = self._calibration(given.view).factors()
             ways, embed = alternatives(definition, changes), partial(embedded, given=given)
             return choose(definition, changes, ways, given.reads, given.full, factors, embed)
         except _NOT_BY_RULES as error:
@@ -101,21 +100,16 @@ class Changing:
         begun = time.monotonic()
         change = execute(plan, given, runner, self._local)
         took = time.monotonic() - begun
-        if plan.strategy != NOTHING and given.full.rows:
-            cost = plan.estimate if plan.estimate is not None else given.full
-            self.calibration(given.view.id).learn(plan.strategy, cost.seconds, took)
-        return change
+        change = replace(change, expected=plan.seconds, otherwise=plan.otherwise)
+        if plan.strategy == NOTHING or not given.full.rows:
+            return change
+        cost = plan.estimate if plan.estimate is not None else given.full
+        learnt = self._calibration(given.view).after(plan.way, cost.seconds, took)
+        return replace(change, factors=learnt.learnt)
 
-    def calibration(self, view_id: int) -> Calibration:
-        """The factors learnt from a view's jobs."""
-        with self._guard:
-            return self._calibrations.setdefault(view_id, Calibration())
-
-    def learn_full(self, view_id: int, definition: Definition, rows: Callable[[str], int], seconds: float) -> None:
-        """Learn from the time that computing all rows of a new view took."""
-        expected = estimate_full(definition, rows)
-        if expected.rows:
-            self.calibration(view_id).learn(FULL, expected.seconds, seconds)
+    def _calibration(self, view: Relation) -> Calibration:
+        """What was learnt from the jobs of a view; the catalog keeps it with the frontier that each job moves."""
+        return Calibration(ViewCatalog(self._catalog).factors(view))
 
     def close(self) -> None:
         self._local.close()
@@ -124,3 +118,9 @@ class Changing:
         """Scan a small view in the user's session now, so that its next query need not."""
         if state.is_small(LOCAL_ROWS):
             self._engines.user().scan(state)
+
+
+def learnt_at_creation(definition: Definition, rows: Callable[[str], int], seconds: float) -> Mapping[str, float]:
+    """What the time that computing all rows of a new view took teaches of its costs."""
+    expected = estimate_full(definition, rows)
+    return Calibration().after(FULL, expected.seconds, seconds).learnt if expected.rows else {}

@@ -6,8 +6,8 @@ on two cores; their ratio matters more than their size. The times of a view's pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.stages import staged
@@ -21,8 +21,8 @@ _SECONDS_IN_PROCESS = 0.0005  # of an operator in the embedded engine
 _OPERATORS_PER_STAGE = 10  # a stage is a query of its own
 _LEAST = 0.05  # seconds: a smaller estimate is taken for this one
 _MOST = 20.0  # the largest factor by which a job may differ from its estimate
-_LEARN = 0.5  # the share of the newest job in the factor of its strategy
-_FORGET = 0.1  # the share by which the factors of other strategies move towards it
+_LEARN = 0.5  # the share of the newest job in the factor of its way
+_FORGET = 0.1  # the share by which the factors of other ways move towards it
 
 
 @dataclass(frozen=True)
@@ -48,30 +48,34 @@ def on_spark(cost: Estimate) -> Estimate:
     return replace(cost, price=_SECONDS_PER_OPERATOR)
 
 
-class Calibration:
-    """The factor by which the jobs of one view take longer than estimated, by strategy; learnt from each job.
+# Delta rules on the embedded engine, delta rules on Spark, recomputing: one engine's times say nothing of the other's.
+_WAYS = ("embedded", "spark", "full")
 
-    A strategy that is not chosen is not measured. Its factor drifts towards that of the chosen one, so that one slow
-    moment of the machine does not rule a strategy out for good.
+
+@dataclass(frozen=True)
+class Calibration:
+    """The factor by which the jobs of one view take longer than estimated, by way; learnt from each job.
+
+    A way that is not chosen is not measured. Its factor drifts towards that of the chosen one, so that one slow
+    moment of the machine does not rule a way out for good. The catalog keeps it with the view's frontier.
     """
 
-    def __init__(self) -> None:
-        self._factors: dict[str, float] = {}
+    learnt: Mapping[str, float] = field(default_factory=dict)
 
-    def factor(self, strategy: str) -> float:
-        return self._factors.get(strategy, min(self._factors.values(), default=1.0))
+    def factor(self, way: str) -> float:
+        """A way that was never measured has the smallest factor of the others."""
+        return self.learnt.get(way, min(self.learnt.values(), default=1.0))
 
     def factors(self) -> dict[str, float]:
-        """The factor of each strategy; one that was never measured has the smallest of the others."""
-        return {strategy: self.factor(strategy) for strategy in ("incremental", "full")}
+        return {way: self.factor(way) for way in _WAYS}
 
-    def learn(self, strategy: str, estimated: float, actual: float) -> None:
-        """Take in the time of one job."""
+    def after(self, way: str, estimated: float, actual: float) -> Calibration:
+        """The factors after one more job."""
         seen = min(max(actual / max(estimated, _LEAST), 1 / _MOST), _MOST)
-        known = self._factors.get(strategy)
-        self._factors[strategy] = seen if known is None else known + _LEARN * (seen - known)
-        for other in self._factors.keys() - {strategy}:
-            self._factors[other] += _FORGET * (self._factors[strategy] - self._factors[other])
+        known = self.learnt.get(way)
+        newest = seen if known is None else known + _LEARN * (seen - known)
+        drifted = {w: f + _FORGET * (newest - f) for w, f in self.learnt.items()}
+        return Calibration({**drifted, way: newest})
 
 
 def estimate(plan: Node, rows: Callable[[Scan], int]) -> Estimate:

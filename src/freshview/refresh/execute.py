@@ -30,6 +30,9 @@ class Change:
     delta_rows: int  # of the sources
     sizes: Sizes = field(default_factory=dict)
     engine: str = ""  # "embedded", or "spark" and what kept the job there
+    expected: float = 0.0  # seconds, of the way that was chosen; 0 if they were not estimated
+    otherwise: float = 0.0  # seconds that the best rejected way was expected to take; 0 if there was no other way
+    factors: Mapping[str, float] = field(default_factory=dict)  # learnt with this job, by way; empty if nothing was
 
 
 def execute(plan: JobPlan, given: JobInput, runners: Runners, local: LocalEngine) -> Change:

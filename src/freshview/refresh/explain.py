@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from freshview.algebra.nodes import Scan, Stored
+from freshview.catalog.frontiers import Job
 from freshview.definition.analysis import Definition
 from freshview.delta.report import Step, lines, report, unreadable
-from freshview.refresh.execute import Sizes
-from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, sketch
+from freshview.refresh.plan import EMBEDDED, FULL, INCREMENTAL, NOTHING, SPARK, JobPlan, sketch
 from freshview.refresh.span import Span
 from freshview.sql.rendering import render
 
 Ahead = tuple[Span, JobPlan] | None  # the next job
+Past = tuple[
+    Sequence[Job], Mapping[str, float]
+]  # finished jobs, oldest first; what was learnt of the costs of each way
+_WAYS = {EMBEDDED: "delta rules in the embedded engine", SPARK: "delta rules on Spark", FULL: "recomputing"}
 
 
 def maintainability(definition: Definition) -> Step:
@@ -21,10 +27,15 @@ def maintainability(definition: Definition) -> Step:
 
 
 def explained(
-    name: str, definition: Definition, frontier: int, mode: str = "", last: Sizes | None = None, ahead: Ahead = None
+    name: str,
+    definition: Definition,
+    frontier: int,
+    mode: str = "",
+    past: Past = ((), {}),
+    ahead: Ahead = None,
 ) -> str:
-    """The whole report. `mode` is a line on the view's mode, `last` the sizes of its last job, `ahead` the plan of its
-    next job; without a next job the report has the query that runs when all sources have changed."""
+    """The whole report. `mode` is a line on the view's mode, `past` its jobs and what they taught, `ahead` the plan of
+    its next job; without a next job the report has the query that runs when all sources have changed."""
     found = [f"view {name}", f"  frontier: CSN {frontier}"] + [f"  {mode}"] * bool(mode)
     if definition.form is not None:
         found.append(f"  stored as: {definition.form.rule}")
@@ -34,7 +45,8 @@ def explained(
         found.append(f"  reading: {definition.verdict}")
     found.append("  operators:")
     found += lines(maintainability(definition), "    ")
-    found += _condensing(name, definition, last or {})
+    found += _condensing(name, definition, past[0])
+    found += _costs(*past)
     if ahead is not None:
         span, plan = ahead
         found += planned(name, span.start.csn, span.end.csn, plan)
@@ -43,8 +55,9 @@ def explained(
     return "\n".join(found)
 
 
-def _condensing(name: str, definition: Definition, last: Sizes) -> list[str]:
+def _condensing(name: str, definition: Definition, done: Sequence[Job]) -> list[str]:
     """Where deltas are condensed, and how many rows that removed in the last job."""
+    last = done[-1].condense if done else {}
     if not definition.incremental or definition.form is None:
         return []
     keys = {n: r.schema.key for n, r in sorted(definition.sources.items())}
@@ -56,6 +69,21 @@ def _condensing(name: str, definition: Definition, last: Sizes) -> list[str]:
         ran = f"; last job: {read - left} of {read} rows removed" if on in last else ""
         found.append(f"    {kind}, Δ{on} {by}, {place}{ran}")
     return found
+
+
+def _costs(done: Sequence[Job], learnt: Mapping[str, float]) -> list[str]:
+    """What past jobs taught of the view's costs, and how often the way that was not taken looks better now."""
+    found = ["  costs:"]
+    ways = [f"{how} {learnt[way]:.2g} times" for way, how in _WAYS.items() if way in learnt]
+    found += [f"    learnt, of what was estimated: {', '.join(ways)}"] * bool(ways)
+    chosen = [job for job in done if job.otherwise]
+    if chosen:
+        sorry = [job.regret for job in chosen if job.regret]
+        found.append(
+            f"    past choices: {len(chosen)} jobs; {len(sorry)} took longer than the other way was expected to, "
+            f"by {sum(sorry):.2g} s in all"
+        )
+    return found if len(found) > 1 else []
 
 
 def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:

@@ -267,9 +267,10 @@ class JobRunner:
             now = self._clock()
             job = Job(view_id=view.id, from_csn=c0, to_csn=c1, strategy=change.strategy, seconds=now - begun)
             job = replace(job, tasks=len(left.tasks), delta_rows=change.delta_rows, view_rows=change.rows.num_rows)
-            job = replace(job, engine=change.engine)
+            job = replace(job, engine=change.engine, expected=change.expected, otherwise=change.otherwise)
             job = detailed(job, view, left.rows, {**phases, "store": now - computed}, change.sizes)
-            done = self._views.apply([ViewStep(view, left.frontier, c1, tuple(segments), tuple(leases), job, full)])
+            step = ViewStep(view, left.frontier, c1, tuple(segments), tuple(leases), job, full, change.factors)
+            done = self._views.apply([step])
             return job if done else None
         finally:
             if not done:

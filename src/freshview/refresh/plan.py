@@ -48,7 +48,7 @@ class SourceChange:
 Changes = Sequence[SourceChange]
 Reads = Callable[[Scan], int]  # the rows that a scan reads from files
 Embed = Callable[[Node], LocalPlan]
-Factors = Mapping[str, float]  # by strategy: actual time over estimated time, learnt from earlier jobs
+Factors = Mapping[str, float]  # by way: actual time over estimated time, learnt from earlier jobs
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,16 @@ class JobPlan:
     @property
     def engine(self) -> str:
         return EMBEDDED if self.local is not None else SPARK if self.strategy != NOTHING else ""
+
+    @property
+    def way(self) -> str:
+        """What the time of the job is learnt for."""
+        return FULL if self.strategy == FULL else self.engine
+
+    @property
+    def otherwise(self) -> float:
+        """The seconds that the best rejected way was expected to take; 0 if there was no other way."""
+        return min((r.seconds for r in self.rejected if r.seconds is not None), default=0.0)
 
     @property
     def delta_rows(self) -> int:
@@ -169,7 +179,7 @@ def choose(
     is_local = at_hand and way.is_small
     local, why_spark = _embedded(_query(way), embed) if is_local and embed is not None else (None, "")
     cost = in_process(cost) if local is not None else cost
-    seconds = cost.seconds * factors.get(INCREMENTAL, 1.0)
+    seconds = cost.seconds * factors.get(EMBEDDED if local is not None else SPARK, 1.0)
     if definition.refresh != INCREMENTAL and seconds > anew + _SLACK:
         dearer = Rejected(INCREMENTAL, "it is expected to take longer", seconds)
         return replace(recompute(changes, [dearer]), estimate=full, seconds=anew)

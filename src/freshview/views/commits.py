@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -53,6 +53,9 @@ class OwnChange:
     strategy: str = "nothing"
     delta_rows: int = 0
     seconds: float = 0.0
+    expected: float = 0.0  # seconds, of the ways that were chosen
+    otherwise: float = 0.0  # seconds, of the ways that were rejected
+    factors: Mapping[str, float] = field(default_factory=dict)  # learnt of the view's costs
 
     @property
     def state(self) -> RelationState:
@@ -65,6 +68,9 @@ class OwnChange:
         self.seen, self.stmtsn = seen, stmtsn
         self.delta_rows += change.delta_rows
         self.seconds += seconds
+        self.expected += change.expected
+        self.otherwise += change.otherwise
+        self.factors = change.factors or self.factors
         if change.strategy != "nothing":
             self.strategy = change.strategy
 
@@ -213,7 +219,9 @@ class Inside:
         job = replace(job, tasks=1, delta_rows=overlay.delta_rows, view_rows=rows)  # `to_csn` comes with the commit
         job = detailed(job, view, rows_in, {"compute": seconds}, {})
         stmtsn = overlay.stmtsn if rest else 0
-        return ViewChange(view, overlay.base, start, overlay.stored.csn, segments, leases, stmtsn, below, job)
+        job = replace(job, expected=overlay.expected, otherwise=overlay.otherwise)
+        at = overlay.stored.csn
+        return ViewChange(view, overlay.base, start, at, segments, leases, stmtsn, below, job, overlay.factors)
 
     def _is_behind(self, view_id: int) -> bool:
         """Has the transaction made statements since its last query of a view?"""

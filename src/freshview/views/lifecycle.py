@@ -16,7 +16,7 @@ from freshview.definition.properties import DEFERRED, checked_refresh, commits_m
 from freshview.definition.verdict import FACT
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Events
-from freshview.refresh.changing import Changing
+from freshview.refresh.changing import learnt_at_creation
 from freshview.refresh.jobs import JobRunner, give_up, store
 from freshview.refresh.runner import Runner
 from freshview.relation.delta import INSERT, tag
@@ -40,7 +40,6 @@ class Lifecycle:
     events: Events
     engines: Engines
     definitions: Definitions
-    changing: Changing
     jobs: JobRunner
     modes: Modes
 
@@ -83,11 +82,12 @@ class Lifecycle:
             begun = time.monotonic()
             segments, leases = self._first_rows(runner, rows, view_id, schema, small=small)
             took = time.monotonic() - begun
-            self.changing.learn_full(view_id, definition, lambda n: states[n].rows_at_most, took)
+            learnt = learnt_at_creation(definition, lambda n: states[n].rows_at_most, took)
             try:
                 new = (view_id, statement.name, schema, {**given, "refresh": refresh}, facts, list(sources.values()))
                 deferred = mode_in(given) == DEFERRED
-                view, created = self.views.create(*new, segments, leases, csn, existing, eager=eager, deferred=deferred)
+                rows_and_place = (segments, leases, csn, existing)
+                view, created = self.views.create(*new, *rows_and_place, eager=eager, deferred=deferred, factors=learnt)
             except BaseException:
                 give_up(self.views.catalog, self.storage, view_id, segments, leases)
                 raise

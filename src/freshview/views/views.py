@@ -42,7 +42,7 @@ class Views:
         self.maintenance = Maintenance(self.catalog, storage, self.definitions, self.changing, self.jobs, self.deferred)
         self.modes = Modes(self.catalog, self.deferred, self.maintenance, self.definitions)
         self.lifecycle = Lifecycle(
-            self.catalog, storage, events, self._engines, self.definitions, self.changing, self.jobs, self.modes
+            self.catalog, storage, events, self._engines, self.definitions, self.jobs, self.modes
         )
         relevance = Relevance(catalog, storage, events, self.definitions, self._engines)
         parts = (self.definitions, self.jobs, self.deferred, self.maintenance, relevance)

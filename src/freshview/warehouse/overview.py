@@ -134,6 +134,6 @@ def explain_view(views: Views, view: Relation) -> str:
     """Return how a view is stored and maintained, operator by operator, and the plan of its next job."""
     mode = mode_line(views.catalog.catalog, view)
     done = [job for job in views.catalog.history(view) if job.error is None]
-    last = done[-1].condense if done else None
+    past = (done, views.catalog.factors(view))
     ahead = views.maintenance.next_job(view)
-    return explained(view.name, views.definitions.of(view), views.catalog.frontier(view), mode, last, ahead)
+    return explained(view.name, views.definitions.of(view), views.catalog.frontier(view), mode, past, ahead)

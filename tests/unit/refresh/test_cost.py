@@ -38,25 +38,29 @@ def test_a_shared_part_of_a_large_plan_is_a_stage_that_is_paid_once() -> None:
 
 
 def test_what_jobs_took_corrects_the_estimate() -> None:
-    calibration = Calibration()
-    assert calibration.factor("incremental") == 1.0
-    calibration.learn("incremental", estimated=1.0, actual=4.0)
-    assert calibration.factor("incremental") == 4.0
-    assert calibration.factor("full") == 4.0  # nothing is known of it: the machine may be slow as a whole
-    calibration.learn("full", estimated=2.0, actual=2.0)
-    assert calibration.factor("full") == 1.0
-    assert 1.0 < calibration.factor("incremental") < 4.0
+    learnt = Calibration()
+    assert learnt.factor("spark") == 1.0
+    learnt = learnt.after("spark", estimated=1.0, actual=4.0)
+    assert learnt.factor("spark") == 4.0
+    assert learnt.factor("full") == 4.0  # nothing is known of it: the machine may be slow as a whole
+    learnt = learnt.after("full", estimated=2.0, actual=2.0)
+    assert learnt.factor("full") == 1.0
+    assert 1.0 < learnt.factor("spark") < 4.0
+
+
+def test_each_engine_has_a_factor_of_its_own() -> None:
+    learnt = Calibration().after("spark", 1.0, 4.0).after("embedded", 1.0, 0.5)
+    assert learnt.factor("embedded") == 0.5
+    assert learnt.factor("spark") > 3.0
+    assert learnt.factors() == {"embedded": 0.5, "spark": learnt.factor("spark"), "full": 0.5}
 
 
 def test_a_way_that_is_not_taken_is_tried_again() -> None:
-    calibration = Calibration()
-    calibration.learn("incremental", 1.0, 20.0)
+    learnt = Calibration().after("spark", 1.0, 20.0)
     for _ in range(40):
-        calibration.learn("full", 1.0, 1.0)
-    assert calibration.factor("incremental") < 1.5
+        learnt = learnt.after("full", 1.0, 1.0)
+    assert learnt.factor("spark") < 1.5
 
 
 def test_an_absurd_measurement_counts_for_little() -> None:
-    calibration = Calibration()
-    calibration.learn("full", 0.0, 1e9)
-    assert calibration.factor("full") <= 20.0
+    assert Calibration().after("full", 0.0, 1e9).factor("full") <= 20.0

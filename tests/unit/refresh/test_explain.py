@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from tests.unit.definition.analysed import analysed, with_sources
 from tests.unit.sql.view_grammar import SCHEMAS
 
+from freshview.catalog.frontiers import Job
 from freshview.definition.analysis import analyse
 from freshview.refresh.explain import explained, maintainability
 
@@ -30,10 +34,34 @@ def test_a_definition_without_algebra_has_a_report_too() -> None:
 
 def test_explain_tells_where_deltas_are_condensed_and_what_that_took_away() -> None:
     definition = with_sources("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a")
-    text = explained("v", definition, 1, last={"t": (20, 4), "v": (9, 9)})
+    text = explained("v", definition, 1, past=([_job(condense={"t": (20, 4), "v": (9, 9)})], {}))
     assert "partial, Δt by whole rows, below all joins; last job: 16 of 20 rows removed" in text
     assert "partial, Δu by whole rows, below all joins\n" in text
     assert "full, Δv by whole rows, before it is applied; last job: 0 of 9 rows removed" in text
+
+
+def _job(**more: object) -> Job:
+    return replace(Job(view_id=1, from_csn=1, to_csn=2, strategy="incremental", seconds=3.0), **more)  # type: ignore[arg-type]
+
+
+def test_explain_shows_what_was_learnt_and_the_regret_of_past_choices() -> None:
+    definition = with_sources("SELECT b FROM t")
+    assert "costs:" not in explained("v", definition, 1)
+    good = _job(expected=0.1, otherwise=2.0, phases={"wait": 2.9, "compute": 0.1})
+    bad, forced = _job(expected=0.1, otherwise=0.5, phases={"compute": 2.0}), _job()
+    text = explained("v", definition, 1, past=([good, bad, forced], {"embedded": 0.5, "full": 1.25}))
+    learnt = "delta rules in the embedded engine 0.5 times, recomputing 1.2 times"
+    assert f"  costs:\n    learnt, of what was estimated: {learnt}\n" in text
+    assert "past choices: 2 jobs; 1 took longer than the other way was expected to, by 1.5 s in all" in text
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "phases", "regret"), [(0.0, {}, 0.0), (1.0, {}, 2.0), (1.0, {"compute": 0.5}, 0)]
+)
+def test_regret_is_the_time_beyond_what_was_expected_of_the_other_way(
+    otherwise: float, phases: dict[str, float], regret: float
+) -> None:
+    assert _job(otherwise=otherwise, phases=phases).regret == regret
 
 
 def test_explain_shows_the_one_text_of_the_delta() -> None:

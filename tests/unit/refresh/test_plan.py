@@ -10,9 +10,21 @@ from tests.unit.definition.analysed import with_sources
 from freshview.algebra.nodes import Scan
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
+from freshview.local.plans import LocalPlan
 from freshview.refresh.cost import Estimate, estimate_full
 from freshview.refresh.explain import planned
-from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, SourceChange, alternatives, choose, sketch
+from freshview.refresh.plan import (
+    EMBEDDED,
+    FULL,
+    INCREMENTAL,
+    NOTHING,
+    SPARK,
+    JobPlan,
+    SourceChange,
+    alternatives,
+    choose,
+    sketch,
+)
 
 JOIN = "SELECT t.b, u.d FROM t JOIN u ON t.a = u.a"
 MILLION = 1_000_000
@@ -57,9 +69,26 @@ def test_what_is_not_found_is_read_from_files_and_counts() -> None:
 
 def test_what_was_learnt_turns_the_choice() -> None:
     changed, reads = _change("t"), {"t": 0, "u": MILLION}
-    slow = {INCREMENTAL: 20.0, FULL: 0.05}
+    slow = {SPARK: 20.0, FULL: 0.05}
     assert _chosen(with_sources(JOIN), changed, reads=reads).strategy == INCREMENTAL
-    assert _chosen(with_sources(JOIN), changed, reads=reads, factors=slow).strategy == FULL
+    plan = _chosen(with_sources(JOIN), changed, reads=reads, factors=slow)
+    assert plan.strategy == FULL
+    assert plan.otherwise == plan.rejected[0].seconds  # the history keeps it
+    assert plan.way == FULL
+
+
+def test_each_engine_has_its_own_experience() -> None:
+    """What jobs took on Spark says nothing of the embedded engine."""
+    definition, changed = with_sources(JOIN), [_change("t")]
+    ways, full = alternatives(definition, changed), estimate_full(definition, lambda _: MILLION)
+
+    def chosen(factors: dict[str, float]) -> JobPlan:
+        return choose(definition, changed, ways, lambda _: 0, full, factors, lambda _: LocalPlan("", (), ()))
+
+    plan = chosen({SPARK: 1e6, FULL: 1.0})
+    assert (plan.strategy, plan.way) == (INCREMENTAL, EMBEDDED)
+    assert chosen({EMBEDDED: 1e6, FULL: 1.0}).strategy == FULL
+    assert plan.on_spark("it raised").way == SPARK
 
 
 def test_a_large_change_is_recomputed_unless_the_view_says_otherwise() -> None:
