@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -35,7 +36,7 @@ def asked(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return queries
 
 
-def near(wh: Warehouse, state: RelationState, values: list[int], *columns: str, limit: int = 50) -> list[object] | None:
+def near(wh: Warehouse, state: RelationState, values: list[int], *columns: str, limit: int = 50) -> list[Any] | None:
     condition = ("b", Among(pa.array(values, pa.int32())))
     rows = internals(wh).reader.matching(state, (condition,), columns=columns, limit=limit)
     if rows is None:
@@ -44,7 +45,7 @@ def near(wh: Warehouse, state: RelationState, values: list[int], *columns: str, 
     return sorted(tuple(r.values()) for r in rows.to_pylist())
 
 
-def by_key(wh: Warehouse, state: RelationState, keys: list[int], *columns: str) -> list[object]:
+def by_key(wh: Warehouse, state: RelationState, keys: list[int], *columns: str) -> list[Any]:
     rows = internals(wh).reader.lookup(state, pa.table({"k": pa.array(keys, pa.int32())}), columns=columns)
     return sorted(tuple(r.values()) for r in rows.to_pylist())
 
@@ -105,7 +106,7 @@ def test_other_states_are_other_rows(wh: Warehouse) -> None:
 
 
 def test_conditions_that_differ_are_not_taken_for_each_other() -> None:
-    conditions = [
+    conditions: list[Among | Compared] = [
         Among(pa.array([1, 2], pa.int32())),
         Among(pa.array([1, 2], pa.int64())),
         Among(pa.array([1, 2], pa.int32()), nulls=True),

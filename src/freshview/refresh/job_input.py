@@ -8,7 +8,7 @@ Each is read once, when it is first asked for; choosing, executing and EXPLAIN s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
@@ -34,7 +34,6 @@ class JobInput:
     definition: Definition
     span: Span
     stored: RelationState  # the view's own rows, before
-    _states: dict[tuple[str, bool], RelationState] = field(default_factory=dict)
 
     @cached_property
     def _changed(self) -> dict[str, tuple[SourceChange, pa.Table]]:
@@ -111,15 +110,8 @@ class JobInput:
         if isinstance(scan.source, Stored):
             return self.stored
         is_old = scan.version == "old" or scan.relation not in self.deltas
-        return self._state(scan.relation, is_old)
+        return self.span.before(self.relation(scan)) if is_old else self.after(scan.relation)
 
     def after(self, source: str) -> RelationState:
         """A source at the end of the span."""
-        return self._state(source, False)
-
-    def _state(self, source: str, is_old: bool) -> RelationState:
-        key = (source, is_old)
-        if key not in self._states:
-            relation = self.definition.sources[source]
-            self._states[key] = self.span.before(relation) if is_old else self.span.after(relation)
-        return self._states[key]
+        return self.span.after(self.definition.sources[source])

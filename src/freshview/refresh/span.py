@@ -35,25 +35,38 @@ class Point:
 
 @dataclass(frozen=True)
 class Span:
-    """From one point to another."""
+    """From one point to another. What lies at its points never changes, so the catalog is asked for it once."""
 
     catalog: Catalog
     storage: Storage
     start: Point
     end: Point
+    _states: dict[tuple[int, bool], RelationState] = field(default_factory=dict, compare=False, repr=False)
+    _segments: dict[int, list[Segment]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def between(cls, catalog: Catalog, storage: Storage, c0: int, c1: int) -> Span:
         return cls(catalog, storage, Point(c0), Point(c1))
 
     def before(self, relation: Relation) -> RelationState:
-        return self._state(relation, self.start)
+        return self._once(relation, at_end=False)
 
     def after(self, relation: Relation) -> RelationState:
-        return self._state(relation, self.end)
+        return self._once(relation, at_end=True)
+
+    def _once(self, relation: Relation, *, at_end: bool) -> RelationState:
+        key = (relation.id, at_end)
+        if key not in self._states:
+            self._states[key] = self._state(relation, self.end if at_end else self.start)
+        return self._states[key]
 
     def segments(self, relation: Relation) -> list[Segment]:
         """The segments that lead from before to after, in order."""
+        if relation.id not in self._segments:
+            self._segments[relation.id] = self._between(relation)
+        return self._segments[relation.id]
+
+    def _between(self, relation: Relation) -> list[Segment]:
         committed = self.catalog.segments([relation.id], self.start.csn, self.end.csn)
         if self.start.stmtsn:
             committed = self._parts(relation, self.start, later=True) + committed
