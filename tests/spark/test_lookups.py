@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.sessions import apart, rows
 
 from freshview import Warehouse
+from freshview.catalog.records import RelationState
+from freshview.storage.reader import StateReader
 
 _HEAD = "x" * 300  # longer than any shortened text of a value
 _TWO_JOINS = (
@@ -70,3 +74,35 @@ def test_values_that_differ_far_in_are_fetched_apart(world: Warehouse, spark: Sp
     assert rows(world, "SELECT * FROM v") == []
     world.sql(f"INSERT INTO o VALUES (60, '{one}', '{two}')")
     assert rows(world, "SELECT * FROM v") == [("one", "two")] == _expected(spark, world, query)
+
+
+def test_views_that_wait_for_one_change_share_its_lookups(
+    world: Warehouse, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three views look up the same rows in other columns: maintained together they read them twice, not three times."""
+    texts = {
+        "v1": "SELECT o.id, a.label FROM o JOIN n a ON o.src = a.name",
+        "v2": "SELECT o.id, a.name FROM o JOIN n a ON o.src = a.name",
+        "v3": "SELECT o.id, upper(a.label) AS label, a.name FROM o JOIN n a ON o.src = a.name",
+    }
+    for name, text in texts.items():
+        world.sql(f"CREATE MATERIALIZED VIEW {name} TBLPROPERTIES ('refresh' = 'incremental') AS {text}")
+    read: list[str] = []
+    matching = StateReader._matching
+
+    def counted(self: StateReader, state: RelationState, *rest: Any) -> Any:
+        read.append(state.relation.name)
+        return matching(self, state, *rest)
+
+    monkeypatch.setattr(StateReader, "_matching", counted)
+    world.sql(f"INSERT INTO o VALUES (100, '{_HEAD}20', '{_HEAD}31')")
+    for name in texts:
+        world.maintain([name])
+    apart_reads = read.count("n")
+    assert apart_reads == 3
+    read.clear()
+    world.sql(f"INSERT INTO o VALUES (101, '{_HEAD}21', '{_HEAD}31')")
+    assert len(world.maintain()) == 3
+    assert read.count("n") == 2
+    for name, text in texts.items():
+        assert rows(world, f"SELECT * FROM {name}") == _expected(spark, world, text)
