@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from tests.internals import internals
 
 from freshview import Warehouse
-from freshview.relation.conditions import Among, Compared
+from freshview.relation.conditions import OPERATORS, Among, Compared
+from freshview.storage import reader as reader_module
 from freshview.storage.reader import condition_sql, ranges_of
 
 WHOLE = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 100))
@@ -114,3 +116,50 @@ def test_types_without_an_order_in_arrow_are_kept_too(wh: Warehouse) -> None:
         tx.delete("t", [{"b": b"x", "f": True, "ts": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}])
     internals(wh).checkpoint("t")
     assert internals(wh).rows("t").num_rows == 3
+
+
+VALUES = st.lists(st.integers(-5, 5), max_size=4, unique=True)
+CONDITIONS = st.one_of(
+    VALUES.map(lambda v: Among(pa.array(v, pa.int32()))),
+    st.builds(lambda o, v: Compared(o, pa.scalar(v, pa.int32())), st.sampled_from(list(OPERATORS)), st.integers(-5, 5)),
+)
+
+
+@given(CONDITIONS, st.lists(st.integers(-5, 5), min_size=1))
+def test_bounds_exclude_only_rows_that_meet_no_condition(condition: Among | Compared, held: list[int]) -> None:
+    """Law: a condition that some value between two bounds meets may be met within the bounds."""
+    met = [
+        v for v in range(min(held), max(held) + 1) if condition.met_by(pa.chunked_array([[v]], pa.int32()))[0].as_py()
+    ]
+    allowed = condition.is_met_within(min(held), max(held))
+    assert allowed or not met
+    if isinstance(condition, Compared) or len(condition.values) == 1:
+        assert allowed == bool(met)
+
+
+def test_row_groups_without_the_keys_are_not_read(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of many new keys reads the bounds of row groups; keys that are there are found in theirs."""
+    wh.sql("CREATE TABLE t (k INT, v STRING, PRIMARY KEY (k))")
+    for start in (0, 1000, 2000):
+        with wh.transaction() as tx:
+            tx.insert("t", [{"k": k, "v": "x"} for k in range(start, start + 100)])
+        wh.sql("CHECKPOINT t")
+    monkeypatch.setattr(reader_module, "_LITERAL_KEYS", 3)
+    internals(wh).keep_in_memory(0)
+    state, groups = internals(wh).state("t"), []
+    read = pq.ParquetFile.read_row_group
+
+    def counted(self: pq.ParquetFile, *a: Any, **k: Any) -> pa.Table:
+        groups.append(a)
+        return read(self, *a, **k)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    for wanted, found, reads in (
+        ([*range(3000, 3010)], 0, 0),
+        ([*range(1050, 1060)], 10, 2),
+        ([*range(500, 510)], 0, 0),
+    ):
+        groups.clear()
+        keys = pa.table({"k": pa.array(wanted, pa.int32())})
+        assert internals(wh).reader.lookup(state, keys).num_rows == found
+        assert len(groups) == reads

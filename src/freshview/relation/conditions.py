@@ -37,6 +37,13 @@ class Among:
         ordered = self.values.take(pc.array_sort_indices(self.values))
         return self.nulls, digest(pa.table([ordered], names=["values"]))
 
+    def is_met_within(self, low: Any, high: Any) -> bool:
+        """May a value between these bounds meet the condition?"""
+        if not len(self.values):
+            return False
+        ends = pc.min_max(self.values)
+        return bool(ends["min"].as_py() <= high and ends["max"].as_py() >= low)
+
     def met_by(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Whether each value of a column meets the condition."""
         found = pc.is_in(column, value_set=self.values.cast(column.type))
@@ -54,6 +61,11 @@ class Compared:
     def identity(self) -> Hashable:
         """Equal for conditions that are met by the same values."""
         return self.operator, self.value.as_py()
+
+    def is_met_within(self, low: Any, high: Any) -> bool:
+        """May a value between these bounds meet the condition?"""
+        best = low if self.operator in ("<", "<=") else high
+        return bool(self.met_by(pa.chunked_array([[best]], self.value.type))[0].as_py())
 
     def met_by(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Whether each value of a column meets the condition."""

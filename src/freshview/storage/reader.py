@@ -248,6 +248,8 @@ class StateReader:
                     kept = None if columns is None else [stored[p] for p in columns if p < len(stored)]
                     parts.append(_padded(plain(file.schema_arrow.empty_table()), kept, columns))
                     for group in range(file.num_row_groups):
+                        if not all(_may_hold(file, group, p, c) for p, c in conditions):
+                            continue
                         probe = plain(file.read_row_group(group, columns=list({stored[p] for p, _ in conditions})))
                         match = reduce(pc.and_, (c.met_by(probe.column(stored[p])) for p, c in conditions))
                         if pc.any(match).as_py():
@@ -287,6 +289,22 @@ def _among(keys: pa.Table) -> Conditions:
 
 def _meeting(rows: pa.Table, conditions: Conditions, schema: Schema) -> pa.Table:
     return rows.filter(reduce(pc.and_, (c.met_by(rows.column(schema.position(n))) for n, c in conditions)))
+
+
+def _may_hold(file: pq.ParquetFile, group: int, place: int, condition: Condition) -> bool:
+    """May a row group hold a row that meets a condition? Its statistics decide, for integers and dates."""
+    kind, name = file.schema_arrow.field(place).type, file.schema_arrow.names[place]
+    if not (pa.types.is_signed_integer(kind) or kind == pa.date32()) or (
+        isinstance(condition, Among) and condition.nulls
+    ):
+        return True
+    leaves = [i for i in range(file.metadata.num_columns) if file.metadata.schema.column(i).path == name]
+    if len(leaves) != 1:  # a field of a struct may have the path of a column with a dot in its name
+        return True
+    statistics = file.metadata.row_group(group).column(leaves[0]).statistics
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return condition.is_met_within(statistics.min, statistics.max)
 
 
 def _is_empty(condition: Condition) -> bool:

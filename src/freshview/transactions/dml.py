@@ -158,8 +158,12 @@ class Statements:
             return
         state = self.transaction.state(relation)
         existing = against_existing and state.rows_at_most > 0
-        if sum(f.rows for f in files) <= _KEYS_IN_MEMORY and not existing:
-            repeated = _repeated_key([home / f.path for f in files], schema)
+        rows, paths = sum(f.rows for f in files), [home / f.path for f in files]
+        if existing and rows <= IN_MEMORY_ROWS:
+            check_keys(self.storage.reader, state, None, _full_width(_stored_keys(paths, schema), schema))
+            return
+        if rows <= _KEYS_IN_MEMORY and not existing:
+            repeated = _repeated_key(paths, schema)
         else:
             frames = [self.engine().read_files(relation.id, files, schema)]
             repeated = self.engine().repeated_key(frames + ([self.engine().scan(state)] if existing else []), schema)
@@ -437,10 +441,14 @@ def _named(names: Iterable[str], schema: Schema, table: str) -> tuple[Column, ..
     return columns
 
 
+def _stored_keys(paths: Sequence[Any], schema: Schema) -> pa.Table:
+    """The keys of the rows in files."""
+    return pa.concat_tables([pq.read_table(p, columns=list(schema.key)).select(list(schema.key)) for p in paths])
+
+
 def _repeated_key(paths: Sequence[Any], schema: Schema) -> dict[str, Any] | None:
     """A key that occurs twice in files, or None; many integer keys are checked in shares."""
-    keys = pa.concat_tables([pq.read_table(p, columns=list(schema.key)).select(list(schema.key)) for p in paths])
-    keys = keys.rename_columns([f"k{i}" for i in range(len(schema.key))])
+    keys = _stored_keys(paths, schema).rename_columns([f"k{i}" for i in range(len(schema.key))])
     shares = 1 + keys.num_rows // _KEYS_AT_ONCE if schema.column(schema.key[0]).type.kind in INTEGERS else 1
     for share in range(shares):
         part = keys
