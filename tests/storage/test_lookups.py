@@ -163,3 +163,18 @@ def test_row_groups_without_the_keys_are_not_read(wh: Warehouse, monkeypatch: py
         keys = pa.table({"k": pa.array(wanted, pa.int32())})
         assert internals(wh).reader.lookup(state, keys).num_rows == found
         assert len(groups) == reads
+
+
+@pytest.mark.parametrize("most", [20_000, 0])
+def test_a_field_is_not_taken_for_a_column_with_a_dot(
+    wh: Warehouse, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """The bounds of `a.b`, a field of the struct a, say nothing of the key `a.b`."""
+    wh.sql("CREATE TABLE t (`a.b` INT, a STRUCT<b: INT>, PRIMARY KEY (`a.b`))")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"a.b": k, "a": {"b": 1000}} for k in range(30)])
+    wh.sql("CHECKPOINT t")
+    monkeypatch.setattr(reader_module, "_LITERAL_KEYS", most)
+    internals(wh).keep_in_memory(0)
+    keys = pa.table({"a.b": pa.array([7, 1000], pa.int32())})
+    assert internals(wh).reader.lookup(internals(wh).state("t"), keys).num_rows == 1
