@@ -178,3 +178,18 @@ def test_a_field_is_not_taken_for_a_column_with_a_dot(
     internals(wh).keep_in_memory(0)
     keys = pa.table({"a.b": pa.array([7, 1000], pa.int32())})
     assert internals(wh).reader.lookup(internals(wh).state("t"), keys).num_rows == 1
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_columns_that_main_does_not_have_yet_are_null(wh: Warehouse, kept: int) -> None:
+    wh.sql("CREATE TABLE t (k INT)")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"k": k} for k in (1, 1, 2)])
+    wh.sql("CHECKPOINT t")
+    wh.sql("ALTER TABLE t ADD COLUMN n INT")
+    internals(wh).keep_in_memory(kept)
+    for _ in range(2):
+        condition = ("k", Among(pa.array([1], pa.int32())))
+        found = internals(wh).reader.matching(internals(wh).state("t"), (condition,), columns=("n",), limit=9)
+        assert found is not None
+        assert found.to_pylist() == [{"n": None}] * 2

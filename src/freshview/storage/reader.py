@@ -118,11 +118,8 @@ class StateReader:
 
         found = self._shared.read(partial(_state_key, state, asking), state.relation.id, schema, wanted, read)
         assert found is not None
-        empty = pa.nulls(found.num_rows)
-        arrays = [
-            found.column(n) if n in wanted else empty.cast(t)
-            for n, t in zip(schema.names, schema.arrow.types, strict=True)
-        ]
+        by_name = dict(zip(wanted, found.columns, strict=True))
+        arrays = [by_name.get(f.name, pa.nulls(found.num_rows, f.type)) for f in schema.arrow]
         return pa.table(arrays, schema=schema.arrow)
 
     def _with_keys(self, state: RelationState, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -172,7 +169,9 @@ class StateReader:
         if changed is None:
             return None
         bag_shrinks = not schema.key and changed.removals.num_rows > 0
-        part, places = _part(schema, schema.names if bag_shrinks else columns)
+        # A table without a key may be asked for columns alone that main does not have yet.
+        read = schema.names if bag_shrinks else columns if schema.key else (*columns, *(n for n, _ in conditions))
+        part, places = _part(schema, read)
         live = _meeting(changed.live, conditions, schema).select(places)
         found = self._main_where(state, conditions, part, places, limit)
         if found.num_rows + live.num_rows > limit:
