@@ -15,6 +15,7 @@ from freshview import Warehouse
 from freshview.errors import InvalidStatement
 from freshview.sql.pins import Pins
 from freshview.transactions import dml as dml_module
+from freshview.transactions import near as near_module
 
 # {t} is the table. Conditions that a lookup answers whole, in part, by another table, or not at all.
 STATEMENTS = (
@@ -62,8 +63,8 @@ def test_lookups_change_what_the_whole_table_would(two: Warehouse, monkeypatch: 
     for statement in STATEMENTS:
         found = two.sql(statement.format(t="near")).rows
         with monkeypatch.context() as patch:
-            patch.setattr(dml_module, "pins", lambda *_: None)
-            patch.setattr(dml_module, "merge_pins", lambda *_: Pins(()))
+            patch.setattr(near_module, "pins", lambda *_: None)
+            patch.setattr(near_module, "merge_pins", lambda *_: Pins(()))
             assert two.sql(statement.format(t="far")).rows == found, statement
         assert contents(two, "near") == contents(two, "far"), statement
         assert found, statement
@@ -82,7 +83,7 @@ def test_a_small_source_needs_a_few_rows_of_the_target(two: Warehouse, monkeypat
     merge = "MERGE INTO near USING small ON near.k = small.n WHEN MATCHED THEN UPDATE SET s = m"
     two.sql(merge)
     two.sql(merge.replace("near.k", "CAST(near.k AS BIGINT)"))
-    monkeypatch.setattr(dml_module, "LOCAL_ROWS", 2)
+    monkeypatch.setattr(near_module, "LOCAL_ROWS", 2)
     two.sql(merge)
     assert seen == [3, -1, -1]
     two.sql("INSERT INTO small VALUES (14, 'twice')")

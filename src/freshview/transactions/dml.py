@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from freshview.catalog.records import DataFile, Relation, RelationState
 from freshview.errors import DuplicateKey, InvalidStatement, NotNullViolation
-from freshview.relation.conditions import Among
 from freshview.relation.delta import DELETE, INSERT, UPSERT, first_duplicate, tag
 from freshview.relation.fields import cast_column
 from freshview.relation.ingest import check_required, is_number_store, store_number
@@ -25,18 +24,16 @@ from freshview.relation.types import INTEGERS
 from freshview.sql import dml
 from freshview.sql.binding import BoundQuery, TableRef, bind
 from freshview.sql.literals import NotLiteral, literal_rows, parse_expression, value
-from freshview.sql.pins import Match, Pins, comparable, merge_pins, pins
 from freshview.sql.statements import Delete, Dml, Insert, Merge, Update
-from freshview.sql.tokens import Cursor
 from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.segments import fits_inline
 from freshview.storage.store import Storage
 from freshview.transactions.constraints import check_keys
+from freshview.transactions.near import Near, Nearby
 from freshview.transactions.reading import ReadContext
 from freshview.transactions.transaction import Transaction
 
 IN_MEMORY_ROWS = 500_000  # a statement's result up to this size is handled in one piece
-_LOOKUP_ROWS = 100_000  # rows that a lookup finds for a statement, at most
 _KEYS_AT_ONCE = 1_000_000  # integer keys that are checked together on the driver
 _KEYS_IN_MEMORY = 10_000_000  # keys up to this many are checked on the driver
 
@@ -87,6 +84,10 @@ class Statements:
                 return self._delete(statement)
             case Merge():
                 return self._merge(statement)
+
+    @property
+    def _nearby(self) -> Nearby:
+        return Nearby(self.transaction, self.reading, self.storage.reader)
 
     # -- INSERT ------------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ class Statements:
         schema = relation.schema
         new_values = dml.set_positions(statement.assignments, schema)
         qualifier = statement.alias or statement.table
-        near = self._near(relation, statement.where, qualifier)
+        near = self._nearby.where(relation, statement.where, qualifier)
         if near is not None and near.exact:
             try:
                 constants = {i: value(parse_expression(e), schema.columns[i]) for i, e in new_values.items()}
@@ -208,7 +209,7 @@ class Statements:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
         qualifier = statement.alias or statement.table
-        near = self._near(relation, statement.where, qualifier)
+        near = self._nearby.where(relation, statement.where, qualifier)
         if near is not None and near.exact:
             return self.transaction.apply(relation, near.rows, None)
         if near is not None and near.rows.num_rows <= LOCAL_ROWS:
@@ -220,35 +221,6 @@ class Statements:
             return _old_images(rows, schema), schema.arrow.empty_table()
 
         return self._run_split(relation, near, dml.delete_query(statement, schema), [], split, keys_kept=True)
-
-    def _near(self, relation: Relation, where: str, qualifier: str) -> _Near | None:
-        """The rows that meet the conditions on single columns in a text; None if it has none, or the rows are many."""
-        found = pins(where, relation.schema, (qualifier,))
-        return None if found is None else self._found(relation, found, "" if found.exact else where)
-
-    def _found(self, relation: Relation, asked: Pins, rest: str) -> _Near | None:
-        state, limit = self.transaction.state(relation), _LOOKUP_ROWS if asked.exact else LOCAL_ROWS
-        matches = [(m.column, self._values(relation, m)) for m in asked.matches]
-        conditions = (*asked.conditions, *((n, Among(v)) for n, v in matches if v is not None))
-        if not conditions:
-            return None
-        rows = self.storage.reader.matching(state, conditions, columns=state.schema.names, limit=limit)
-        return None if rows is None else _Near(rows, asked.exact, rest)
-
-    def _values(self, relation: Relation, match: Match) -> pa.Array | None:
-        """The values that a match allows in the target's column; None if the other table is no small table of ours."""
-        if not self.reading.knows(match.table):
-            return None
-        other = self.transaction.relation(match.table)
-        if other.kind != "table" or match.other not in other.schema.names:
-            return None
-        column, target = other.schema.column(match.other), relation.schema.column(match.column)
-        state = self.transaction.state(other)
-        if not comparable(column, target) or not state.is_small(LOCAL_ROWS):
-            return None
-        values = self.storage.reader.contents(state).column(column.name)
-        # An integer that does not fit is cut to one that does: one value too many does no harm.
-        return pc.unique(values).drop_null().cast(target.type.arrow, safe=False)
 
     def _run_near(self, relation: Relation, rows: pa.Table, query: dml.NearQuery, assigned: list[int] | None) -> int:
         """Evaluate the condition, and for UPDATE the new values, over rows in memory, without a Spark job."""
@@ -273,7 +245,7 @@ class Statements:
     def _run_split(
         self,
         relation: Relation,
-        near: _Near | None,
+        near: Near | None,
         text: str,
         targets: Sequence[tuple[str, Column]],
         split: Split,
@@ -293,7 +265,7 @@ class Statements:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
         bound = self._bind(dml.merge_query(statement, schema))
-        near = self._near_source(relation, statement)
+        near = self._nearby.source(relation, statement)
         frame = self._query(bound, self._target(relation, near), what=f"MERGE INTO {relation.name}")
         values = [dml.clause_values(statement, c, schema) for c in statement.clauses]
         targets = [(dml.new_name(i, k), schema.columns[i]) for k, v in enumerate(values) for i in v]
@@ -315,15 +287,6 @@ class Statements:
             return pa.concat_tables([empty, *deletes]), pa.concat_tables([empty, *inserts])
 
         return self._apply_split(relation, staged, split, keys_kept=False)
-
-    def _near_source(self, relation: Relation, statement: Merge) -> _Near | None:
-        """The target rows that match a row of a small source; None if others matter too, or the source is large."""
-        if any(clause.by_source for clause in statement.clauses) or statement.source.startswith("("):
-            return None
-        source = Cursor(statement.source).name("source name")
-        target = statement.alias or statement.table
-        asked = merge_pins(statement.condition, relation.schema, target, source, statement.source_alias)
-        return self._found(relation, asked, "")
 
     def _check_cardinality(self, relation: Relation, staged: _Staged, clauses: list[int]) -> None:
         """Raise InvalidStatement if several source rows change one target row."""
@@ -354,7 +317,7 @@ class Statements:
         }
         return engine.query(bound.text, frames, what or f"query {bound.original}")
 
-    def _target(self, relation: Relation, near: _Near | None) -> Frame:
+    def _target(self, relation: Relation, near: Near | None) -> Frame:
         """The rows that a statement may change: those found, or the whole table."""
         if near is not None:
             return self.engine().frame(near.rows, relation.schema)
@@ -392,15 +355,6 @@ class Statements:
             check_keys(self.storage.reader, state, pa.concat_tables(old_keys), pa.concat_tables(new_keys))
         self.transaction.apply_files(relation, files, None)
         return staged.rows
-
-
-@dataclass(frozen=True)
-class _Near:
-    """All rows that a statement may change, read by a lookup."""
-
-    rows: pa.Table
-    exact: bool  # the statement changes just these rows
-    rest: str  # what is still to be asked of them
 
 
 @dataclass(frozen=True)

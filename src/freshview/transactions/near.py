@@ -1,0 +1,78 @@
+"""The rows that a statement may change, found by a lookup instead of a scan (by the conditions of `sql/pins.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshview.catalog.records import Relation
+from freshview.relation.conditions import Among
+from freshview.sql.pins import Match, Pins, comparable, merge_pins, pins
+from freshview.sql.statements import Merge
+from freshview.sql.tokens import Cursor
+from freshview.storage.reader import LOCAL_ROWS, StateReader
+from freshview.transactions.reading import ReadContext
+from freshview.transactions.transaction import Transaction
+
+_EXACT_ROWS = 100_000  # rows that are looked up where Spark need not see them, at most
+
+
+@dataclass(frozen=True)
+class Near:
+    """All rows that a statement may change."""
+
+    rows: pa.Table
+    exact: bool = False  # the statement changes just these rows
+    rest: str = ""  # the condition that is still to be asked of them
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """Looks up rows for the statements of one transaction, as the transaction sees them."""
+
+    transaction: Transaction
+    reading: ReadContext
+    reader: StateReader
+
+    def where(self, relation: Relation, condition: str, qualifier: str) -> Near | None:
+        """The rows for an UPDATE or DELETE with this condition; None if no lookup answers it, or the rows are many."""
+        asked = pins(condition, relation.schema, (qualifier,))
+        rows = self._rows(relation, asked) if asked is not None else None
+        if asked is None or rows is None:
+            return None
+        return Near(rows, asked.exact, "" if asked.exact else condition)
+
+    def source(self, relation: Relation, statement: Merge) -> Near | None:
+        """The target rows that match a row of a small table; None if others matter too, or the source is another."""
+        if any(clause.by_source for clause in statement.clauses) or statement.source.startswith("("):
+            return None
+        source, target = Cursor(statement.source).name("source name"), statement.alias or statement.table
+        rows = self._rows(
+            relation, merge_pins(statement.condition, relation.schema, target, source, statement.source_alias)
+        )
+        return None if rows is None else Near(rows)
+
+    def _rows(self, relation: Relation, asked: Pins) -> pa.Table | None:
+        matches = [(m.column, self._values(relation, m)) for m in asked.matches]
+        conditions = (*asked.conditions, *((n, Among(v)) for n, v in matches if v is not None))
+        if not conditions:
+            return None
+        state, limit = self.transaction.state(relation), _EXACT_ROWS if asked.exact else LOCAL_ROWS
+        return self.reader.matching(state, conditions, columns=state.schema.names, limit=limit)
+
+    def _values(self, relation: Relation, match: Match) -> pa.Array | None:
+        """The values that a match allows in the target's column; None if the other table is no small table of ours."""
+        if not self.reading.knows(match.table):
+            return None
+        other = self.transaction.relation(match.table)
+        if other.kind != "table" or match.other not in other.schema.names:
+            return None
+        column, target = other.schema.column(match.other), relation.schema.column(match.column)
+        state = self.transaction.state(other)
+        if not comparable(column, target) or not state.is_small(LOCAL_ROWS):
+            return None
+        values = self.reader.contents(state).column(column.name)
+        # An integer that does not fit is cut to one that does: one value too many does no harm.
+        return pc.unique(values).drop_null().cast(target.type.arrow, safe=False)
