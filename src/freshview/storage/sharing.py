@@ -18,6 +18,7 @@ from freshview.relation.schema import Schema
 
 BUDGET = 128 << 20  # bytes of rows that are kept, at most
 Columns = Mapping[int, Collection[str]]  # by relation id
+_Fetch = Callable[[Sequence[str]], pa.Table | None]
 
 
 class SharedRows:
@@ -25,6 +26,7 @@ class SharedRows:
 
     def __init__(self, budget: int = BUDGET) -> None:
         self._kept: LRUCache[Hashable, pa.Table] = LRUCache(budget, lambda rows: int(rows.nbytes))
+        self._turns: dict[Hashable, threading.Lock] = {}
         self._open: list[Columns] = []
         self._lock = threading.Lock()
 
@@ -41,6 +43,7 @@ class SharedRows:
                 self._open.remove(columns)
                 if not self._open:
                     self._kept.clear()
+                    self._turns.clear()
 
     def read(
         self,
@@ -48,12 +51,20 @@ class SharedRows:
         relation_id: int,
         schema: Schema,
         columns: Sequence[str],
-        fetch: Callable[[Sequence[str]], pa.Table | None],
+        fetch: _Fetch,
     ) -> pa.Table | None:
         """These columns of the rows that a key names, kept or fetched; rows without a key are only fetched."""
         name = key() if self._open else None
         if name is None:
             return fetch(columns)
+        with self._lock:
+            turn = self._turns.setdefault(name, threading.Lock())
+        with turn:  # whoever asks for the same rows meanwhile waits for them
+            return self._read(name, relation_id, schema, columns, fetch)
+
+    def _read(
+        self, name: Hashable, relation_id: int, schema: Schema, columns: Sequence[str], fetch: _Fetch
+    ) -> pa.Table | None:
         with self._lock:
             kept = self._kept.get(name)
             needed = {n for c in self._open for n in c.get(relation_id, ())}
