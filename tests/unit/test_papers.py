@@ -1,4 +1,4 @@
-"""docs/papers.md cannot drift: what it names exists, and the tests that it cites depend on the functions that it names."""
+"""docs/papers.md cannot drift: what it names exists, and the tests that it cites depend on the functions it names."""
 
 from __future__ import annotations
 

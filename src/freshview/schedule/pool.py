@@ -10,7 +10,7 @@ from graphlib import TopologicalSorter
 from typing import Generic, TypeVar
 
 from freshview.errors import FreshviewError
-from freshview.interruption import Interruption
+from freshview.interruption import Interruption, stop_if_asked
 
 Result = TypeVar("Result")
 
@@ -58,6 +58,7 @@ def side_by_side(
     with ThreadPoolExecutor(workers, thread_name_prefix="freshview-maintain") as pool:
         try:
             while order.is_active():
+                stop_if_asked("maintenance")
                 for view_id in order.get_ready():
                     if all(lower in outcomes.done for lower in below[view_id]):
                         running[pool.submit(work, view_id)] = view_id

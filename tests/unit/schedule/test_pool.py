@@ -83,3 +83,17 @@ def test_what_ends_the_caller_stops_the_others(end: Callable[[], None], error: t
         side_by_side({1: (), 2: (), 3: [2]}, run, 2)
     assert len(stopped) == 1
     assert isinstance(stopped[0], FreshviewError)
+
+
+def test_a_caller_that_was_asked_to_stop_begins_nothing_more() -> None:
+    """Law: also if the exception of a signal got lost while it waited."""
+    begun: list[int] = []
+    caller = Interruption()
+
+    def run(view_id: int, _: Interruption) -> None:
+        begun.append(view_id)
+        caller.request()
+
+    with caller.here(), pytest.raises(Cancelled):
+        side_by_side({1: (), 2: [1]}, run, 2)
+    assert begun == [1]
