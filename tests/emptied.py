@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hypothesis import Phase, settings
+
 ROOT = Path(__file__).parents[1]
 VARIABLE = "FRESHVIEW_EMPTIED"
 
@@ -37,6 +39,13 @@ def empty(module: str, function: str) -> None:
 
 if target := os.environ.get(VARIABLE):
     empty(*target.split())
+
+
+def pytest_collection() -> None:
+    """Let Hypothesis stop at the first failing example: that is enough here."""
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("emptied", settings(), phases=phases)
+    settings.load_profile("emptied")
 
 
 def fails_without(module: str, function: str, test: str) -> bool:

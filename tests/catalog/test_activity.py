@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from tests.catalog.view_world import BAG, Process, World
 from tests.internals import internals
 
+import freshview
 from freshview import Warehouse
 from freshview.catalog import activity
 from freshview.catalog import tables as t
@@ -218,6 +220,32 @@ def test_a_job_gives_way_to_a_statement_of_another_process_or_hurries_for_it(
     assert not manager.turn(), "the other process is busy"
     internals(theirs).catalog.leave()
     assert manager.turn()
+
+
+def test_the_loops_carry_a_statement_of_one_process_to_the_jobs_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way as a whole: a statement sets a flag, a thread announces it, and the listener of a process whose job runs
+    has the job stop."""
+    monkeypatch.setattr(upkeep, "machine_load", lambda: 0.0)
+    with freshview.connect(tmp_path) as ours, freshview.connect(tmp_path, background=True) as theirs:
+        begun, stopped = threading.Event(), threading.Event()
+
+        def run(job: CurrentJob) -> bool:
+            begun.set()
+            with job.interruption.broken_off_by(stopped.set):
+                assert stopped.wait(60)
+                stop_if_asked("job")
+            return True
+
+        manager = internals(theirs).manage([5], run)
+        worker = threading.Thread(target=manager.turn)
+        worker.start()
+        assert begun.wait(60)
+        with internals(ours).statement():
+            internals(ours).make_way()
+            worker.join(60)
+        assert (worker.is_alive(), stopped.is_set()) == (False, True)
 
 
 def test_two_processes_share_the_work_and_every_view_arrives(world: World) -> None:
