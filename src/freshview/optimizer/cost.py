@@ -3,7 +3,7 @@
     compcost(e)   = min over the operations o of e:  localcost(o) + Σ inputs C(i)
     C(e)          = reusecost(e) if e is stored or kept, else compcost(e)
     trmatcost(e)  = compcost(e) + matcost(e)                       kept for one refresh
-    imntcost(e)   = Σ over updated relations r:  compcost(δr e) + mergecost(δr e)
+    imntcost(e)   = Σ over updated relations r:  compcost(δr e) + mergecost(δr e);  afterwards δr e is stored, too
     rmntcost(e)   = compcost(e) + matcost(e)
     mntcost(e)    = min(imntcost, rmntcost) for a view; imntcost for a result stored in addition
     totalcost     = Σ views and stored results mntcost + Σ kept results trmatcost + Σ queries rate · C
@@ -142,6 +142,7 @@ class Costs:
         self.nodes = dag.finish()
         self.sizes = Sizes(dag, self.nodes, statistics)
         self.updated = sorted({r for s in self.sizes.of.values() for r in s.deltas})
+        self._relations = {n.number for n in self.nodes if isinstance(n, Relation)}
         self._rows = {n.name: self.size(n).rows for n in self.nodes if isinstance(n, Relation)}
         self._place = {r: i for i, r in enumerate(self.updated)}
         self.changes = {n.number: sorted(self._place[r] for r in self.size(n).deltas) for n in self.nodes}
@@ -174,11 +175,14 @@ class Costs:
         self._parts: dict[int, float] = {}
         self.total = 0.0
         self._journal: list[tuple[int, _Value, float]] | None = None  # what to take back
+        self.compute()
+
+    def compute(self) -> None:
+        """Compute all costs anew."""
         for n in self.nodes:
             self._values[n.number] = self._computed(n.number)
-        for n in self.nodes:
-            self._parts[n.number] = self._contribution(n.number)
-            self.total += self._parts[n.number]
+        self._parts = {n.number: self._contribution(n.number) for n in self.nodes}
+        self.total = sum(self._parts.values())
 
     def size(self, node: Equivalence) -> Size:
         return self.sizes.of[node.number]
@@ -289,9 +293,13 @@ class Costs:
         return self.compcost(number) + self.matcost(number)
 
     def deltacost(self, number: int, place: int) -> float:
-        """The cost of a differential: reusing it if it is kept, else computing it."""
-        if number in self.shared:
+        """The cost of a differential: reusing it if it is kept, or has changed a stored result; else computing it."""
+        if number in self.shared or (self.mode[number] == PERMANENT and number not in self._relations):
             return self.prices.embedded.row * self._delta_rows(number, place)
+        return self.computed_delta(number, place)
+
+    def computed_delta(self, number: int, place: int) -> float:
+        """The cost of computing a differential by its best operation."""
         return self._values[number].deltas[place]
 
     def imntcost(self, number: int) -> float:
@@ -301,7 +309,11 @@ class Costs:
             return 0.0
         rows = [self._delta_rows(number, i) for i in places]
         sorted_ = number in self.clustered
-        changing = sum(self.deltacost(number, i) for i in places) + self.prices.merged(sum(rows), sorted_=sorted_)
+        changing = self.prices.merged(sum(rows), sorted_=sorted_)
+        if number in self.shared:
+            changing += self.prices.embedded.row * sum(rows)
+        else:
+            changing += sum(self.computed_delta(number, i) for i in places)
         if isinstance(self.dag.nodes[number], Grouping):  # the stored groups that change are read
             changing += self.prices.looked_up(self.sizes.of[number].rows, sum(rows), pruned=sorted_)
         return changing + self.prices.commit + self.prices.engine(sum(rows)).query
@@ -327,7 +339,7 @@ class Costs:
 
     def buildcost(self, number: int) -> float:
         """The cost of building a result that is stored in addition, per refresh."""
-        if number in self.owner or isinstance(self.dag.nodes[number], Relation):
+        if number in self.owner or number in self._relations:
             return 0.0
         return self.rmntcost(number) / self.rounds
 
@@ -337,15 +349,15 @@ class Costs:
         for root in self.roots.get(number, ()):
             cost += root.rate * self.cost(number) if root.is_query else self.mntcost(root).seconds
         if self.mode[number] == PERMANENT and number not in self.owner:
-            if not isinstance(self.dag.nodes[number], Relation):
+            if number not in self._relations:
                 cost += self.imntcost(number) + self.buildcost(number)
         elif self.mode[number] == TRANSIENT:
             cost += self.trmatcost(number)
         if number in self.shared:
             for place in self.changes[number]:
                 rows = self._delta_rows(number, place)
-                cost += self._values[number].deltas[place] + self.prices.kept(rows)
-        if number in self.clustered and isinstance(self.dag.nodes[number], Relation):
+                cost += self.computed_delta(number, place) + self.prices.kept(rows)
+        if number in self.clustered and number in self._relations:
             rows = sum(self._delta_rows(number, i) for i in self.changes[number])
             cost += self.prices.sort * (rows + self.sizes.of[number].rows / self.rounds)
         return cost
@@ -381,25 +393,20 @@ class Costs:
 
     def _found(self, lookup: Lookup, place: int) -> float:
         number = lookup.node
-        if self._is_readable(number, place):
+        if self.is_readable(number, place):
             rows = self.sizes.of[number].rows
             if self.mode[number] == TRANSIENT:
                 return self.prices.scanned(rows)
             pruned = self.clustered.get(number) in lookup.by
-            found = (
-                self.prices.looked_up(rows, lookup.values, pruned=pruned) if lookup.by else self.prices.scanned(rows)
-            )
-            return min(found, self.prices.scanned(rows) + self.prices.spark.query)
+            return self.prices.looked_up(rows, lookup.values if lookup.by else rows, pruned=pruned)
         cost = min(self.compcost(number), lookup.otherwise)
         return min(cost, self._found(lookup.through, place)) if lookup.through is not None else cost
 
-    def _is_readable(self, number: int, place: int) -> bool:
+    def is_readable(self, number: int, place: int) -> bool:
         """Has a stored or kept result the state that the differential of a relation needs?"""
         changes = self.changes[number]
         if self.mode[number] == PERMANENT:
-            return (
-                isinstance(self.dag.nodes[number], Relation) or not changes or changes[-1] < place or changes[0] > place
-            )
+            return number in self._relations or not changes or changes[-1] < place or changes[0] > place
         return self.mode[number] == TRANSIENT and (not changes or changes[-1] < place)
 
     def apply(self, change: Change) -> None:

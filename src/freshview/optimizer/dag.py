@@ -53,11 +53,12 @@ _LONGEST = 2_000  # characters of an expression that is inlined
 Columns = Mapping[str, Mapping[str, str]]  # Spark's type of each column, by relation
 Meaning = dict[str, exp.Expr]  # the columns of a tree as expressions over an equivalence node
 Picked = Callable[[Equivalence], Operation]
+Given = Mapping[int, Callable[[tuple[str, ...]], Node]]  # stored nodes: how their columns are read
 
 
 @dataclass(frozen=True)
 class View:
-    """A materialized view as the optimiser sees it: how it is stored, and Spark's types of the stored columns."""
+    """A materialized view, or a query, as the optimiser sees it: its stored form, and Spark's types of the columns."""
 
     name: str
     form: Form
@@ -104,6 +105,18 @@ class Dag:
 
     def add_view(self, view: View) -> None:
         """Add a view by the tree of its stored columns."""
+        node, items = self._entered(view)
+        stored = {t.text: c for c, t in reversed(items)}
+        needed = set[str]().union(*(t.columns for _, t in items))
+        provided = {n: stored[text] for n in needed if (text := column(n).sql(dialect="spark")) in stored}
+        self.roots.append(Root(view.name, node, items, view.pinned, provides=provided))
+
+    def add_query(self, query: View, rate: float) -> None:
+        """Add a query of the workload, which runs so often between two refreshes."""
+        node, items = self._entered(query)
+        self.roots.append(Root(query.name, node, items, rate=rate))
+
+    def _entered(self, view: View) -> tuple[Equivalence, tuple[tuple[str, Term], ...]]:
         form = view.form
         if form.rule == "sums":
             assert form.root is not None
@@ -115,19 +128,8 @@ class Dag:
                 if isinstance(n, Aggregate) and n.input is form.root.input and [i for i, _ in n.items] == names
             )
             self._adding[base] = tuple((p.name, p.kind, p.argument, view.types[p.name]) for p in form.state.parts)
-        root = self._root(view.name, form.tree)
-        stored = {t.text: c for c, t in reversed(root.items)}
-        provided = {n: stored[column(n).sql(dialect="spark")] for n in root.needs if _is_stored(n, stored)}
-        self.roots.append(Root(view.name, root.node, root.items, view.pinned, provides=provided))
-
-    def add_query(self, name: str, tree: Node, rate: float) -> None:
-        """Add a query of the workload, which runs so often between two refreshes."""
-        root = self._root(name, tree)
-        self.roots.append(Root(name, root.node, root.items, rate=rate))
-
-    def _root(self, name: str, tree: Node) -> Root:
-        node, meaning = self.enter(tree)
-        return Root(name, node, tuple((c, term(meaning[c])) for c in tree.columns))
+        node, meaning = self.enter(form.tree)
+        return node, tuple((c, term(meaning[c])) for c in form.tree.columns)
 
     # -- trees -------------------------------------------------------------------------------------
 
@@ -147,15 +149,23 @@ class Dag:
 
     def _flattened(self, tree: Node, leaves: list[Leaf], found: list[Term], seen: Counter[int]) -> Meaning:
         """Add the leaves and conditions of a block; return its columns as expressions over those of the leaves."""
+        node: Equivalence
         match tree:
             case Filter():
                 meaning = self._flattened(tree.input, leaves, found, seen)
                 for c in conjuncts(tree.predicate):
                     found += conditions(substituted(c, meaning))
                 return meaning
-            case Project() if not self._is_long(tree):
+            case Project():
+                before = len(leaves), len(found), seen.copy()
                 meaning = self._flattened(tree.input, leaves, found, seen)
-                return {name: substituted(e, meaning) for name, e in tree.items}
+                inlined = {name: substituted(e, meaning) for name, e in tree.items}
+                if not _is_long(inlined):
+                    return inlined
+                del leaves[before[0] :], found[before[1] :]
+                seen.clear()
+                seen.update(before[2])
+                node, meaning = self._other(tree)
             case Join(kind="inner"):
                 meaning = self._flattened(tree.left, leaves, found, seen)
                 meaning |= self._flattened(tree.right, leaves, found, seen)
@@ -165,15 +175,12 @@ class Dag:
             case Scan():
                 node, meaning = self._relation(tree)
             case _:
-                node, meaning = self._other(tree) if isinstance(tree, Project) else self.enter(tree)
+                node, meaning = self.enter(tree)
         leaf = (node.number, seen[node.number])
         seen[node.number] += 1
         leaves.append(leaf)
         labels = Relabel(self.names, {(node.number, 0): leaf[1]})
         return {c: labels.expression(e, term(e).columns) for c, e in meaning.items()}
-
-    def _is_long(self, tree: Project) -> bool:
-        return sum(len(e.sql(dialect="spark")) for _, e in tree.items if not isinstance(e, exp.Column)) > _LONGEST
 
     def _relation(self, scan: Scan) -> tuple[Relation, Meaning]:
         assert isinstance(scan.source, Table)
@@ -386,14 +393,14 @@ class Dag:
                     use.node.asked |= names
         return nodes
 
-    def tree(self, node: Equivalence, needs: Iterable[str], picked: Picked, given: Mapping[int, Node]) -> Node:
-        """The algebra tree of a node, by the operations picked; `given` are the trees of nodes that are stored."""
+    def tree(self, node: Equivalence, needs: Iterable[str], picked: Picked, given: Given) -> Node:
+        """The algebra tree of a node, by the operations picked, down to the nodes that are `given`."""
         wanted, uses = self._wanted(node, set(needs), picked, given)
         made: dict[int, Node] = {}
         for current in uses:
             names = tuple(sorted(wanted[current.number]))
             if current.number in given and current is not node:
-                made[current.number] = chosen(given[current.number], names) if names else given[current.number]
+                made[current.number] = given[current.number](names)
                 continue
             operation = picked(current)
             tree = operation.tree([made[u.node.number] for u in operation.inputs], names)
@@ -401,7 +408,7 @@ class Dag:
         return made[node.number]
 
     def _wanted(
-        self, top: Equivalence, needs: set[str], picked: Picked, given: Mapping[int, Node]
+        self, top: Equivalence, needs: set[str], picked: Picked, given: Given
     ) -> tuple[dict[int, set[str]], list[Equivalence]]:
         """The columns that a plan takes from each of its nodes, and these nodes, each after its inputs."""
 
@@ -427,7 +434,7 @@ class Dag:
                     wanted[use.node.number] |= names
         return wanted, order
 
-    def root_tree(self, root: Root, picked: Picked, given: Mapping[int, Node]) -> Node:
+    def root_tree(self, root: Root, picked: Picked, given: Given) -> Node:
         """The tree of a view's stored columns, or of a query, by the operations picked."""
         below = self.tree(root.node, root.needs, picked, given)
         return Project(below, tuple((c, t.expression) for c, t in root.items))
@@ -455,8 +462,8 @@ class Dag:
         return named.sql(dialect="spark").replace("`", "")
 
 
-def _is_stored(name: str, stored: Mapping[str, str]) -> bool:
-    return column(name).sql(dialect="spark") in stored
+def _is_long(meaning: Meaning) -> bool:
+    return any(len(e.sql(dialect="spark")) > _LONGEST for e in meaning.values() if not isinstance(e, exp.Column))
 
 
 def _is_part_of_block(tree: Node) -> bool:

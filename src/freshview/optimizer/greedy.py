@@ -16,8 +16,8 @@ candidates only of nodes that one plan can use twice (sharability). In the end w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Change, Cluster, Costs, Share, Store
 from freshview.optimizer.dag import Dag
@@ -54,7 +54,8 @@ class Refused:
     """A candidate that was not taken, and why."""
 
     change: Change
-    benefit: float
+    alone: float  # its benefit before any decision
+    benefit: float  # its benefit when it was last looked at
     bytes: float
     why: str
 
@@ -71,6 +72,14 @@ class Selection:
     @property
     def after(self) -> float:
         return self.costs.total
+
+    def without(self, nodes: Collection[int], why: str) -> Selection:
+        """The selection without its decisions about these nodes, which are refused for a reason."""
+        gone = [t for t in self.taken if t.change.node in nodes]
+        for decision in reversed(gone):
+            self.costs.apply(_opposite(decision.change))
+        refused = (*(Refused(t.change, t.benefit, 0.0, t.bytes, why) for t in gone), *self.refused)
+        return replace(self, taken=tuple(t for t in self.taken if t not in gone), refused=refused)
 
 
 def select(
@@ -93,7 +102,8 @@ class _Greedy:
         self._by_bytes = any(b is not None for b in self._budget.values())
         self._spent = {PERMANENT: 0.0, TRANSIENT: 0.0}
         self._taken: list[Taken] = []
-        self._refused: dict[object, Refused] = {}
+        self._alone: dict[Change, float] = {}
+        self._refused: dict[Change, Refused] = {}
 
     def run(self) -> Selection:
         before = self._costs.total
@@ -115,9 +125,9 @@ class _Greedy:
                 rank += 1
                 self._offer(heap, rank, (change,))
         self._drop_unused()
-        chosen = {(type(t.change), t.change.node) for t in self._taken}
-        lost = [r for r in self._refused.values() if (type(r.change), r.change.node) not in chosen]
-        lost.sort(key=lambda r: -r.benefit)
+        chosen = {t.change for t in self._taken}
+        lost = [r for r in self._refused.values() if r.change not in chosen]
+        lost.sort(key=lambda r: -r.alone)
         return Selection(self._costs, before, tuple(self._taken), tuple(lost))
 
     def _offer(self, heap: list[tuple[float, int, tuple[Change, ...]]], rank: int, ways: tuple[Change, ...]) -> None:
@@ -132,10 +142,13 @@ class _Greedy:
         """The way of a candidate that saves most; None, with the reason noted, if none is worth it."""
         tried = [Taken(w, self._costs.total - self._costs.tried(w), self._bytes(w)) for w in ways if self._is_open(w)]
         fitting = [t for t in tried if self._fits(t)]
-        for t in tried:
-            why = "it does not fit the space that is left" if t not in fitting else _why_not(t.benefit)
-            self._refused[t.change] = Refused(t.change, t.benefit, t.bytes, why)
         best = max(fitting, key=lambda t: t.benefit, default=None)
+        for t in tried:
+            alone = self._alone.setdefault(t.change, t.benefit)
+            why = _why_not(alone, t.benefit) if t in fitting else "it does not fit the space that is left"
+            if best is not None and t is not best and t.benefit > LEAST:
+                why = f"to {_word(best.change)} it saves more"
+            self._refused[t.change] = Refused(t.change, alone, t.benefit, t.bytes, why)
         return best if best is not None and best.benefit > LEAST else None
 
     def _is_open(self, change: Change) -> bool:
@@ -143,7 +156,7 @@ class _Greedy:
             return self._costs.mode[change.node] == NOT_STORED
         if isinstance(change, Cluster):
             return self._costs.mode[change.node] == PERMANENT and change.node not in self._costs.clustered
-        return change.node not in self._costs.shared
+        return change.node not in self._costs.shared and self._costs.mode[change.node] != PERMANENT
 
     def _fits(self, candidate: Taken) -> bool:
         place = _place(candidate.change)
@@ -173,9 +186,9 @@ class _Greedy:
                     continue
                 self._costs.apply(back)
                 self._taken.remove(candidate)
-                saved = after - self._costs.total
+                why = "later decisions made it superfluous"
                 self._refused[candidate.change] = Refused(
-                    candidate.change, saved, candidate.bytes, "later decisions made it superfluous"
+                    candidate.change, candidate.benefit, 0.0, candidate.bytes, why
                 )
 
     # -- candidates --------------------------------------------------------------------------------
@@ -241,7 +254,13 @@ def _opposite(change: Change) -> Change:
     return Share(change.node, on=False) if isinstance(change, Share) else Cluster(change.node, "")
 
 
-def _why_not(benefit: float) -> str:
+def _why_not(alone: float, benefit: float) -> str:
+    if alone > LEAST:
+        return "what is chosen saves most of the same"
     if benefit > 0:
         return "it saves too little"
-    return "keeping it up to date costs more than it saves" if benefit < 0 else "no plan would use it"
+    return "it costs more than it saves" if benefit < 0 else "no plan would use it"
+
+
+def _word(change: Change) -> str:
+    return "store" if isinstance(change, Store) and change.mode == PERMANENT else "share"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.unit.algebra.oracle import Bag, evaluate
 from tests.unit.delta.cases import VIEWS
-from tests.unit.optimizer.sets import built, view
+from tests.unit.optimizer.sets import RULE_SETS, built, view
 from tests.unit.sql.view_grammar import State, lowered_view, reading, states, views
 
 from freshview.algebra.nodes import Node, chosen
@@ -89,58 +89,6 @@ def test_every_plan_of_a_set_of_views_gives_the_same_bag(
     dag = built([view(f"v{i}", lowered_view(t)) for i, t in enumerate(texts)])
     _check_all_operations(dag, run[0])
     _check_roots(dag, texts, run[0], seed)
-
-
-# Sets of views to which a rule applies, so that no rule is left to chance.
-RULE_SETS = {
-    "select subsumption": ["SELECT a, b FROM t WHERE a < 1", "SELECT b, c FROM t WHERE a < 2"],
-    "select subsumption of a list": ["SELECT a, b FROM t WHERE a = 1", "SELECT b FROM t WHERE a IN (1, 2)"],
-    "select subsumption of a join": [
-        "SELECT t.b, u.d FROM t JOIN u ON t.a = u.a WHERE t.b >= 1 AND u.d = 1",
-        "SELECT t.c, u.d FROM t JOIN u ON t.a = u.a WHERE t.b > 0",
-    ],
-    "select subsumption of what both imply": [
-        "SELECT t.b, u.d FROM t JOIN u ON t.a = u.a WHERE t.b = 1",
-        "SELECT t.c, u.d FROM t JOIN u ON t.a = u.a WHERE u.d = 2",
-    ],
-    "grouped selection": [
-        "SELECT a, SUM(b) AS s, COUNT(*) AS n FROM t WHERE c = 'x' GROUP BY a",
-        "SELECT a, MAX(b) AS s FROM t WHERE c = 'y' GROUP BY a",
-        "SELECT a, b FROM t",
-    ],
-    "coarser grouping": [
-        "SELECT a, SUM(b) AS s, MIN(b) AS lo, COUNT(b) AS k, AVG(b) AS m FROM t GROUP BY a",
-        "SELECT a, c, COUNT(*) AS n FROM t GROUP BY a, c",
-        "SELECT SUM(b) AS s, COUNT(*) AS n FROM t",
-    ],
-    "coarser grouping by an expression": [
-        "SELECT a + 1 AS x, SUM(b) AS s FROM t GROUP BY a + 1",
-        "SELECT a, COUNT(*) AS n FROM t GROUP BY a",
-    ],
-    "coarser grouping from the union of keys": [
-        "SELECT a, SUM(b) AS s FROM t GROUP BY a",
-        "SELECT c, SUM(b) AS s FROM t GROUP BY c",
-    ],
-    "eager aggregation": [
-        "SELECT u.d, SUM(t.b) AS s, COUNT(*) AS n, COUNT(u.d) AS k, MAX(u.d) AS m FROM t JOIN u ON t.a = u.a GROUP BY u.d"
-    ],
-    "eager aggregation of all rows": [
-        "SELECT COUNT(*) AS n, COUNT(u.d) AS k, SUM(t.b) AS s FROM t JOIN u ON t.a = u.a"
-    ],
-    "eager aggregation along a chain": [
-        "SELECT v.y, SUM(t.b) AS s, MIN(u.d) AS lo FROM t JOIN u ON t.a = u.a JOIN v ON u.d = v.d GROUP BY v.y"
-    ],
-    "eager aggregation of a self-join": [
-        "SELECT p.c, SUM(q.b) AS s, COUNT(p.b) AS k FROM t p JOIN t q ON p.a = q.a JOIN u ON q.b = u.d GROUP BY p.c"
-    ],
-    "eager aggregation below a key over both": [
-        "SELECT t.b + u.d AS x, SUM(t.b) AS s FROM t JOIN u ON t.a = u.a GROUP BY t.b + u.d"
-    ],
-    "join": [
-        "SELECT p.a, q.d FROM t p JOIN u q ON p.a = q.a JOIN t r ON r.b = q.d",
-        "SELECT u.d FROM u JOIN t ON t.b = u.d",
-    ],
-}
 
 
 @pytest.mark.parametrize("name", RULE_SETS)

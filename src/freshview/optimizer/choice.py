@@ -1,0 +1,346 @@
+"""What the optimiser proposes, as data: which results to store, share and sort, and which way for each view.
+
+Every part can be executed: an auxiliary view has a definition (a tree over relations and other auxiliary views), a
+shared result has its tree, and each view has its own tree *rewritten* over both. In these trees a stored result is a
+scan of a `Table` by its name, a shared one a scan of `Shared`; delta rules see both as leaves. If a delta plan reads a
+shared result in a state that was not kept, its tree takes the scan's place. A view's own text stays its definition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from freshview.algebra.nodes import Node, Project, Scan, Shared, Source, Table
+from freshview.algebra.traversal import scans
+from freshview.optimizer.cost import FULL, INCREMENTAL, NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Share, Store
+from freshview.optimizer.dag import Dag, Given, Picked, Root
+from freshview.optimizer.greedy import Limits, Selection, Taken, select
+from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, Relation
+from freshview.optimizer.prices import Prices
+from freshview.optimizer.statistics import Statistics
+
+_NEAR = 12  # alternatives that are listed
+
+
+@dataclass(frozen=True)
+class Auxiliary:
+    """A result to be stored permanently, as a hidden view."""
+
+    name: str
+    node: int
+    what: str
+    tree: Node  # its definition
+    sorted_by: str  # a column of it, or empty
+    rows: float
+    bytes: float
+    seconds: float  # per refresh, to maintain it
+    saves: float  # per refresh, its own cost taken off
+
+
+@dataclass(frozen=True)
+class SharedResult:
+    """A result to be kept for the duration of one refresh: the full result after the change, or its differentials."""
+
+    number: int  # in `nodes.Shared`
+    node: int
+    what: str
+    tree: Node
+    full: bool
+    differentials: tuple[str, ...]  # relations by whose changes
+    bytes: float
+    seconds: float
+    saves: float
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """A stored relation or view whose files are to be sorted by a column."""
+
+    relation: str
+    column: str
+    saves: float
+
+
+@dataclass(frozen=True)
+class ViewPlan:
+    """The way for one view, and the way that lost."""
+
+    name: str
+    way: str
+    seconds: float
+    other_way: str
+    other_seconds: float
+    tree: Node  # of its stored columns, rewritten
+    reads: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """The plan of a query of the workload."""
+
+    name: str
+    rate: float  # how often it runs between two refreshes
+    seconds: float
+    tree: Node
+    reads: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A near alternative that lost."""
+
+    what: str
+    alone: float  # seconds per refresh that it would save if nothing else were chosen
+    saves: float  # seconds per refresh that it would save beside the choice; negative: it would cost more
+    bytes: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to store, share and sort, and how each view is then maintained."""
+
+    before: float  # expected seconds per refresh with no decision
+    after: float
+    auxiliaries: tuple[Auxiliary, ...]
+    shared: tuple[SharedResult, ...]
+    sortings: tuple[Sorting, ...]
+    views: tuple[ViewPlan, ...]
+    queries: tuple[QueryPlan, ...]
+    alternatives: tuple[Alternative, ...]
+    selection: Selection = field(repr=False)
+
+
+def optimise(
+    dag: Dag,
+    statistics: Statistics,
+    prices: Prices | None = None,
+    limits: Limits | None = None,
+    *,
+    rounds: float = 1000.0,
+) -> Choice:
+    """The choice for a set of views, and queries of a workload, whose DAG has been expanded by the rules."""
+    return choice_of(dag, select(dag, statistics, prices, limits, rounds=rounds))
+
+
+def choice_of(dag: Dag, selection: Selection) -> Choice:
+    """The choice that a selection amounts to; decisions that no plan reads are taken back."""
+    while True:
+        choosing = _Choosing(dag, selection)
+        choice = choosing.choice()
+        unread = choosing.unread()
+        if not unread:
+            return choice
+        selection = selection.without(unread, "no view's plan as a whole reads it")
+
+
+class _Choosing:
+    def __init__(self, dag: Dag, selection: Selection) -> None:
+        self._dag = dag
+        self._selection = selection
+        self._costs: Costs = selection.costs
+        self._saved = {(type(t.change), t.change.node): t for t in selection.taken}
+        self._used: dict[int, set[str]] = {}
+        kept = [n.number for n in self._costs.nodes if self._is_kept(n.number)]
+        self._numbers = {number: i + 1 for i, number in enumerate(kept)}
+
+    def _is_kept(self, number: int) -> bool:
+        mode = self._costs.mode[number]
+        return mode == TRANSIENT or (mode == NOT_STORED and number in self._costs.shared)
+
+    def unread(self) -> set[int]:
+        """The nodes about which something was decided and that no plan reads."""
+        decided = {t.change.node for t in self._selection.taken if not isinstance(t.change, Cluster)}
+        return decided - self._used.keys()
+
+    def choice(self) -> Choice:
+        views, queries = self._plans()
+        auxiliaries, shared = [], []
+        for node in reversed(self._costs.nodes):  # users come first: they tell what columns they need
+            if node.number in self._used and node.number not in self._costs.owner:
+                if self._costs.mode[node.number] == PERMANENT:
+                    auxiliaries.append(self._auxiliary(node))
+                elif self._is_kept(node.number):
+                    shared.append(self._shared(node))
+        return Choice(
+            before=self._selection.before,
+            after=self._selection.after,
+            auxiliaries=tuple(reversed(auxiliaries)),
+            shared=tuple(reversed(shared)),
+            sortings=tuple(self._sortings()),
+            views=tuple(views),
+            queries=tuple(queries),
+            alternatives=tuple(self._alternatives()),
+            selection=self._selection,
+        )
+
+    # -- trees -------------------------------------------------------------------------------------
+
+    def _given(self, way: str) -> Given:
+        """The nodes that a plan reads instead of computing them."""
+        found: dict[int, Callable[[tuple[str, ...]], Node]] = {}
+        for node in self._costs.nodes:
+            number, mode = node.number, self._costs.mode[node.number]
+            if isinstance(node, Relation):
+                continue
+            if mode != NOT_STORED or (way == INCREMENTAL and self._is_kept(number)):
+                found[number] = self._reader(node)
+        return found
+
+    def _reader(self, node: Equivalence) -> Callable[[tuple[str, ...]], Node]:
+        owner = self._costs.owner.get(node.number)
+
+        def read(names: tuple[str, ...]) -> Node:
+            self._used.setdefault(node.number, set()).update(names)
+            if owner is not None:
+                wanted = names or tuple(owner.provides)[:1]
+                return Scan(Table(owner.name), tuple((owner.provides[n], n) for n in wanted))
+            names = names or tuple(sorted(node.needs))[:1]
+            self._used[node.number].update(names)
+            source: Source = Shared(self._numbers[node.number]) if self._is_kept(node.number) else self._table(node)
+            return Scan(source, tuple((n, n) for n in names))
+
+        return read
+
+    def _table(self, node: Equivalence) -> Table:
+        return Table(auxiliary_name(self._dag, node))
+
+    def _picked(self, way: str) -> Picked:
+        return self._costs.by_deltas if way == INCREMENTAL else self._costs.by_full
+
+    def _plans(self) -> tuple[list[ViewPlan], list[QueryPlan]]:
+        views, queries = [], []
+        for root in self._dag.roots:
+            if root.is_query:
+                tree = self._root_tree(root, FULL)
+                queries.append(QueryPlan(root.name, root.rate, self._costs.cost(root.node.number), tree, _reads(tree)))
+                continue
+            cost = self._costs.mntcost(root)
+            tree = self._root_tree(root, cost.way)
+            other = FULL if cost.way == INCREMENTAL else INCREMENTAL
+            seconds = {INCREMENTAL: cost.incremental, FULL: cost.full}
+            why = f"'refresh' = '{cost.pinned}'" if cost.pinned else "it is expected to take longer"
+            both = (cost.way, seconds[cost.way], other, seconds[other])
+            views.append(ViewPlan(root.name, *both, tree, _reads(tree), why))
+        return views, queries
+
+    def _root_tree(self, root: Root, way: str) -> Node:
+        given = self._given(way)
+        if root.node.number in given and self._costs.owner.get(root.node.number) is not root:
+            items = tuple((c, t.expression) for c, t in root.items)
+            return Project(given[root.node.number](tuple(sorted(root.needs))), items)
+        return self._dag.root_tree(root, self._picked(way), given)
+
+    def _part(self, node: Equivalence, way: str) -> Node:
+        names = sorted(self._used[node.number])
+        return self._dag.tree(node, names, self._picked(way), self._given(way))
+
+    def _auxiliary(self, node: Equivalence) -> Auxiliary:
+        number, size = node.number, self._costs.size(node)
+        return Auxiliary(
+            name=self._table(node).name,
+            node=number,
+            what=described(self._dag, node),
+            tree=self._part(node, INCREMENTAL),
+            sorted_by=self._costs.clustered.get(number, ""),
+            rows=size.rows,
+            bytes=size.bytes,
+            seconds=self._costs.imntcost(number),
+            saves=self._benefit(Store, number) + self._benefit(Cluster, number),
+        )
+
+    def _shared(self, node: Equivalence) -> SharedResult:
+        number, size = node.number, self._costs.size(node)
+        is_full, is_shared = self._costs.mode[number] == TRANSIENT, number in self._costs.shared
+        changes = [self._costs.updated[i] for i in self._costs.changes[number]] if is_shared else []
+        deltas = sum(size.deltas.values()) * size.width if is_shared else 0.0
+        seconds = self._costs.trmatcost(number) if is_full else 0.0
+        seconds += sum(self._costs.computed_delta(number, i) for i in self._costs.changes[number]) if is_shared else 0.0
+        return SharedResult(
+            number=self._numbers[number],
+            node=number,
+            what=described(self._dag, node),
+            tree=self._part(node, FULL if is_full else INCREMENTAL),
+            full=is_full,
+            differentials=tuple(changes),
+            bytes=deltas + (size.bytes if is_full else 0.0),
+            seconds=seconds,
+            saves=self._benefit(Store, number) + self._benefit(Share, number),
+        )
+
+    def _sortings(self) -> list[Sorting]:
+        found = []
+        for (kind, number), taken in self._saved.items():
+            node, owner = self._dag.nodes[number], self._costs.owner.get(number)
+            if kind is Cluster and isinstance(taken.change, Cluster):
+                if isinstance(node, Relation):
+                    found.append(Sorting(node.name, node.fields[taken.change.by], taken.benefit))
+                elif owner is not None:
+                    found.append(Sorting(owner.name, owner.provides[taken.change.by], taken.benefit))
+        return found
+
+    def _benefit(self, kind: type, number: int) -> float:
+        taken: Taken | None = self._saved.get((kind, number))
+        return taken.benefit if taken is not None else 0.0
+
+    def _alternatives(self) -> list[Alternative]:
+        found = []
+        for refused in self._selection.refused[:_NEAR]:
+            node = self._dag.nodes[refused.change.node]
+            what = described(self._dag, node)
+            match refused.change:
+                case Store(mode=mode):
+                    what = f"{'store' if mode == PERMANENT else 'share'} {what}"
+                case Share():
+                    what = f"share the differentials of {what}"
+                case Cluster(by=by):
+                    what = f"sort {what} by {self._dag.described(by)}"
+            found.append(Alternative(what, refused.alone, refused.benefit, refused.bytes, refused.why))
+        return found
+
+
+def _reads(tree: Node) -> tuple[str, ...]:
+    names = [s.source.name if isinstance(s.source, Table) else f"shared {_number(s.source)}" for s in scans(tree)]
+    return tuple(dict.fromkeys(names))
+
+
+def _number(source: Source) -> int:
+    assert isinstance(source, Shared)
+    return source.number
+
+
+def auxiliary_name(dag: Dag, node: Equivalence) -> str:
+    """The name of a stored result: the same for the same result, whatever other views there are."""
+    return f"aux_{hashlib.blake2s(described(dag, node).encode()).hexdigest()[:10]}"
+
+
+def described(dag: Dag, node: Equivalence) -> str:
+    """What a node is, in words of the definitions."""
+    match node:
+        case Relation():
+            return node.name
+        case Block():
+            leaves = [f"{_leaf(dag, dag.nodes[n])}{f'#{k + 1}' if k else ''}" for n, k in node.leaves]
+            conditions = " AND ".join(sorted(dag.text(t) for t in node.conditions))
+            return " ⋈ ".join(leaves) + (f" [{conditions}]" if conditions else "")
+        case Grouping():
+            keys = ", ".join(sorted(dag.text(t) for _, t in node.keys))
+            return f"γ[{keys}] ({described(dag, node.input)})"
+        case Other():
+            below = ", ".join(described(dag, u.node) for u in node.operations[0].inputs)
+            return f"{operator(node)} ({below}) #{node.number}"
+    raise TypeError(type(node).__name__)
+
+
+def _leaf(dag: Dag, node: Equivalence) -> str:
+    return node.name if isinstance(node, Relation) else f"({described(dag, node)})"
+
+
+def operator(node: Other) -> str:
+    """The operator of a node that is not taken apart."""
+    template = node.template
+    kind = getattr(template, "kind", "")
+    return f"{kind} {type(template).__name__.lower()}".strip()

@@ -1,0 +1,135 @@
+"""The formulas of MQO §5, and that following them incrementally is computing them anew."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.effort import examples
+from tests.unit.optimizer.sets import built, changes, from_sql
+
+from freshview.optimizer.cost import PERMANENT, TRANSIENT, Cluster, Costs, Store
+from freshview.optimizer.dag import Dag
+from freshview.optimizer.operations import Block, Grouping, Relation
+from freshview.optimizer.prices import Prices
+from freshview.optimizer.statistics import Facts
+
+COLUMNS = {n: {"k": "bigint", "l": "bigint", "n": "bigint"} for n in "abc"}
+TEXTS = {
+    "one": "SELECT a.n, b.n AS m, c.n AS o FROM a JOIN b ON a.k = b.l JOIN c ON b.k = c.l",
+    "two": "SELECT b.n, SUM(c.n) AS s, MAX(b.k) AS hi FROM b JOIN c ON b.k = c.l GROUP BY b.n",
+    "three": "SELECT a.n, b.n AS m FROM a LEFT JOIN b ON a.k = b.l",
+}
+FACTS = {
+    "a": Facts(1e6, {"k": 1e6, "l": 1e4, "n": 10}, inserted=100),
+    "b": Facts(5e5, {"k": 5e5, "l": 1e5, "n": 50}, inserted=1000, deleted=10),
+    "c": Facts(2e6, {"k": 2e6, "l": 5e5, "n": 100}),
+}
+
+
+def _costs(facts: dict[str, Facts] = FACTS) -> Costs:
+    return Costs(built(from_sql(TEXTS, COLUMNS), COLUMNS), facts, Prices())
+
+
+def _snapshot(costs: Costs) -> tuple[object, ...]:
+    nodes = [n.number for n in costs.nodes]
+    deltas = [(n, i, costs.computed_delta(n, i)) for n in nodes for i in costs.changes[n]]
+    return [costs.compcost(n) for n in nodes], deltas, costs.mode.copy(), costs.shared.copy(), costs.clustered.copy()
+
+
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_costs_that_are_followed_are_costs_computed_anew(data: st.DataObject) -> None:
+    costs = _costs()
+    for change in data.draw(st.lists(st.sampled_from(changes(costs)), max_size=6)):
+        costs.apply(change)
+    again = _costs()
+    again.mode, again.shared, again.clustered = costs.mode.copy(), costs.shared.copy(), costs.clustered.copy()
+    again.compute()
+    assert _snapshot(again) == _snapshot(costs)
+    assert again.total == pytest.approx(costs.total)
+
+
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_what_is_tried_is_taken_back(data: st.DataObject) -> None:
+    costs = _costs()
+    possible = changes(costs)
+    for change in data.draw(st.lists(st.sampled_from(possible), max_size=3)):
+        costs.apply(change)
+    before, total = _snapshot(costs), costs.total
+    change = data.draw(st.sampled_from(possible))
+    after = costs.tried(change)
+    assert (_snapshot(costs), costs.total) == (before, total)
+    costs.apply(change)
+    assert costs.total == pytest.approx(after)
+
+
+def _block(dag: Dag, *names: str) -> int:
+    return next(
+        n.number
+        for n in dag.nodes
+        if isinstance(n, Block) and n.relations == set(names) and len(n.leaves) == len(names)
+    )
+
+
+def test_the_formulas_of_section_5() -> None:
+    costs = _costs()
+    prices, size = costs.prices, costs.sizes.of
+    bc = _block(costs.dag, "b", "c")
+    b, c = (next(n.number for n in costs.nodes if isinstance(n, Relation) and n.name == name) for name in "bc")
+    local = prices.processed(size[b].rows + size[c].rows, size[bc].rows)
+    assert costs.compcost(bc) == pytest.approx(local + costs.reusecost(b) + costs.reusecost(c))
+    assert costs.cost(bc) == costs.compcost(bc)
+    assert costs.trmatcost(bc) == pytest.approx(costs.compcost(bc) + prices.kept(size[bc].rows))
+    changed = size[bc].deltas["b"]
+    place = costs.updated.index("b")
+    delta = prices.processed(size[b].deltas["b"], changed) + costs.computed_delta(b, place)
+    assert costs.computed_delta(bc, place) == pytest.approx(delta + prices.looked_up(size[c].rows, size[b].deltas["b"]))
+    merged = prices.merged(changed) + prices.commit + prices.engine(changed).query
+    assert costs.imntcost(bc) == pytest.approx(costs.computed_delta(bc, place) + merged)
+    costs.apply(Store(bc, PERMANENT))
+    assert costs.cost(bc) == costs.reusecost(bc)
+
+
+def test_nothing_is_paid_for_what_does_not_change() -> None:
+    still = {name: Facts(f.rows, f.distinct) for name, f in FACTS.items()}
+    assert _costs(still).total == 0.0
+
+
+def test_a_clustered_result_is_looked_up_for_less() -> None:
+    costs = _costs()
+    c = next(n.number for n in costs.nodes if isinstance(n, Relation) and n.name == "c")
+    by = next(by for by in costs.lookups_by[c] if by.endswith("_l"))
+    assert costs.tried(Cluster(c, by)) < costs.total
+    dense = _costs({n: Facts(f.rows, f.distinct, inserted=10_000) for n, f in FACTS.items()})
+    assert dense.tried(Cluster(c, by)) > dense.total  # so many values meet all files: sorting is in vain
+
+
+def test_a_stored_result_has_no_mixture_of_states() -> None:
+    """δb sees a in its new state and c in its old one: a stored a ⋈ c has neither. A kept result is a new one."""
+    columns = {n: {"k": "bigint", "n": "bigint"} for n in "abc"}
+    text = "SELECT a.n, b.n AS m, c.n AS o FROM a JOIN c ON a.k = c.k JOIN b ON a.k = b.k AND b.k = c.k"
+    every = {n: Facts(1e5, {"k": 1e5}, inserted=10) for n in "abc"}
+    costs = Costs(built(from_sql({"v": text}, columns), columns), every, Prices())
+    ac = _block(costs.dag, "a", "c")
+    costs.apply(Store(ac, PERMANENT))
+    places = {n: costs.updated.index(n) for n in "abc"}
+    assert not costs.is_readable(ac, places["b"])
+    ab, bc = _block(costs.dag, "a", "b"), _block(costs.dag, "b", "c")
+    for node in (ab, bc):
+        costs.apply(Store(node, PERMANENT))
+    assert costs.is_readable(ab, places["c"])
+    assert costs.is_readable(bc, places["a"])
+    costs.apply(Store(bc, TRANSIENT))
+    assert not costs.is_readable(bc, places["a"])
+
+
+def test_sizes_before_and_after() -> None:
+    costs = _costs()
+    bc = costs.sizes.of[_block(costs.dag, "b", "c")]
+    assert bc.rows == pytest.approx(2e6)
+    assert bc.deltas == {"b": pytest.approx(2e6 * 1010 / 5e5)}
+    assert bc.after(["b"]) == pytest.approx(2e6 * (5e5 + 990) / 5e5)
+    grouping = next(n for n in costs.nodes if isinstance(n, Grouping) and n.relations == {"b", "c"})
+    assert costs.size(grouping).rows == pytest.approx(50)
