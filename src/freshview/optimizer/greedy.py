@@ -25,6 +25,7 @@ from freshview.optimizer.operations import Equivalence, Relation
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Statistics
 
+_NEAR = 40  # refused candidates whose benefit beside the final choice is computed
 LEAST = 0.001  # seconds per refresh: a smaller benefit is not worth a decision
 
 
@@ -55,7 +56,7 @@ class Refused:
 
     change: Change
     alone: float  # its benefit before any decision
-    benefit: float  # its benefit when it was last looked at
+    benefit: float  # its benefit beside what was chosen, or instead of it
     bytes: float
     why: str
 
@@ -128,6 +129,7 @@ class _Greedy:
         chosen = {t.change for t in self._taken}
         lost = [r for r in self._refused.values() if r.change not in chosen]
         lost.sort(key=lambda r: -r.alone)
+        lost[:_NEAR] = [replace(r, benefit=self._costs.total - self._costs.tried(r.change)) for r in lost[:_NEAR]]
         return Selection(self._costs, before, tuple(self._taken), tuple(lost))
 
     def _offer(self, heap: list[tuple[float, int, tuple[Change, ...]]], rank: int, ways: tuple[Change, ...]) -> None:

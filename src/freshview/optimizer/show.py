@@ -15,7 +15,7 @@ def text_of(choice: Choice) -> str:
     share = f" ({choice.after / choice.before:.0%})" if choice.before else ""
     default = "default prices, not calibrated" if costs.prices.is_default else "calibrated prices"
     lines = [
-        f"{len(choice.views)} views, {len(choice.queries)} queries: {_seconds(choice.before)} per refresh as it is, "
+        f"views: {len(choice.views)}, queries: {len(choice.queries)}; {_seconds(choice.before)} per refresh as it is, "
         f"{_seconds(choice.after)} with this choice{share}; {default}"
     ]
     lines += _section("store permanently", map(_auxiliary, choice.auxiliaries))

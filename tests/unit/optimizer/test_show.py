@@ -26,7 +26,9 @@ def test_the_text_tells_what_is_chosen_for_how_much_and_what_lost() -> None:
     choice = _v1()
     lines = text_of(choice).splitlines()
     aux = choice.auxiliaries[0]
-    assert lines[0].startswith(f"1 views, 0 queries: {choice.before:.3f} s per refresh as it is, {choice.after:.3f} s")
+    assert lines[0].startswith(
+        f"views: 1, queries: 0; {choice.before:.3f} s per refresh as it is, {choice.after:.3f} s"
+    )
     assert "default prices, not calibrated" in lines[0]
     assert lines[1] == "store permanently"
     assert lines[2].startswith(f"  {aux.name}: γ[orders.o_custkey] (orders ⋈ lineitem")
