@@ -2,24 +2,27 @@
 
 Every part can be executed: an auxiliary view has a definition (a tree over relations and other auxiliary views), a
 shared result has its tree, and each view has its own tree *rewritten* over both. In these trees a stored result is a
-scan of a `Table` by its name, a shared one a scan of `Shared`; delta rules see both as leaves. If a delta plan reads a
-shared result in a state that was not kept, its tree takes the scan's place. A view's own text stays its definition.
+scan of a `Table` by its name, a shared one a scan of `Shared`; delta rules see both as leaves. A view that another one
+reads is read as it is stored: hidden columns included, and with the groups that its HAVING excludes. If a delta plan
+reads a shared result in a state that was not kept, its tree takes the scan's place. A view's own text stays its
+definition.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from freshview.algebra.nodes import Node, Project, Scan, Shared, Source, Table
+from freshview.algebra.nodes import Node, Project, Scan, Shared, Source, Table, column
 from freshview.algebra.traversal import scans
 from freshview.optimizer.cost import FULL, INCREMENTAL, NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Share, Store
 from freshview.optimizer.dag import Dag, Given, Picked, Root
 from freshview.optimizer.greedy import Limits, Selection, Taken, select
+from freshview.optimizer.identity import Identities
 from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, Relation
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Statistics
+from freshview.optimizer.terms import conditions
 
 _NEAR = 12  # alternatives that are listed
 
@@ -143,6 +146,7 @@ class _Choosing:
         self._selection = selection
         self._costs: Costs = selection.costs
         self._saved = {(type(t.change), t.change.node): t for t in selection.taken}
+        self._names = Identities(dag)
         self._used: dict[int, set[str]] = {}
         kept = [n.number for n in self._costs.nodes if self._is_kept(n.number)]
         self._numbers = {number: i + 1 for i, number in enumerate(kept)}
@@ -181,14 +185,11 @@ class _Choosing:
 
     def _given(self, way: str) -> Given:
         """The nodes that a plan reads instead of computing them."""
-        found: dict[int, Callable[[tuple[str, ...]], Node]] = {}
-        for node in self._costs.nodes:
-            number, mode = node.number, self._costs.mode[node.number]
-            if isinstance(node, Relation):
-                continue
-            if mode != NOT_STORED or (way == INCREMENTAL and self._is_kept(number)):
-                found[number] = self._reader(node)
-        return found
+        stored = [
+            n for n in self._costs.nodes if not isinstance(n, Relation) and self._costs.mode[n.number] != NOT_STORED
+        ]
+        kept = [self._dag.nodes[n] for n in self._numbers] if way == INCREMENTAL else []
+        return {n.number: self._reader(n) for n in (*stored, *kept)}
 
     def _reader(self, node: Equivalence) -> Callable[[tuple[str, ...]], Node]:
         owner = self._costs.owner.get(node.number)
@@ -200,13 +201,14 @@ class _Choosing:
                 return Scan(Table(owner.name), tuple((owner.provides[n], n) for n in wanted))
             names = names or tuple(sorted(node.needs))[:1]
             self._used[node.number].update(names)
-            source: Source = Shared(self._numbers[node.number]) if self._is_kept(node.number) else self._table(node)
-            return Scan(source, tuple((n, n) for n in names))
+            if self._is_kept(node.number):
+                return Scan(Shared(self._numbers[node.number]), tuple((n, n) for n in names))
+            return Scan(self._table(node), tuple((self._names.stored(n), n) for n in names))
 
         return read
 
     def _table(self, node: Equivalence) -> Table:
-        return Table(auxiliary_name(self._dag, node))
+        return Table(self._names.table(node))
 
     def _picked(self, way: str) -> Picked:
         return self._costs.by_deltas if way == INCREMENTAL else self._costs.by_full
@@ -240,12 +242,14 @@ class _Choosing:
 
     def _auxiliary(self, node: Equivalence) -> Auxiliary:
         number, size = node.number, self._costs.size(node)
+        part = self._part(node, INCREMENTAL)
+        by = self._costs.clustered.get(number)
         return Auxiliary(
             name=self._table(node).name,
             node=number,
             what=described(self._dag, node),
-            tree=self._part(node, INCREMENTAL),
-            sorted_by=self._costs.clustered.get(number, ""),
+            tree=Project(part, tuple((self._names.stored(c), column(c)) for c in part.columns)),
+            sorted_by=self._names.stored(by) if by else "",
             rows=size.rows,
             bytes=size.bytes,
             seconds=self._costs.imntcost(number),
@@ -312,11 +316,6 @@ def _number(source: Source) -> int:
     return source.number
 
 
-def auxiliary_name(dag: Dag, node: Equivalence) -> str:
-    """The name of a stored result: the same for the same result, whatever other views there are."""
-    return f"aux_{hashlib.blake2s(described(dag, node).encode()).hexdigest()[:10]}"
-
-
 def described(dag: Dag, node: Equivalence) -> str:
     """What a node is, in words of the definitions."""
     match node:
@@ -324,14 +323,14 @@ def described(dag: Dag, node: Equivalence) -> str:
             return node.name
         case Block():
             leaves = [f"{_leaf(dag, dag.nodes[n])}{f'#{k + 1}' if k else ''}" for n, k in node.leaves]
-            conditions = " AND ".join(sorted(dag.text(t) for t in node.conditions))
-            return " ⋈ ".join(leaves) + (f" [{conditions}]" if conditions else "")
+            found = " AND ".join(sorted(t.text for c in node.conditions for t in conditions(dag.in_words(c))))
+            return " ⋈ ".join(sorted(leaves)) + (f" [{found}]" if found else "").replace("`", "")
         case Grouping():
             keys = ", ".join(sorted(dag.text(t) for _, t in node.keys))
             return f"γ[{keys}] ({described(dag, node.input)})"
         case Other():
             below = ", ".join(described(dag, u.node) for u in node.operations[0].inputs)
-            return f"{operator(node)} ({below}) #{node.number}"
+            return f"{operator(node)} ({below})"
     raise TypeError(type(node).__name__)
 
 

@@ -452,14 +452,32 @@ class Dag:
                     return self.text(key) + suffix
             call = node.call_of(base)
             return f"{call.kind}({self.text(call.argument) if call.argument is not None else '*'}){suffix}"
-        return base + suffix
+        assert isinstance(node, Other)
+        return self._described_other(node, base) + suffix
+
+    def _described_other(self, node: Other, base: str) -> str:
+        """A column of another operator in words: what it passes on and from which input, what it computes, or where."""
+        applied = node.operations[0]
+        assert isinstance(applied, Applied)
+        held = dict(applied.own)[base]
+        for side, items in enumerate(applied.given):
+            for name, given in items:
+                if name == held:
+                    return self.text(given) if len(applied.given) == 1 else f"{side + 1}:{self.text(given)}"
+        words = {c: self.in_words(t) for items in applied.given for c, t in items}
+        computed = dict(getattr(node.template, "items", ()))
+        if held in computed:
+            return substituted(computed[held], words).sql(dialect="spark").replace("`", "")
+        return f"column {node.template.columns.index(held) + 1}"
+
+    def in_words(self, given: Term) -> exp.Expr:
+        """A term over columns that are named in words."""
+        words = {c: exp.column(exp.to_identifier(self.described(c), quoted=True)) for c in given.columns}
+        return substituted(given.expression, words)
 
     def text(self, given: Term) -> str:
         """A term in words."""
-        named = substituted(
-            given.expression, {c: exp.column(exp.to_identifier(self.described(c))) for c in given.columns}
-        )
-        return named.sql(dialect="spark").replace("`", "")
+        return self.in_words(given).sql(dialect="spark").replace("`", "")
 
 
 def _is_long(meaning: Meaning) -> bool:

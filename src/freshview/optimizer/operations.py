@@ -24,16 +24,19 @@ _CALLS: dict[str, type[exp.Expr]] = {COUNT: exp.Count, SUM: exp.Sum, MIN: exp.Mi
 
 
 class Names:
-    """Canonical column names: (equivalence node, column, occurrence in a block), each under a name of its own."""
+    """Canonical column names: (equivalence node, column, occurrence in a block), each under a name of its own.
+
+    No two names differ only in case: Spark and DuckDB would take them for one.
+    """
 
     def __init__(self) -> None:
         self.origins: dict[str, tuple[int, str, int]] = {}
+        self._later: dict[tuple[str, int], str] = {}
+        self._folded: set[str] = set()
 
     def new(self, owner: int, wanted: str) -> str:
         """A name for a column of a node, in its first occurrence."""
-        name = "".join(c if c.isalnum() else "_" for c in wanted)
-        while name in self.origins:
-            name += "_"
+        name = self._free("".join(c if c.isalnum() else "_" for c in wanted))
         self.origins[name] = (owner, name, 0)
         return name
 
@@ -41,11 +44,15 @@ class Names:
         """The name of a column in a later occurrence of its node."""
         if not occurrence:
             return base
-        owner = self.origins[base][0]
-        name = f"{base}__{occurrence}"
-        while self.origins.get(name, (owner, base, occurrence)) != (owner, base, occurrence):
+        if (base, occurrence) not in self._later:
+            name = self._later[(base, occurrence)] = self._free(f"{base}__{occurrence}")
+            self.origins[name] = (self.origins[base][0], base, occurrence)
+        return self._later[(base, occurrence)]
+
+    def _free(self, name: str) -> str:
+        while name.casefold() in self._folded:
             name += "_"
-        self.origins[name] = (owner, base, occurrence)
+        self._folded.add(name.casefold())
         return name
 
     def leaf(self, name: str) -> Leaf:

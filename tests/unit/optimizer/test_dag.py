@@ -16,6 +16,7 @@ from tests.unit.sql.view_grammar import State, lowered_view, reading, states, vi
 
 from freshview.algebra.nodes import Node, chosen
 from freshview.optimizer.dag import Dag, Picked
+from freshview.optimizer.identity import Identities
 from freshview.optimizer.operations import Equivalence, Operation
 
 laws = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
@@ -29,13 +30,17 @@ def _picking(node: Equivalence, operation: Operation) -> Picked:
 def _check_all_operations(dag: Dag, state: State) -> None:
     """Each node by each of its operations, over the first way of its inputs, gives one bag."""
     read = reading(state)
-    for node in dag.finish():
-        names = tuple(sorted(node.needs))
+    nodes = dag.finish()
+    names = Identities(dag)
+    assert len({names.table(n) for n in nodes}) == len(nodes)
+    for node in nodes:
+        assert len({names.stored(c) for c in node.needs}) == len(node.needs)
+        needs = tuple(sorted(node.needs))
         bags = []
         for operation in node.operations:
-            tree = dag.tree(node, names, _picking(node, operation), {})
-            assert tree.columns == names or not names
-            bags.append(_count(evaluate(tree, read)) if not names else evaluate(tree, read))
+            tree = dag.tree(node, needs, _picking(node, operation), {})
+            assert tree.columns == needs or not needs
+            bags.append(_count(evaluate(tree, read)) if not needs else evaluate(tree, read))
         for operation, bag in zip(node.operations, bags, strict=True):
             assert bag == bags[0], f"node {node.number}: {operation.rule} differs from {node.operations[0].rule}"
 

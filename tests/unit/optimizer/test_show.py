@@ -31,7 +31,7 @@ def test_the_text_tells_what_is_chosen_for_how_much_and_what_lost() -> None:
     )
     assert "default prices, not calibrated" in lines[0]
     assert lines[1] == "store permanently"
-    assert lines[2].startswith(f"  {aux.name}: γ[orders.o_custkey] (orders ⋈ lineitem")
+    assert lines[2].startswith(f"  {aux.name}: γ[orders.o_custkey] (lineitem ⋈ orders")
     assert "; 100,000 rows, 6 MB; costs 0.000 s, saves 0.2" in lines[2]
     (view,) = [line for line in lines if line.startswith("  v1: ")]
     plan = choice.views[0]
