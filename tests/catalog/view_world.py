@@ -1,5 +1,7 @@
 """Views without Spark: UNION ALL of their sources, or the join of two, maintained by deltas on the driver.
 
+A join of keyed sources and a copy of one have the key of their sources, other views are bags.
+
 Several processes share one catalog on a clock that the test turns.
 """
 
@@ -80,19 +82,19 @@ class Process:
 
     def change(self, view: Relation, span: Span, stored: RelationState | None = None) -> Change:  # noqa: ARG002
         if view.properties.get("kind") == JOIN:
-            return self._joined(span, *self.sources(view))
+            return self._joined(view, span, *self.sources(view))
         parts = [changes(span, s) for s in self.sources(view)]
         rows = pa.concat_tables([p.cast(parts[0].schema) for p in parts])
-        return Change("incremental", net(rows, BAG), rows.num_rows)
+        return Change("incremental", net(rows, view.schema), rows.num_rows)
 
-    def _joined(self, span: Span, left: Relation, right: Relation) -> Change:
+    def _joined(self, view: Relation, span: Span, left: Relation, right: Relation) -> Change:
         """Δ(L ⋈ R) = ΔL ⋈ R ∪ L' ⋈ ΔR"""
         (first, second), old, new = (self._signed(span, r) for r in (left, right)), span.before(right), span.after(left)
         met = _met(first, self._rows(old)) + _met(self._rows(new), second)
         columns = zip(*((k, v, weight) for (k, v), weight in met), strict=True) if met else ([], [], [])
         arrow = with_weight(BAG).arrow
         rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, arrow, strict=True)], schema=arrow)
-        return Change("incremental", net(rows, BAG), rows.num_rows)
+        return Change("incremental", net(rows, view.schema), rows.num_rows)
 
     def _signed(self, span: Span, source: Relation) -> Signed:
         return [((r["k"], r["v"]), r[WEIGHT]) for r in changes(span, source).to_pylist()]
@@ -111,10 +113,11 @@ class Process:
         """A view over tables and views that hold no rows yet."""
         named = json.dumps({s.name: {"id": s.id, "columns": ["k", "v"]} for s in sources})
         facts = {"sources": named, "columns": '["k", "v"]'}
+        keyed = all(s.schema.key for s in sources) and (len(sources) == 1 or properties.get("kind") == JOIN)
         made, _ = self.views.create(
             self.catalog.reserve_id(),
             name,
-            BAG,
+            TABLE if keyed else BAG,
             properties,
             facts,
             list(sources),

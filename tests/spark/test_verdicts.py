@@ -205,6 +205,7 @@ def test_a_view_of_an_earlier_version_is_asked_about_again_and_corrected(
         tables.sql(f"CREATE MATERIALIZED VIEW x AS {grouped}")
         tables.sql("CREATE MATERIALIZED VIEW above AS SELECT k, n FROM x WHERE n > 0")
         assert len(rows(tables, "SELECT * FROM x")) == 1
+        assert internals(tables).relation("x").schema.key == internals(tables).relation("above").schema.key == ("k",)
         internals(tables).views.definitions.forget()
     lowered_otherwise(monkeypatch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
     assert rows(tables, "SELECT * FROM x") == rows(tables, grouped)
@@ -212,6 +213,8 @@ def test_a_view_of_an_earlier_version_is_asked_about_again_and_corrected(
     stored = json.loads(internals(tables).relation("x").facts[FACT])
     assert stored["kind"] == "recomputed"
     assert stored["version"] == verdict.present()
+    assert not internals(tables).relation("x").schema.key  # it followed from the wrong reading
+    assert not internals(tables).relation("above").schema.key
     change(tables)
     assert rows(tables, "SELECT * FROM x") == rows(tables, grouped)
     assert rows(tables, "SELECT * FROM above") == rows(tables, grouped)

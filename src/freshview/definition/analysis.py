@@ -11,6 +11,7 @@ from functools import partial
 import pyarrow as pa
 from sqlglot import exp
 
+from freshview.algebra.keys import Dependencies, Source, dependencies
 from freshview.algebra.nodes import Aggregate, Lowered, Node, TopK, Window
 from freshview.algebra.traversal import bottom_up
 from freshview.catalog.records import Relation
@@ -22,6 +23,7 @@ from freshview.delta.forms import Form, choose_form, hidden, rows_form
 from freshview.delta.report import operator_of
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable
 from freshview.relation.schema import Schema
+from freshview.relation.types import INTEGERS, can_be_key, parse_type
 from freshview.sql.lowering import Unsupported, lower
 from freshview.sql.tokens import word_set
 
@@ -54,6 +56,7 @@ class Definition:
     as_written: bool = True  # the text determines its rows: no tie-break had to be added
     plain: Lowered | None = None  # the tree before ties are broken
     verdict: Verdict | None = None  # whether Spark reads the text in the same way; None: it was not asked
+    key: tuple[str, ...] = ()  # stored columns on which no two stored rows agree; (): a bag
 
     @property
     def incremental(self) -> bool:
@@ -94,6 +97,7 @@ def analyse(
     reason = "; ".join(dict.fromkeys(why for _, why in obstacles))
     found = Definition(text, dict(sources), names, refresh, lowered, form, types, reason, obstacles, dict(columns))
     found = replace(found, as_written=lowered == plain and not _has_top(lowered), plain=plain)
+    found = replace(found, key=_key(form, types, sources))
     _require_incremental(found)
     return found
 
@@ -106,6 +110,44 @@ def unread(
     found = Definition(text, dict(sources), names, refresh, None, None, {}, reason, (), dict(columns))
     _require_incremental(found)
     return found
+
+
+# SQL equality of these is identity. Spark pads CHAR before it compares.
+_EXACT = word_set("boolean decimal string varchar binary date timestamp timestamp_ntz").union(INTEGERS)
+
+
+def _key(form: Form, types: Mapping[str, str], sources: Sources) -> tuple[str, ...]:
+    """The key of the stored rows, of visible columns and of integers where there is a choice; () if there is none."""
+
+    def rank(name: str) -> tuple[bool, bool]:
+        return name not in form.visible, types[name] not in INTEGERS
+
+    usable = [c for c in form.stored if _can_be_key(types[c])]
+    return _dependencies(form, sources).key(sorted(usable, key=rank))
+
+
+def _can_be_key(type_: str) -> bool:
+    try:
+        return can_be_key(parse_type(type_))
+    except FreshviewError:  # a type that cannot be stored in tables
+        return False
+
+
+def _dependencies(form: Form, sources: Sources) -> Dependencies:
+    return dependencies(form.tree, {name: _source(relation) for name, relation in sources.items()})
+
+
+def _source(relation: Relation) -> Source:
+    """What is known of a source. The key of an external table is not: others write it."""
+    schema, visible = relation.schema, visible_columns(relation)
+    known = not relation.is_external and all(k in visible for k in schema.key)
+    exact = {c.name: str(c.type) for c in schema.columns if c.type.kind in _EXACT}
+    return Source(schema.key if known else (), exact)
+
+
+def identified(definition: Definition, key: tuple[str, ...]) -> bool:
+    """Does it follow from a definition that no two stored rows agree on a key?"""
+    return definition.form is not None and _dependencies(definition.form, definition.sources).identified(key)
 
 
 def _require_incremental(definition: Definition) -> None:

@@ -57,7 +57,8 @@ class Definitions:
         runner = PlanRunner(self._engines.under(settings_of(view)))
         try:
             if verdict is not None and verdict.is_current and verdict.kind == RECOMPUTED:
-                return replace(unread(text, sources, columns, names, refresh, verdict.reason), verdict=verdict)
+                known = unread(text, sources, columns, names, refresh, verdict.reason)
+                return replace(known, verdict=verdict, key=view.schema.key)
             frames = {n: empty_rows(runner.engine, r) for n, r in sources.items()}
             known = analyse(text, sources, columns, names, refresh, runner.types_of(frames))
             if verdict is None or not verdict.is_current:
@@ -69,7 +70,7 @@ class Definitions:
             cause = f"this version of Freshview cannot keep it ({error})"
             remedy = "Create it again: CREATE OR REPLACE MATERIALIZED VIEW."
             raise ViewUnusable(f"view {view.name}", cause, remedy) from error
-        return replace(known, verdict=verdict)
+        return replace(known, verdict=verdict, key=view.schema.key)
 
     def asked(
         self, definition: Definition, name: str, settings: Mapping[str, str], properties: Mapping[str, str]
@@ -79,10 +80,7 @@ class Definitions:
         def progress(step: str) -> None:
             self._events.emit("view.reading", view=name, step=step)
 
-        schemas = {}
-        for source, relation in definition.sources.items():
-            visible = visible_schema(relation)
-            schemas[source] = Schema(tuple(visible.column(c) for c in definition.columns[source]), relation.schema.key)
+        schemas = {n: _as_at_create(r, definition.columns[n]) for n, r in definition.sources.items()}
         runner = PlanRunner(self._engines.under({**settings, **TRIAL}, small=True))
         strict = all(settings.get(key, "true").lower() == "true" for key in _STRICT)
         reader = Reader(definition, runner, schemas, strict)
@@ -91,6 +89,14 @@ class Definitions:
             d = definition
             definition = unread(d.text, d.sources, d.columns, d.names, d.refresh, verdict.reason)
         return replace(definition, verdict=verdict), verdict
+
+
+def _as_at_create(relation: Relation, columns: Sequence[str]) -> Schema:
+    """The schema of a source in the columns that a definition may read, as far as its tests have to know it."""
+    schema, required = visible_schema(relation), relation.schema.required if relation.kind != "view" else ()
+    found = tuple(replace(schema.column(c), nullable=schema.column(c).name not in required) for c in columns)
+    key = relation.schema.key
+    return Schema(found, key if set(key) <= {c.name for c in found} else ())
 
 
 def settings_of(view: Relation) -> dict[str, str]:

@@ -100,7 +100,7 @@ class Reader:
         progress("self-test")
         assert self.definition.form is not None
         rows = self.runner.run(self.definition.form.tree, lambda s: frames[s.relation])
-        stored = self.runner.engine.schema_of(rows, ())
+        stored = self.runner.engine.schema_of(rows, self.definition.key)
         tested = SelfTest(self.definition, self.runner, self.schemas, stored).run()
         if tested.difference:
             raise _Differs(tested.difference)

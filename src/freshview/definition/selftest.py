@@ -28,7 +28,7 @@ from freshview.delta.signed import net, net_images, part, with_weight
 from freshview.delta.tolerance import beyond_tolerance
 from freshview.errors import FreshviewError, first_line
 from freshview.interruption import stop_if_asked
-from freshview.relation.delta import Overlay
+from freshview.relation.delta import overlay
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
 from freshview.relation.values import python_rows
@@ -169,7 +169,7 @@ class SelfTest:
             elif signed is None:
                 result.append(move.stored)
             else:
-                result.append(Overlay(self._stored, net(signed, self._stored)).apply(move.stored))
+                result.append(overlay([net(signed, self._stored)], self._stored).apply(move.stored))
         return result
 
     def _delta(self, move: _Move) -> tuple[Node, FrameOf] | None:

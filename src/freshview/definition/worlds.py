@@ -161,12 +161,11 @@ def _unique(rows: pa.Table, schema: Schema) -> pa.Table:
 def _table(
     schema: Schema, hints: Hints, profile: Profile, draw: random.Random, count: int, *, start: int = 0, untied: bool
 ) -> pa.Table:
-    required = {fold(c) for c in schema.required}
     makers = []
     for column in schema.columns:
         own = hints.by_column.get(fold(column.name), ())
         alone = untied and fold(column.name) in hints.ordered
-        makers.append(_Maker(column.type, own, hints.others, profile, draw, fold(column.name) not in required, alone))
+        makers.append(_Maker(column.type, own, hints.others, profile, draw, column.nullable, alone))
     rows: list[tuple[Any, ...]] = []
     keys: set[str] = set()
     tries = 0

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT
-from freshview.relation.delta import DELETE, INSERT, is_live, overlay, tag, untag
+from freshview.errors import ViewUnusable
+from freshview.relation.delta import DELETE, INSERT, first_duplicate, is_live, key_table, overlay, tag, untag
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 
@@ -43,7 +44,11 @@ def weighted(rows: pa.Table, weight: int, schema: Schema) -> pa.Table:
 
 
 def net(signed: pa.Table, schema: Schema) -> pa.Table:
-    """Signed rows as delta rows, equal rows cancelled (full condense, LAZY §4)."""
+    """Signed rows as delta rows, equal rows cancelled (full condense, LAZY §4).
+
+    Of a key, at most one deleted and one inserted image are left, in this order: an update. Whoever lays them over the
+    view takes the last one alone; views above need both. ViewUnusable if there are more.
+    """
     weights = signed.column(WEIGHT).cast(pa.int64())
     rows = signed.drop_columns([WEIGHT])
     parts = []
@@ -54,4 +59,19 @@ def net(signed: pa.Table, schema: Schema) -> pa.Table:
         if any(n > 1 for n in times):
             chosen = chosen.take(pa.array([i for i, n in enumerate(times) for _ in range(n)], pa.int64()))
         parts.append(tag(schema.conform(chosen), schema, action, 1))
-    return overlay(parts, schema).rows
+    rows = overlay(parts, part(schema, None)).rows
+    if schema.key:
+        live = is_live(rows)
+        refuse_repeated(untag(rows.filter(live)), schema)
+        refuse_repeated(untag(rows.filter(pc.invert(live))), schema)
+    return rows
+
+
+def refuse_repeated(rows: pa.Table, schema: Schema) -> None:
+    """Raise ViewUnusable if two rows of a view have one key: the key would not follow from the definition."""
+    keys = key_table(rows, schema)
+    at = first_duplicate(keys)
+    if at is not None:
+        values = ", ".join(f"{k}={keys.column(i)[at].as_py()!r}" for i, k in enumerate(schema.key))
+        cause = f"two of its rows have the key ({values})"
+        raise ViewUnusable("view", cause, "Report this, and create the view again with another definition.")

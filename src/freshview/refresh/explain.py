@@ -38,7 +38,8 @@ def explained(
     its next job; without a next job the report has the query that runs when all sources have changed."""
     found = [f"view {name}", f"  frontier: CSN {frontier}"] + [f"  {mode}"] * bool(mode)
     if definition.form is not None:
-        found.append(f"  stored as: {definition.form.rule}")
+        by = f" by key ({', '.join(definition.key)})" if definition.key else ""
+        found.append(f"  stored as: {definition.form.rule}{by}")
     why = "" if definition.incremental else f" ({definition.reason or 'asked for'})"
     found.append(f"  maintained: {'incrementally' if definition.incremental else 'by recomputation'}{why}")
     if definition.verdict is not None:
@@ -60,10 +61,10 @@ def _condensing(name: str, definition: Definition, done: Sequence[Job]) -> list[
     last = done[-1].condense if done else {}
     if not definition.incremental or definition.form is None:
         return []
-    keys = {n: r.schema.key for n, r in sorted(definition.sources.items())}
+    keys = {n: () if r.kind == "view" else r.schema.key for n, r in sorted(definition.sources.items())}
     steps = [("partial", source, key, "below all joins") for source, key in keys.items()]
     found = ["  condense:"]
-    for kind, on, key, place in (*steps, ("full", name, (), "before it is applied")):
+    for kind, on, key, place in (*steps, ("full", name, definition.key, "before it is applied")):
         by = f"by ({', '.join(key)})" if key else "by whole rows"
         read, left = last.get(on, (0, 0))
         ran = f"; last job: {read - left} of {read} rows removed" if on in last else ""

@@ -36,7 +36,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a relation and its primary key (empty for a bag)."""
+    """The columns of a relation and its key (empty for a bag): no two rows agree on it. NULL may stand in the key of a
+    view, not in the primary key of a table."""
 
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()

@@ -294,9 +294,14 @@ def can_store(source: DataType, target: DataType) -> bool:
     return source.is_nested and all(can_store(s, t) for s, t in zip(source.children, target.children, strict=True))
 
 
+def can_be_key(type_: DataType) -> bool:
+    """Has a type exact equality? Keys compare by identity."""
+    return type_.kind not in INEXACT and not type_.is_nested
+
+
 def refuse_key_type(column: str, type_: DataType) -> None:
-    """Raise InvalidStatement for a key column whose type has no exact equality: keys compare by identity."""
-    if type_.kind in INEXACT or type_.is_nested:
+    """Raise InvalidStatement for a key column whose type has no exact equality."""
+    if not can_be_key(type_):
         raise InvalidStatement(
             f"primary key column {column}",
             f"{type_} has no exact equality",

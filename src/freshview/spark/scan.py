@@ -22,7 +22,7 @@ from cachetools import LRUCache
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ByteType, IntegerType, LongType, StructType
+from pyspark.sql.types import ByteType, IntegerType, StructType
 
 from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.delta import INSERT, Overlay, key_table, untag
@@ -36,7 +36,7 @@ from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
 from freshview.storage.store import Storage
 
 _CACHED_FRAMES = 64
-_CSN = "_csn"
+_ORDER = "_order"  # of a segment among those of a state: several of one view may have one CSN
 
 
 class Scanner:
@@ -155,12 +155,12 @@ class Scanner:
         live = self.frame(overlay.live, schema).toDF(*_places(schema))
         if schema.key:
             keys = key_table(untag(overlay.rows), schema)
-            names = [f"c{p}" for p in schema.key_positions]
             touched = self.frame(
                 pa.table(keys.columns, schema=pa.schema([schema.arrow.field(p) for p in schema.key_positions])),
                 Schema(tuple(schema.columns[p] for p in schema.key_positions)),
-            ).toDF(*names)
-            return _without(main, F.broadcast(touched), names, schema).unionAll(live)
+            ).toDF(*_key_places(schema))
+            nulls = any(column.null_count for column in keys.columns)
+            return _without(main, F.broadcast(touched), schema, nulls=nulls).unionAll(live)
         if overlay.removals.num_rows:
             removals = self.frame(overlay.removals, schema).toDF(*_places(schema))
             main = _subtract(main, removals, schema)
@@ -175,36 +175,36 @@ class Scanner:
         deltas = reduce(DataFrame.unionAll, self._deltas(state))
         places = _places(schema)
         if schema.key:
-            names = [f"c{p}" for p in schema.key_positions]
+            names = _key_places(schema)
             last = deltas.groupBy(*names).agg(
-                F.max_by(F.struct(*places, ACTION), F.struct(_CSN, STMTSN, ACTION)).alias("row")
+                F.max_by(F.struct(*places, ACTION), F.struct(_ORDER, STMTSN, ACTION)).alias("row")
             )
             live = last.where(F.col(f"row.{ACTION}") >= INSERT).select(*(F.col(f"row.{p}").alias(p) for p in places))
-            return _without(main, last.select(*names), names, schema).unionAll(live)
+            return _without(main, last.select(*names), schema, nulls=True).unionAll(live)
         inserts = deltas.where(F.col(ACTION) >= INSERT).select(*places)
         deletes = deltas.where(F.col(ACTION) < INSERT).select(*places)
         return _subtract(main.unionAll(inserts), deletes, schema, small=False)
 
     def _deltas(self, state: RelationState) -> list[DataFrame]:
         """All delta rows: one frame per segment of files, one for all inline ones together."""
-        frames = [self._segment(s, state) for s in state.segments if not s.is_inline]
-        inline = [s for s in state.segments if s.is_inline]
+        frames = [self._segment(s, i, state) for i, s in enumerate(state.segments) if not s.is_inline]
+        inline = [(i, s) for i, s in enumerate(state.segments) if s.is_inline]
         if inline:
             frames.append(self._inline(inline, state.schema))
         return frames
 
-    def _inline(self, segments: list[Segment], schema: Schema) -> DataFrame:
-        tables = [s.table(schema) for s in segments]
-        csns = np.repeat([s.csn for s in segments], [t.num_rows for t in tables])
-        rows = pa.concat_tables(tables).append_column(_CSN, pa.array(csns, pa.int64()))
-        struct = spark_schema(schema).add(STMTSN, IntegerType()).add(ACTION, ByteType()).add(_CSN, LongType())
-        frame = self._created(rows, struct).toDF(*_places(schema), STMTSN, ACTION, _CSN)
-        return frame.select(*_places(schema), _CSN, STMTSN, ACTION)
+    def _inline(self, segments: list[tuple[int, Segment]], schema: Schema) -> DataFrame:
+        tables = [s.table(schema) for _, s in segments]
+        orders = np.repeat([i for i, _ in segments], [t.num_rows for t in tables])
+        rows = pa.concat_tables(tables).append_column(_ORDER, pa.array(orders, pa.int32()))
+        struct = spark_schema(schema).add(STMTSN, IntegerType()).add(ACTION, ByteType()).add(_ORDER, IntegerType())
+        frame = self._created(rows, struct).toDF(*_places(schema), STMTSN, ACTION, _ORDER)
+        return frame.select(*_places(schema), _ORDER, STMTSN, ACTION)
 
-    def _segment(self, segment: Segment, state: RelationState) -> DataFrame:
-        """The delta rows of a segment of files by place, with csn, stmtsn and action."""
+    def _segment(self, segment: Segment, place: int, state: RelationState) -> DataFrame:
+        """The delta rows of a segment of files by place, with the segment's order, stmtsn and action."""
         schema = state.schema
-        csn = F.lit(segment.csn).cast("bigint").alias(_CSN)
+        order = F.lit(place).cast("int").alias(_ORDER)
         folder = self._storage.layout.relation(segment.relation_id)
         check_present(segment.files, folder, f"table {state.relation.name}")
         paths = [str(folder / f.path) for f in segment.files]
@@ -225,7 +225,7 @@ class Scanner:
                 ACTION, F.lit(segment.action).cast("tinyint")
             )
         wide = [F.col(f"c{i}") for i in range(width)] + _nulls(width, schema)
-        return frame.select(*wide, csn, STMTSN, ACTION)
+        return frame.select(*wide, order, STMTSN, ACTION)
 
     def _external(self, state: RelationState) -> DataFrame:
         """A version of an external Delta table; partition values come from its log (law 11.16)."""
@@ -286,9 +286,21 @@ def _appends(state: RelationState) -> bool:
     return not state.schema.key or (len(state.segments) == 1 and (state.main is None or state.main.rows == 0))
 
 
-def _without(main: DataFrame, keys: DataFrame, names: list[str], schema: Schema) -> DataFrame:
-    """Main's rows that have none of these keys, with columns in their places: the join puts the key columns first."""
-    return main.join(keys, on=names, how="left_anti").select(*_places(schema))
+def _key_places(schema: Schema) -> list[str]:
+    return [f"c{p}" for p in schema.key_positions]
+
+
+def _without(main: DataFrame, keys: DataFrame, schema: Schema, *, nulls: bool) -> DataFrame:
+    """Main's rows that have none of these keys, with columns in their places: a join by names puts the key first.
+
+    `nulls`: NULL may stand in the keys. Without NULLs there, equality finds the same rows, and sooner.
+    """
+    names = _key_places(schema)
+    if not nulls:
+        return main.join(keys, on=names, how="left_anti").select(*_places(schema))
+    others = keys.toDF(*(f"k{i}" for i in range(len(names))))
+    same = F.expr(" AND ".join(f"{name} <=> k{i}" for i, name in enumerate(names)))
+    return main.join(others, same, "left_anti")
 
 
 def _subtract(base: DataFrame, removals: DataFrame, schema: Schema, *, small: bool = True) -> DataFrame:

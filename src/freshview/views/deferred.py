@@ -20,6 +20,7 @@ from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Deferral, Relation, Segment
 from freshview.catalog.views import ViewCatalog
 from freshview.definition.properties import BASE_LOG, is_deferred, policy_of
+from freshview.delta.signed import part
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.refresh.jobs import JobRunner, give_up, store
@@ -118,7 +119,8 @@ class Deferred:
         return done
 
     def _stored(self, view: Relation, old: Collection[Segment]) -> tuple[list[Segment], list[str]]:
-        rows = overlay([self.storage.reader.segment_rows(s, view.schema) for s in old], view.schema).rows
+        parts = [self.storage.reader.segment_rows(s, view.schema) for s in old]
+        rows = overlay(parts, part(view.schema, None)).rows
         return store(self.views.catalog, self.storage, view.id, rows)
 
     # -- policies --------------------------------------------------------------------------------------

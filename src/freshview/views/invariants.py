@@ -73,8 +73,8 @@ class Differentials:
 
     @classmethod
     def of(cls, parts: Sequence[pa.Table], schema: Schema) -> Differentials:
-        """The net of several parts, in order (Lemma 3, with cancellation)."""
-        rows = overlay(list(parts), schema).rows
+        """The net of several parts, in order (Lemma 3, with cancellation), as bags: both images of an update."""
+        rows = overlay(list(parts), part(schema, None)).rows
         live = is_live(rows)
         return cls(untag(rows.filter(pc.invert(live))), untag(rows.filter(live)))
 
@@ -153,7 +153,7 @@ def strong_minimality(parts: Sequence[pa.Table], schema: Schema) -> Invariant:
     Several parts need not be strongly minimal until they are composed: then the invariant does not hold, although the
     rows are right.
     """
-    cancels = sum(part.num_rows for part in parts) - overlay(list(parts), schema).rows.num_rows
+    cancels = sum(p.num_rows for p in parts) - overlay(list(parts), part(schema, None)).rows.num_rows
     found = f"{cancels} rows cancel" + (f" when {len(parts)} parts are composed" if len(parts) > 1 else "")
     return Invariant(STRONG, "∇MV min ΔMV = ∅", not cancels, found if cancels else "")
 

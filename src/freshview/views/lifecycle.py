@@ -73,7 +73,7 @@ class Lifecycle:
             read = analyse(statement.query, sources, columns, names, refresh, runner.types_of(frames))
             definition, verdict = self.definitions.asked(read, statement.name, settings, given)
             rows = runner.recomputed(definition, frames)
-            schema = runner.engine.schema_of(rows, ())
+            schema = runner.engine.schema_of(rows, definition.key)
             facts = {"definition": statement.query, "sources": sources_to_json(sources)}
             facts |= {"settings": json.dumps(settings), "columns": json.dumps(list(names)), FACT: verdict.to_json()}
             if existing is not None:

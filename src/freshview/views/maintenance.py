@@ -10,9 +10,11 @@ from freshview.algebra.traversal import columns_read
 from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.views import ViewCatalog
+from freshview.definition.analysis import identified
 from freshview.definition.known import Definitions
 from freshview.definition.properties import is_deferred
 from freshview.definition.verdict import FACT, RECOMPUTED, Verdict
+from freshview.delta.signed import part
 from freshview.errors import FreshviewError
 from freshview.refresh.changing import Changing
 from freshview.refresh.execute import Change
@@ -142,7 +144,8 @@ class Maintenance:
 
         If Spark was never asked how it reads the view, or by another version of the program, it is asked now. If Spark
         reads the view otherwise, its rows may be wrong: they are recomputed before a query sees them, and so are those
-        of views above it; queries of older versions of both are answered from the definition.
+        of views above it; queries of older versions of both are answered from the definition. So it is if the view's
+        key no longer follows from its definition: then it and the views above it become bags first.
         """
         key, before = (view.id, view.epoch), Verdict.of(view.facts)
         if key in self._right_since:
@@ -153,7 +156,10 @@ class Maintenance:
         lower = [self.right_since(r) for r in definition.sources.values() if r.kind == "view"]
         verdict, since = definition.verdict, max([0, *lower])
         assert verdict is not None
-        if definition.form is None and (before is None or before.kind != RECOMPUTED):
+        broken = bool(view.schema.key) and not identified(definition, view.schema.key)
+        if broken:
+            view = self._as_bags(view)
+        if broken or (definition.form is None and (before is None or before.kind != RECOMPUTED)):
             since = max(since, self.refresh(view).to_csn)
             if is_deferred(view):
                 self.deferred.partial_refresh(view)
@@ -165,3 +171,14 @@ class Maintenance:
         self.views.note(view, FACT, replace(verdict, since=since).to_json())
         self._right_since[key] = since
         return since
+
+    def _as_bags(self, view: Relation) -> Relation:
+        """Make a view and those above it bags; return the view. Their segments have both images of every update, so
+        that they can be laid over by whole rows as well."""
+        for one in (view, *self.views.above(view)):
+            if one.schema.key:
+                self.views.catalog.alter(one.name, lambda schema: part(schema, None))
+        self.definitions.forget()
+        found = self.views.catalog.relation_by_id(view.id)
+        assert found is not None
+        return found

@@ -75,14 +75,19 @@ def test_the_values_that_find_mistakes_are_met() -> None:
     assert len(numbers) > len(set(numbers))
 
 
-def test_keys_stay_unique_and_not_null_through_changes() -> None:
-    schemas = {"t": schema("int", "string", key=("c0",))}
-    state = world(schemas, hints_of("SELECT 1"), PLAIN)
-    for number in range(1, 6):
-        keys = state["t"].column(0).to_pylist()
-        assert None not in keys
-        assert len(keys) == len(set(keys))
-        state = changed(state, schemas, hints_of("SELECT 1"), PLAIN, number)
+@pytest.mark.parametrize("nullable", [False, True])
+def test_keys_stay_unique_through_changes_and_hold_null_only_in_views(nullable: bool) -> None:
+    schemas = {"t": Schema((Column("c0", parse_type("int"), nullable), Column("c1", parse_type("string"))), ("c0",))}
+    nulls = 0
+    for seed in range(5):
+        profile = type(PLAIN)("x", seed)
+        state = world(schemas, hints_of("SELECT 1"), profile)
+        for number in range(1, 6):
+            keys = state["t"].column(0).to_pylist()
+            assert len(keys) == len(set(keys))
+            nulls += None in keys
+            state = changed(state, schemas, hints_of("SELECT 1"), profile, number)
+    assert bool(nulls) == nullable
 
 
 def test_changes_leave_a_table_alone_empty_one_and_bring_rows() -> None:

@@ -1,0 +1,64 @@
+"""The change of a view as delta rows: of a key one image goes and one comes, and the last one is what is laid over."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.delta.cases import laws
+
+from freshview.delta.signed import net, part, weighted
+from freshview.errors import ViewUnusable
+from freshview.relation.delta import DELETE, INSERT, actions, overlay, untag
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import parse_type
+
+VIEW = Schema((Column("k", parse_type("INT")), Column("v", parse_type("STRING"))), ("k",))
+State = dict[int | None, str | None]
+_states = st.dictionaries(st.sampled_from([None, 1, 2, 3]), st.sampled_from([None, "a", "b"]))
+
+
+def _rows(state: State) -> pa.Table:
+    return pa.table([list(state), list(state.values())], schema=VIEW.arrow)
+
+
+def _state(rows: pa.Table) -> State:
+    assert rows.num_rows == len({r["k"] for r in rows.to_pylist()})
+    return {r["k"]: r["v"] for r in rows.to_pylist()}
+
+
+def _change(old: State, new: State) -> pa.Table:
+    return net(pa.concat_tables([weighted(_rows(new), 1, VIEW), weighted(_rows(old), -1, VIEW)]), VIEW)
+
+
+@laws
+@given(run=st.lists(_states, min_size=1, max_size=5))
+def test_changes_laid_over_by_key_or_as_bags_give_the_last_state(run: list[State]) -> None:
+    changes = [_change(old, new) for old, new in pairwise(run)]
+    for schema in (VIEW, part(VIEW, None)):
+        net_effect = overlay(changes, schema)
+        assert _state(net_effect.apply(_rows(run[0]))) == run[-1]
+    assert overlay(changes, VIEW).rows.num_rows == len({r["k"] for c in changes for r in c.to_pylist()})  # Table 1
+
+
+def test_an_update_has_both_images_and_is_one_row_when_it_is_laid_over() -> None:
+    """LAZY §4, Table 1: views above need the first and the last row, the view itself only the last."""
+    change = _change({1: "a", 2: "a", 3: "a"}, {1: "b", 2: "a", 4: "a"})
+    assert sorted(zip(untag(change).column("k").to_pylist(), actions(change).to_pylist(), strict=True)) == [
+        (1, DELETE),
+        (1, INSERT),
+        (3, DELETE),
+        (4, INSERT),
+    ]
+    assert sorted(untag(overlay([change], VIEW).rows).column("k").to_pylist()) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("weight", [1, -1])
+def test_two_rows_of_one_key_are_no_change_of_a_keyed_view(weight: int) -> None:
+    rows = pa.table([[None, None], ["a", "b"]], schema=VIEW.arrow)
+    with pytest.raises(ViewUnusable, match=r"two of its rows have the key \(k=None\)"):
+        net(weighted(rows, weight, VIEW), VIEW)
+    assert net(weighted(rows, weight, part(VIEW, None)), part(VIEW, None)).num_rows == 2
