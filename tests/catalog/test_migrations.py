@@ -16,7 +16,7 @@ from tests.internals import internals
 import freshview
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
-from freshview.catalog.migrations import STEPS, _add_costs, _add_facts, _add_lower_views, migrate
+from freshview.catalog.migrations import STEPS, _add_costs, _add_facts, _add_lower_views, _add_view_keys, migrate
 from freshview.catalog.records import Relation
 from freshview.errors import CorruptWarehouse
 
@@ -132,6 +132,15 @@ def test_a_failing_first_step_leaves_an_empty_database(database: Database) -> No
     with pytest.raises(ZeroDivisionError):
         migrate(database, (*STEPS, _fail))
     assert _tables(database) == set()
+
+
+def test_a_program_that_does_not_know_keys_of_views_is_refused(database: Database) -> None:
+    earlier = STEPS[: STEPS.index(_add_view_keys)]
+    migrate(database, earlier)
+    migrate(database, earlier)
+    migrate(database)
+    with pytest.raises(CorruptWarehouse, match="Upgrade Freshview"):
+        migrate(database, earlier)
 
 
 def test_a_newer_catalog_is_refused_with_both_versions(

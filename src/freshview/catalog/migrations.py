@@ -73,6 +73,13 @@ def _add_activity(connection: Connection) -> None:
     t.activity.create(connection, checkfirst=True)
 
 
+def _add_view_keys(_: Connection) -> None:
+    """From here on views may have keys, in which NULL is a value. Views that are there stay bags.
+
+    A program without this step would lay keyed views over as if their keys had no NULL: it has to refuse the catalog.
+    """
+
+
 _FACTS = ("definition", "sources", "settings", "columns", "reading")
 
 
@@ -102,6 +109,7 @@ STEPS: tuple[Step, ...] = (
     _add_facts,
     _add_activity,
     _add_costs,
+    _add_view_keys,
 )
 
 

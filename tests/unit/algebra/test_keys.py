@@ -66,7 +66,7 @@ def _check(tree: Node, keys: Keys, state: Mapping[str, Bag], chosen: frozenset[i
 _some = st.frozensets(st.integers(0, 6))
 
 
-@settings(laws, max_examples=examples(8))
+@settings(laws, max_examples=examples(20))
 @given(run=states(1), keys=_keys, chosen=_some)
 def test_no_two_rows_of_any_kind_of_view_agree_on_its_key(run: list[Any], keys: Keys, chosen: frozenset[int]) -> None:
     """A view of each kind, in each stored form; the note printed last but one names the one that failed."""
@@ -76,7 +76,7 @@ def test_no_two_rows_of_any_kind_of_view_agree_on_its_key(run: list[Any], keys: 
             _check(form.tree, keys, run[0], chosen)
 
 
-@settings(laws, max_examples=examples(60))
+@settings(laws, max_examples=examples(100))
 @given(text=views(), run=states(2), keys=_keys, chosen=_some)
 def test_no_two_rows_of_a_view_agree_on_its_key(text: str, run: list[Any], keys: Keys, chosen: frozenset[int]) -> None:
     """Random views over random tables with keys; NULLs are values, as in the keys of views."""
