@@ -110,3 +110,26 @@ def test_a_view_without_a_key_from_an_earlier_version_stays_a_bag_until_it_is_re
     swh.sql("UPDATE s SET customer = 4 WHERE customer = 3")
     assert rows(swh, "SELECT * FROM v") == rows(swh, text)
     assert "full, Δv by (city), before it is applied" in swh.explain("v")
+
+
+def test_a_key_that_does_not_hold_is_found(swh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a key were derived wrongly: `check` finds the rows that it hides, and a job that sees two rows of it fails."""
+    _tables(swh)
+    monkeypatch.setattr(analysis, "_key", lambda *_: ("customer",))
+    swh.sql("CREATE MATERIALIZED VIEW v AS SELECT id, customer FROM s WHERE id < 10")
+    report = swh.check("v")
+    assert (report.ok, report.missing_rows) == (False, 3)
+    swh.sql("INSERT INTO s (id, customer) VALUES (-1, 77), (-2, 77)")
+    assert (-1, 77) in rows(swh, "SELECT * FROM v")  # the definition answers
+    assert "two of its rows have the key (customer=77)" in str(swh.history("v")[-1].error)
+
+
+@pytest.mark.selftest
+def test_the_self_test_tries_the_key(swh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    _tables(swh)
+    monkeypatch.setattr(analysis, "_key", lambda *_: ("customer",))
+    text = "SELECT id, customer FROM s WHERE EXISTS (SELECT 1 FROM c WHERE c.id = s.customer)"
+    swh.sql(f"CREATE MATERIALIZED VIEW v AS {text}")
+    assert not internals(swh).relation("v").schema.key
+    assert "by recomputation" in swh.explain("v")
+    assert swh.check("v").ok

@@ -204,7 +204,7 @@ def _joined(node: Join, left: Dependencies, right: Dependencies) -> Dependencies
 def _grouped(node: Aggregate, known: Dependencies) -> Dependencies:
     keys, group = frozenset[str | Node](node.keys), _row(node)
     known = _without(known, {name for name, _ in node.items})
-    # Spark may show another value of a group than its rows have (0.0 for -0.0): no table has such a key, and no equality
-    # of such columns is taken for identity, so they determine nothing unless they were grouped before.
+    # Spark may show another value of a group than its rows have (0.0 for -0.0). No table has such a column in its key,
+    # and no equality of such columns is taken for identity: they determine nothing unless they were grouped before.
     given = (*known.given, (keys, group), (group, frozenset[str | Node](node.columns)))
     return Dependencies(group, given, {k: known.exact[k] for k in node.keys if k in known.exact})
