@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.errors import ViewUnusable
-from freshview.relation.delta import DELETE, INSERT, first_duplicate, is_live, key_table, overlay, tag, untag
+from freshview.relation.delta import DELETE, INSERT, describe_key, first_duplicate, is_live, key_table, overlay, tag, untag
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 
@@ -69,9 +69,7 @@ def net(signed: pa.Table, schema: Schema) -> pa.Table:
 
 def refuse_repeated(rows: pa.Table, schema: Schema) -> None:
     """Raise ViewUnusable if two rows of a view have one key: the key would not follow from the definition."""
-    keys = key_table(rows, schema)
-    at = first_duplicate(keys)
+    at = first_duplicate(key_table(rows, schema))
     if at is not None:
-        values = ", ".join(f"{k}={keys.column(i)[at].as_py()!r}" for i, k in enumerate(schema.key))
-        cause = f"two of its rows have the key ({values})"
+        cause = f"two of its rows have the key {describe_key(rows, schema, at)}"
         raise ViewUnusable("view", cause, "Report this, and create the view again with another definition.")

@@ -11,6 +11,7 @@ from tests.unit.sql.view_grammar import SCHEMAS
 from freshview.catalog.frontiers import Job
 from freshview.definition.analysis import analyse
 from freshview.refresh.explain import explained, maintainability
+from freshview.relation.schema import Schema
 
 
 def test_the_report_marks_what_makes_a_view_recompute() -> None:
@@ -77,3 +78,15 @@ def test_explain_tells_which_rows_of_a_table_matter() -> None:
     """A scan that is joined to a delta is read only where it meets it."""
     text = explained("v", with_sources("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a"), 1)
     assert "u@old /* rows with a in t@delta.a */" in text
+
+
+def test_explain_names_the_key_of_a_view_and_by_what_deltas_of_views_are_condensed() -> None:
+    """The segments of a view have both images of an update: a view above cancels whole rows, whatever the key below."""
+    definition = with_sources("SELECT a, SUM(b) AS s FROM t GROUP BY a")
+    keyed = {n: replace(r, schema=Schema(r.schema.columns, ("a",))) for n, r in definition.sources.items() if n == "t"}
+    for kind, by in (("table", "(a)"), ("view", "whole rows")):
+        text = explained("v", replace(definition, sources={n: replace(r, kind=kind) for n, r in keyed.items()}), 1)
+        assert "  stored as: sums by key (a)\n" in text
+        assert "full, Δv by (a), before it is applied" in text
+        assert f"partial, Δt by {by}, below all joins" in text
+    assert "  stored as: rows\n" in explained("v", with_sources("SELECT a FROM t"), 1)
