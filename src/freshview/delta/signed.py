@@ -13,7 +13,17 @@ import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.errors import ViewUnusable
-from freshview.relation.delta import DELETE, INSERT, describe_key, first_duplicate, is_live, key_table, overlay, tag, untag
+from freshview.relation.delta import (
+    DELETE,
+    INSERT,
+    describe_key,
+    first_duplicate,
+    is_live,
+    key_table,
+    overlay,
+    tag,
+    untag,
+)
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 
