@@ -78,8 +78,8 @@ def _view(process: Process, table: Relation, types: tuple[str, ...]) -> Relation
     columns = (*(Column(f"__key{i}", parse_type(t)) for i, t in enumerate(types)), Column("v", parse_type("DOUBLE")))
     schema = Schema(columns, tuple(c.name for c in columns[:-1]))
     facts = {"sources": f'{{"t": {{"id": {table.id}, "columns": ["k"]}}}}', "columns": '["v"]'}
-    new = (process.catalog.reserve_id(), "v", schema, {"maintenance": "deferred"}, facts, [table], [], [])
-    return process.views.create(*new, process.catalog.snapshot(), deferred=True)[0]
+    new_id, properties, csn = process.catalog.reserve_id(), {"maintenance": "deferred"}, process.catalog.snapshot()
+    return process.views.create(new_id, "v", schema, properties, facts, [table], [], [], csn, deferred=True)[0]
 
 
 def _checkpoint(process: Process, view: Relation) -> CheckpointReport:
