@@ -36,7 +36,7 @@ from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
 from freshview.storage.store import Storage
 
 _CACHED_FRAMES = 64
-_ORDER = "_order"  # of a segment among those of a state: several of one view may have one CSN
+_ORDER = "__fv_order"  # of a segment among those of a state: several of one view may have one CSN
 
 
 class Scanner:
