@@ -5,14 +5,18 @@ from __future__ import annotations
 import datetime as dt
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
 from tests.spark.sessions import jobs_run
 
 import freshview
 from freshview import Warehouse
 from freshview.spark import scan as scan_module
+from freshview.storage.main import MainStore
 
 
 def test_statements_near_a_key_run_no_job(swh: Warehouse, spark: SparkSession) -> None:
@@ -71,6 +75,77 @@ def test_few_rows_that_change_again_and_again_stay_few(
     swh.sql("CHECKPOINT t")
     assert jobs_run(spark, partial(read, 6)) == 0
     assert all(sorted(map(tuple, rows)) == [(k, n) for k in (1, 2, 3)] for n, rows in found)
+
+
+@pytest.fixture
+def small(swh: Warehouse) -> Warehouse:
+    """A table, a view with hidden rows, and a view over that; small changes are maintained in this process."""
+    swh.sql("CREATE TABLE t (k INT PRIMARY KEY, g STRING, v INT)")
+    swh.sql("INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'b', 3)")
+    swh.sql("CREATE MATERIALIZED VIEW v AS SELECT g, sum(v) AS s, count(*) AS n FROM t GROUP BY g HAVING count(*) > 1")
+    swh.sql("CREATE MATERIALIZED VIEW w AS SELECT s + n AS m, upper(g) AS u FROM v")
+    return swh
+
+
+_LOCAL = (
+    "SELECT * FROM v",
+    "SELECT m FROM w WHERE u <> 'A' AND m > 0",
+    "SELECT g, s * 2 AS d FROM v LIMIT 1",
+    "SELECT x.g FROM (SELECT g FROM v WHERE n > 1) AS x",
+)
+_SPARKS = (  # Spark runs a job for operators over local rows other than filters, projections and limits
+    "SELECT * FROM v ORDER BY g",
+    "SELECT count(*) FROM w",
+    "SELECT DISTINCT g FROM v",
+    "SELECT v.g, w.m FROM v JOIN w ON v.g = w.u",
+)
+
+
+@pytest.mark.parametrize("text", [*_LOCAL, *_SPARKS])
+def test_a_query_of_small_views_runs_no_job_of_ours(small: Warehouse, spark: SparkSession, text: str) -> None:
+    """Views are brought up to date, and the query is bound to local rows, without a job; what reads it is Spark's."""
+    small.sql("INSERT INTO t VALUES (4, 'a', 4), (5, 'b', 5)")
+    frames: list[DataFrame] = []
+    assert jobs_run(spark, lambda: frames.append(small.sql(text))) == 0
+    assert frames[0].inputFiles() == []
+    assert (jobs_run(spark, frames[0].collect) == 0) == (text in _LOCAL)
+
+
+def test_rows_are_made_a_frame_once_after_a_refresh(small: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refresh itself makes none; the query, and the next one, read the rows that it left."""
+    made: list[int] = []
+    create = scan_module.Scanner._created
+
+    def counted(scanner: scan_module.Scanner, rows: Any, schema: StructType) -> DataFrame:
+        made.append(len(rows))
+        return create(scanner, rows, schema)
+
+    small.sql("SELECT * FROM v").collect()
+    monkeypatch.setattr(scan_module.Scanner, "_created", counted)
+    small.sql("INSERT INTO t VALUES (4, 'a', 4)")
+    assert small.sql("SELECT count(*) FROM v").collect()[0][0] == 2
+    assert small.sql("SELECT g FROM v ORDER BY g").collect() == [("a",), ("b",)]
+    assert made == [2]
+    assert [job.engine for job in small.history("v")] == ["embedded"]
+
+
+def test_the_main_of_a_small_view_is_not_read_for_every_refresh(
+    small: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.sql("CHECKPOINT v")
+    read: list[int] = []
+    files = MainStore.read
+
+    def counted(store: MainStore, relation_id: int, version: int) -> pa.Table:
+        read.append(relation_id)
+        return files(store, relation_id, version)
+
+    monkeypatch.setattr(MainStore, "read", counted)
+    for k in range(4, 9):
+        small.sql(f"INSERT INTO t VALUES ({k}, 'a', {k})")
+        small.sql("SELECT * FROM v").collect()
+    assert len(read) <= 2
+    assert small.check("v").ok
 
 
 def test_literals_keys_and_the_api_need_no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,9 @@ class StateReader:
         """All rows of main, in the state's columns."""
         if state.main is None or state.main.rows == 0:
             return state.schema.arrow.empty_table()
-        return state.schema.conform(self._mains.read(state.relation.id, state.main.delta_version))
+        kept = self._cache.rows(state.relation.id, state.main)
+        rows = kept if kept is not None else self._mains.read(state.relation.id, state.main.delta_version)
+        return state.schema.conform(rows)
 
     def lookup(self, state: RelationState, keys: pa.Table, *, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows that have one of these keys; a part of the key's columns is enough.
