@@ -105,3 +105,9 @@ def test_what_jobs_took_decides_between_the_ways(swh: Warehouse) -> None:
     internals(swh).set_calibration("v", Calibration({"spark": 0.05, "full": 20.0}))
     assert strategy() == "incremental"
     assert swh.check("v").ok
+    full, rules = swh.history("v")
+    assert full.expected < full.otherwise
+    assert 0 < rules.expected < rules.otherwise
+    text = swh.explain("v")
+    assert "learnt, of what was estimated: delta rules on Spark " in text
+    assert "past choices: 2 jobs; " in text

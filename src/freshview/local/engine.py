@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from freshview.algebra.nodes import WEIGHT, Scan
+from freshview.algebra.nodes import WEIGHT, Node, Scan
 from freshview.local.numbers import MACROS
 from freshview.local.plans import LocalPlan
 
@@ -35,14 +35,15 @@ class LocalEngine:
         self._guard = threading.Lock()
         self._database: duckdb.DuckDBPyConnection | None = None
 
-    def run(self, plan: LocalPlan, rows: Callable[[Scan], pa.Table]) -> pa.Table:
-        """The rows of a plan; `rows` gives the stored columns of a scan, and the weight of a delta."""
+    def run(self, plan: LocalPlan, rows: Callable[[Node], pa.Table]) -> pa.Table:
+        """The rows of a plan. `rows` gives the stored columns of a scan, and the weight of a delta; of a part that
+        Spark has computed, the columns of the part."""
         import duckdb  # when it is first needed: opening a warehouse is not the time
 
         with self._cursor() as connection:
             try:
-                for name, scan in plan.scans:
-                    connection.register(name, _placed(rows(scan), scan))
+                for name, read in plan.reads:
+                    connection.register(name, _placed(rows(read), read))
                 found = connection.sql(plan.text).to_arrow_table()
                 arrays = [found.column(i).cast(type_.arrow) for i, (_, type_) in enumerate(plan.columns)]
             except (duckdb.Error, pa.ArrowException, KeyError) as error:
@@ -66,7 +67,9 @@ class LocalEngine:
             return self._database.cursor()
 
 
-def _placed(table: pa.Table, scan: Scan) -> pa.Table:
-    """The columns that a scan reads, named by their places."""
-    columns = [stored for stored, _ in scan.fields] + ([WEIGHT] if scan.version == "delta" else [])
+def _placed(table: pa.Table, read: Node) -> pa.Table:
+    """The columns that a plan reads, named by their places."""
+    columns = list(read.columns)
+    if isinstance(read, Scan):
+        columns = [stored for stored, _ in read.fields] + ([WEIGHT] if read.version == "delta" else [])
     return pa.table([table.column(c) for c in columns], names=[f"c{i}" for i in range(len(columns))])

@@ -35,13 +35,21 @@ Types = Mapping[str, DataType]
 Made = Mapping[str, DataType | None]  # None: only NULLs, until a union gives them a type
 
 
+Prepare = Callable[[Node], Types]  # Spark's types of a part's columns, if Spark has computed the part; or Unproven
+
+
 @dataclass(frozen=True)
 class LocalPlan:
-    """A plan as text of the embedded engine; the scans, by the names that it has for them; the result's columns."""
+    """A plan as text of the embedded engine; what it reads, by the names that it has for it; the result's columns."""
 
     text: str
-    scans: tuple[tuple[str, Scan], ...]
+    reads: tuple[tuple[str, Node], ...]  # scans, and parts that Spark has computed
     columns: tuple[tuple[str, DataType], ...]
+
+    @property
+    def prepared(self) -> list[Node]:
+        """The parts of the plan that are Spark's: what they compute is not proven."""
+        return [node for _, node in self.reads if not isinstance(node, Scan)]
 
 
 @dataclass(frozen=True)
@@ -57,24 +65,62 @@ class _Relation:
         return {c: Typed(f"{prefix}c{i}", t) for i, (c, t) in enumerate(self.types.items())}
 
 
-def translated(root: Node, types: Callable[[Scan], Types]) -> LocalPlan:
-    """The plan as a query of the embedded engine. `types` gives Spark's types of the columns that a scan stores."""
+def _nothing(_: Node) -> Types:
+    raise Unproven("nothing is computed by Spark")
+
+
+def translated(root: Node, types: Callable[[Scan], Types], prepare: Prepare = _nothing) -> LocalPlan:
+    """The plan as a query of the embedded engine. `types` gives Spark's types of the columns that a scan stores.
+
+    Filters and projections that stand on a scan may be computed by Spark before, if one of them is not proven:
+    `prepare` is asked for that. Raise the first obstacle that is left.
+    """
     found: dict[Node, _Relation] = {}
+    obstacles: dict[Node, Unproven] = {}
     parts: list[str] = []
-    scans: list[tuple[str, Scan]] = []
-    for node in bottom_up(root):
-        name = f"n{len(found)}"
-        if isinstance(node, Scan):
-            found[node] = _Relation(name, _scanned(node, types(node)))
-            scans.append((name, node))
-            continue
-        body, made = _body(node, [found[i] for i in node.inputs])
-        found[node] = _Relation(name, made)
-        parts.append(f"{name} AS ({body})")
-    result = found[root]
+    reads: list[tuple[str, Node]] = []
+
+    def usable(node: Node) -> _Relation:
+        """A node that another reads: translated, or computed by Spark."""
+        if node not in found:
+            try:
+                made = _prepared(node, prepare)
+            except Unproven:
+                raise obstacles[node] from None
+            found[node] = _Relation(f"p{len(reads)}", made)
+            reads.append((found[node].name, node))
+        return found[node]
+
+    for number, node in enumerate(bottom_up(root)):
+        try:
+            if isinstance(node, Scan):
+                found[node] = _Relation(f"n{number}", _scanned(node, types(node)))
+                reads.append((found[node].name, node))
+                continue
+            if isinstance(node, Filter | Project) and node.input in obstacles:
+                raise obstacles[node.input]  # Spark computes both, or none
+            body, made = _body(node, [usable(i) for i in node.inputs])
+            found[node] = _Relation(f"n{number}", made)
+            parts.append(f"n{number} AS ({body})")
+        except Unproven as obstacle:
+            obstacles[node] = obstacle
+    result = usable(root)
     columns = ", ".join(c.sql for c in result.columns().values())
     text = f"{'WITH ' if parts else ''}{', '.join(parts)} SELECT {columns} FROM {result.name}"
-    return LocalPlan(text, tuple(scans), tuple(_typed(result)))
+    return LocalPlan(text, tuple(reads), tuple(_typed(result)))
+
+
+def _prepared(node: Node, prepare: Prepare) -> Types:
+    """Spark's types of a part of the plan that Spark has computed over the rows of one scan."""
+    below = node
+    while isinstance(below, Filter | Project):
+        below = below.input
+    if below is node or not isinstance(below, Scan):
+        raise Unproven(type(node).__name__, "not over a scan")
+    made = prepare(node)
+    for type_ in made.values():
+        duck_type(type_)  # nested types are not taken
+    return made
 
 
 def _typed(relation: _Relation) -> Iterator[tuple[str, DataType]]:

@@ -34,6 +34,7 @@ from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, Rejected
 from freshview.refresh.runner import Runner
 from freshview.refresh.span import Span
 from freshview.spark.engines import Engines
+from freshview.spark.running import PlanRunner
 from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.store import Storage
 
@@ -73,12 +74,16 @@ class Changing:
     def plan(self, given: JobInput) -> JobPlan:
         """The plan of a job with this input."""
         definition = given.definition
+
+        def small() -> PlanRunner:
+            return PlanRunner(self._engines.under(settings_of(given.view), small=True))
+
         try:
             changes = given.changes if definition.incremental else ()
             if definition.incremental and not changes:
                 return JobPlan(NOTHING, given.written)
-            factors = self._calibration(given.view).factors()
-            ways, embed = alternatives(definition, changes), partial(embedded, given=given)
+            factors = self._calibration(given.view).factors() if given.full.rows else {}
+            ways, embed = alternatives(definition, changes), partial(embedded, given=given, runner=small)
             return choose(definition, changes, ways, given.reads, given.full, factors, embed)
         except _NOT_BY_RULES as error:
             return recompute(rejected=[Rejected(INCREMENTAL, self._obstacle(given.view, error))])
@@ -100,12 +105,11 @@ class Changing:
         begun = time.monotonic()
         change = execute(plan, given, runner, self._local)
         took = time.monotonic() - begun
-        change = replace(change, expected=plan.seconds, otherwise=plan.otherwise)
         if plan.strategy == NOTHING or not given.full.rows:
-            return change
+            return change  # where all is small there is little to choose, and times say more of the machine
         cost = plan.estimate if plan.estimate is not None else given.full
-        learnt = self._calibration(given.view).after(plan.way, cost.seconds, took)
-        return replace(change, factors=learnt.learnt)
+        learnt = self._calibration(given.view).after(plan.way, cost.seconds, took).learnt
+        return replace(change, expected=plan.seconds, otherwise=plan.otherwise, factors=learnt)
 
     def _calibration(self, view: Relation) -> Calibration:
         """What was learnt from the jobs of a view; the catalog keeps it with the frontier that each job moves."""

@@ -19,6 +19,7 @@ _ROWS_PER_SECOND = 2_500_000
 _SECONDS_PER_OPERATOR = 0.012  # analysis, planning, code generation
 _SECONDS_IN_PROCESS = 0.0005  # of an operator in the embedded engine
 _OPERATORS_PER_STAGE = 10  # a stage is a query of its own
+_SECONDS_PREPARED = 0.05  # of a part that Spark computes without a job
 _LEAST = 0.05  # seconds: a smaller estimate is taken for this one
 _MOST = 20.0  # the largest factor by which a job may differ from its estimate
 _LEARN = 0.5  # the share of the newest job in the factor of its way
@@ -32,20 +33,21 @@ class Estimate:
     rows: int
     operators: int
     price: float = _SECONDS_PER_OPERATOR
+    prepared: int = 0  # parts that Spark computes for the embedded engine
 
     @property
     def seconds(self) -> float:
-        return self.rows / _ROWS_PER_SECOND + self.operators * self.price
+        return self.rows / _ROWS_PER_SECOND + self.operators * self.price + self.prepared * _SECONDS_PREPARED
 
 
-def in_process(cost: Estimate) -> Estimate:
-    """The cost of a query that the embedded engine runs instead of Spark."""
-    return replace(cost, price=_SECONDS_IN_PROCESS)
+def in_process(cost: Estimate, prepared: int = 0) -> Estimate:
+    """The cost of a query that the embedded engine runs instead of Spark, but for so many parts of it."""
+    return replace(cost, price=_SECONDS_IN_PROCESS, prepared=prepared)
 
 
 def on_spark(cost: Estimate) -> Estimate:
     """The cost of a query that Spark runs after all: what its job took is compared with this."""
-    return replace(cost, price=_SECONDS_PER_OPERATOR)
+    return replace(cost, price=_SECONDS_PER_OPERATOR, prepared=0)
 
 
 # Delta rules on the embedded engine, delta rules on Spark, recomputing: one engine's times say nothing of the other's.

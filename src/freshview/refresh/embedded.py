@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from freshview.algebra.nodes import Node
+import pyarrow as pa
+from sqlglot import exp
+
+from freshview.algebra.nodes import Filter, Node, Project
+from freshview.algebra.traversal import scans
 from freshview.catalog.records import Relation
 from freshview.definition.known import settings_of
+from freshview.delta.signed import part as chosen
 from freshview.delta.signed import with_weight
+from freshview.errors import FreshviewError, first_line
 from freshview.local.plans import LocalPlan, Types, translated
 from freshview.local.typed import Unproven
 from freshview.refresh.job_input import JobInput
-from freshview.spark.meaning import MEANING
+from freshview.relation.schema import Schema
+from freshview.spark.meaning import DEFAULTS
+from freshview.spark.running import PlanRunner
+from freshview.storage.reader import LOCAL_ROWS
 
 ENGINE = "auto"  # "spark": no job runs in the embedded engine
 
-# The settings on which proven constructs depend, at Spark's defaults.
-REQUIRED = {
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
-    "spark.sql.legacy.literal.pickMinimumPrecision": "true",
-    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
-    "spark.sql.legacy.allowNegativeScaleOfDecimal": "false",
-    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "false",
-    "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
-    "spark.sql.legacy.charVarcharAsString": "false",
-    "spark.sql.readSideCharPadding": "true",
-    "spark.sql.legacy.noCharPaddingInPredicate": "false",
-    "spark.sql.function.concatBinaryAsString": "false",
-    "spark.sql.legacy.integerGroupingId": "false",
-    "spark.sql.timestampType": "timestamp_ltz",
-}
+# Settings that may have any value, since no proven construct depends on them. The law is tested under other values.
+HARMLESS = frozenset(
+    {
+        "spark.sql.session.timeZone",  # times are compared, never read, written or cut
+        "spark.sql.caseSensitive",  # plans name columns by numbers of their own
+    }
+)
 
 
-def embedded(query: Node, given: JobInput) -> LocalPlan:
-    """The delta query of a job for the embedded engine; raise Unproven if Spark has to run it."""
+def embedded(query: Node, given: JobInput, runner: Callable[[], PlanRunner]) -> LocalPlan:
+    """The delta query of a job for the embedded engine; raise Unproven if Spark has to run it.
+
+    `runner` is asked for if Spark computes parts of the query, over few rows of the driver and without a job.
+    """
     if ENGINE == "spark" or given.view.properties.get("engine", "auto").lower() == "spark":
         raise Unproven("the property 'engine' = 'spark'")
-    _require_defaults(settings_of(given.view))
-    plan = translated(query, lambda scan: _types(given.relation(scan)))
+    require_defaults(settings_of(given.view))
+
+    def prepare(part: Node) -> Types:
+        schema, given.prepared[part] = _computed(part, given, runner())
+        return {c.name: c.type for c in schema.columns}
+
+    plan = translated(query, lambda scan: _types(given.relation(scan)), prepare)
     stored = {c.name: c.type.arrow for c in with_weight(given.view.schema).columns}
     for name, type_ in plan.columns:
         if stored[name] != type_.arrow:
@@ -50,7 +58,36 @@ def _types(relation: Relation) -> Types:
     return {c.name: c.type for c in relation.schema.columns}
 
 
-def _require_defaults(settings: Mapping[str, str]) -> None:
+def _computed(part: Node, given: JobInput, runner: PlanRunner) -> tuple[Schema, pa.Table]:
+    """The rows of filters and projections over one scan, by Spark; no job, since the rows of the scan are in the plan.
+
+    Whatever goes wrong is left to the query as a whole on Spark: an error that a user sees is its own.
+    """
+    (scan,) = scans(part)
+    rows, relation = given.table(scan), given.relation(scan)
+    if rows.num_rows > LOCAL_ROWS:
+        raise Unproven(part_text(part), f"over {rows.num_rows:,} rows")
+    schema = with_weight(relation.schema) if scan.version == "delta" else relation.schema
+    try:
+        frame = runner.run(part, lambda _: runner.engine.frame(rows, chosen(schema, rows.column_names)))
+        found = runner.engine.schema_of(frame, ())
+        return found, runner.engine.collect(frame, list(found.arrow), "view")
+    except (FreshviewError, pa.ArrowException, ValueError, OverflowError) as error:
+        raise Unproven(part_text(part), first_line(error)) from error
+
+
+def part_text(part: Node) -> str:
+    """What a part of a plan computes, in a few words."""
+    above, texts = part, []
+    while isinstance(above, Filter | Project):
+        own = [above.predicate] if isinstance(above, Filter) else [e for _, e in above.items]
+        texts += [e.sql(dialect="spark") for e in own if not isinstance(e, exp.Column)]
+        above = above.input
+    return ", ".join(texts)
+
+
+def require_defaults(settings: Mapping[str, str]) -> None:
+    """Raise Unproven if the view keeps a setting that is neither harmless nor at Spark's default: proofs hold there."""
     for key, value in settings.items():
-        if key not in MEANING or value.lower() != REQUIRED.get(key, value.lower()):
+        if key not in HARMLESS and value.lower() != DEFAULTS.get(key, "").lower():
             raise Unproven(f"the setting {key} = {value}")

@@ -8,6 +8,7 @@ from freshview.algebra.nodes import Scan, Stored
 from freshview.catalog.frontiers import Job
 from freshview.definition.analysis import Definition
 from freshview.delta.report import Step, lines, report, unreadable
+from freshview.refresh.embedded import part_text
 from freshview.refresh.plan import EMBEDDED, FULL, INCREMENTAL, NOTHING, SPARK, JobPlan, sketch
 from freshview.refresh.span import Span
 from freshview.sql.rendering import render
@@ -99,6 +100,8 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
     whole = [s for s in plan.scans if s.from_files]
     found += [f"    {_source(s.scan, name)}: {s.from_files:,} rows from files" for s in whole]
     found += [f"    not in the embedded engine: {plan.why_spark}"] * bool(plan.why_spark)
+    parts = plan.local.prepared if plan.local is not None else []
+    found += [f"    by Spark before, without a job: {part_text(part)}" for part in parts]
     for way in plan.rejected:
         seconds = f" ({way.seconds:.2g} s)" if way.seconds is not None else ""
         found.append(f"    not {'recomputed' if way.strategy == FULL else 'by delta rules'}: {way.why}{seconds}")

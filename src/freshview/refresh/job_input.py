@@ -14,7 +14,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.algebra.nodes import WEIGHT, Scan, Stored
+from freshview.algebra.nodes import WEIGHT, Node, Scan, Stored
 from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation, RelationState
 from freshview.definition.analysis import Definition
@@ -34,6 +34,7 @@ class JobInput:
     definition: Definition
     span: Span
     stored: RelationState  # the view's own rows, before
+    prepared: dict[Node, pa.Table] = field(default_factory=dict)  # parts of the plan that Spark has computed already
 
     @cached_property
     def _changed(self) -> dict[str, tuple[SourceChange, pa.Table]]:
@@ -81,8 +82,15 @@ class JobInput:
         """The rows of a scan that matter; None if Spark has to read them."""
         return self._lookups.table(scan)
 
-    def table(self, scan: Scan) -> pa.Table:
-        """The rows of a scan for which `reads` is 0: those that matter, or all rows of a small relation."""
+    def table(self, read: Node) -> pa.Table:
+        """The rows of a prepared part, or of a scan for which `reads` is 0: those that matter, or all rows of a small
+        relation."""
+        if read in self.prepared:
+            return self.prepared[read]
+        assert isinstance(read, Scan)
+        return self._scanned(read)
+
+    def _scanned(self, scan: Scan) -> pa.Table:
         rows = self.rows(scan)
         if rows is not None:
             return rows

@@ -178,7 +178,7 @@ def choose(
     cost = estimate(_query(way), lambda scan: 2 * reads(scan))
     is_local = at_hand and way.is_small
     local, why_spark = _embedded(_query(way), embed) if is_local and embed is not None else (None, "")
-    cost = in_process(cost) if local is not None else cost
+    cost = in_process(cost, len(local.prepared)) if local is not None else cost
     seconds = cost.seconds * factors.get(EMBEDDED if local is not None else SPARK, 1.0)
     if definition.refresh != INCREMENTAL and seconds > anew + _SLACK:
         dearer = Rejected(INCREMENTAL, "it is expected to take longer", seconds)

@@ -41,6 +41,29 @@ _VALUES = """
 """
 MEANING = tuple(_PREFIX + key for key in (_GENERAL + _SYNTAX + _RESULTS + _VALUES).split())
 
+# Spark's defaults of them, by which a view without any other setting is known; the time zone's is the machine's.
+_TRUE = """
+    ansi.enabled decimalOperations.allowPrecisionLoss groupByOrdinal orderByOrdinal groupByAliases variable.substitute
+    lateralColumnAlias.enableImplicitResolution legacy.literal.pickMinimumPrecision
+    legacy.histogramNumericPropagateInputType readSideCharPadding jsonGenerator.ignoreNullFields
+    jsonGenerator.writeNullIfWithDefaultValue json.enablePartialResults json.enableExactStringParsing
+    chunkBase64String.enabled icu.caseMappings.enabled legacy.sizeOfNull legacy.followThreeValuedLogicInArrayExists
+"""
+_WORDS = {
+    "mapKeyDedupPolicy": "EXCEPTION",
+    "timestampType": "TIMESTAMP_LTZ",
+    "functionResolution.sessionOrder": "second",
+    "legacy.ctePrecedencePolicy": "CORRECTED",
+    "columnNameOfCorruptRecord": "_corrupt_record",
+    "legacy.timeParserPolicy": "CORRECTED",
+}
+_NO_DEFAULT = ("session.timeZone", "legacy.nullInEmptyListBehavior")
+DEFAULTS = {
+    **{key: "false" for key in MEANING if key.removeprefix(_PREFIX) not in _NO_DEFAULT},
+    **{_PREFIX + key: "true" for key in _TRUE.split()},
+    **{_PREFIX + key: word for key, word in _WORDS.items()},
+}
+
 # How queries are run, stored and printed, and what cannot be set at run time. All others that are set are kept.
 _RUNNING = r"""
     adaptive addPartitionInBatch artifact analyzer\.(?:canonicalization|maxIterations) autoBroadcastJoinThreshold avro

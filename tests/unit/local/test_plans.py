@@ -18,7 +18,7 @@ from tests.unit.algebra.oracle import Bag, Double, Row, evaluate
 from tests.unit.delta.cases import VIEWS
 from tests.unit.sql.view_grammar import SCHEMAS, Change, State, kind_of, lowered_view, noises, states, views
 
-from freshview.algebra.nodes import WEIGHT, Node, Project, Scan, Table, TopK, column
+from freshview.algebra.nodes import WEIGHT, Filter, Node, Project, Scan, Table, TopK, column
 from freshview.delta.derive import at_version, derive
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.local.expressions import over
@@ -49,7 +49,12 @@ def _arrow(scan: Scan, rows: Bag) -> pa.Table:
 
 def _answer(plan: Node, read: Callable[[Scan], Bag]) -> Bag:
     local = translated(plan, lambda _: _TYPES)
-    table = ENGINE.run(local, lambda scan: _arrow(scan, read(scan)))
+
+    def rows(scan: Node) -> pa.Table:
+        assert isinstance(scan, Scan)
+        return _arrow(scan, read(scan))
+
+    table = ENGINE.run(local, rows)
     columns = [c.to_pylist() for c in table.columns]
     return Counter(tuple(_exact(v) for v in row) for row in zip(*columns, strict=True))
 
@@ -134,3 +139,58 @@ def test_sums_of_39_digits_are_errors() -> None:
     rows = pa.table({"v": pa.array([Decimal("6" * 38)] * 2, type_.arrow)})
     with pytest.raises(LocalError, match="Overflow"):
         ENGINE.run(plan, lambda _: rows)
+
+
+# -- parts that Spark computes -----------------------------------------------------------------------
+
+_ROWS = pa.table({"a": pa.array([1, 2], pa.int32()), "c": ["x", "y"]})
+
+
+def _joined_with(text: str) -> tuple[list[Node], list[list[object]]]:
+    """The parts of a query that Spark is asked for, and the query's columns if Spark answers 'h' to all of them."""
+    asked: list[Node] = []
+
+    def prepare(part: Node) -> dict[str, DataType]:
+        asked.append(part)
+        return {c: INT if c.startswith("a") else STRING for c in part.columns}
+
+    def rows(read: Node) -> pa.Table:
+        if isinstance(read, Scan):
+            return _ROWS
+        return pa.table({c: pa.array([2], pa.int32()) if c.startswith("a") else ["h"] for c in read.columns})
+
+    plan = translated(lower(text, {"t": ("a", "c")}).node, lambda _: {"a": INT, "c": STRING}, prepare)
+    assert plan.prepared == asked
+    return asked, [c.to_pylist() for c in ENGINE.run(plan, rows).columns]
+
+
+def test_what_is_not_proven_and_stands_on_a_scan_is_sparks_and_the_rest_is_not() -> None:
+    below = "SELECT a, sha2(c, 256) AS h FROM t WHERE sqrt(a) > 1"
+    asked, rows = _joined_with(f"SELECT u.h, t.c FROM t JOIN ({below}) u ON t.a = u.a")
+    assert rows == [["h"], ["y"]]
+    (part,) = asked  # the filter and the projection at once
+    assert isinstance(part, Project)
+    assert isinstance(part.input, Filter)
+
+
+def test_a_query_over_one_scan_may_be_sparks_as_a_whole() -> None:
+    asked, rows = _joined_with("SELECT sha2(c, 256) AS h FROM t")
+    assert (len(asked), rows) == (1, [["h"]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["SELECT sha2(t.c, 256) AS h FROM t JOIN t u ON t.a = u.a", "SELECT a, max(sqrt(a)) AS m FROM t GROUP BY a"],
+)
+def test_what_is_not_proven_above_other_operators_stays_with_its_reason(text: str) -> None:
+    with pytest.raises(Unproven, match="SHA2|SQRT"):
+        _joined_with(text)
+
+
+def test_rows_of_nested_types_are_taken_if_spark_makes_plain_ones_of_them() -> None:
+    types = {"a": INT, "c": DataType("array", (), (STRING,))}
+    text = "SELECT t.a, size(t.c) AS n FROM t"
+    plan = translated(lower(text, {"t": ("a", "c")}).node, lambda _: types, lambda part: {c: INT for c in part.columns})
+    assert len(plan.prepared) == 1
+    with pytest.raises(Unproven, match="nested"):
+        translated(lower("SELECT a, c FROM t", {"t": ("a", "c")}).node, lambda _: types, lambda _: types)
