@@ -16,18 +16,20 @@ from tests.spark.sessions import apart, jobs_run, setting
 from tests.unit.local.grammar import COLUMNS, SCHEMA, WORLDS, Expressions, rows
 
 from freshview import Warehouse
-from freshview.algebra.nodes import Scan
-from freshview.errors import InvalidStatement
+from freshview.algebra.nodes import Node
+from freshview.errors import InvalidStatement, QueryFailed
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.local.plans import LocalPlan, translated
 from freshview.local.typed import Unproven
-from freshview.refresh.embedded import REQUIRED
-from freshview.spark.meaning import MEANING
+from freshview.refresh.embedded import HARMLESS
+from freshview.spark.meaning import DEFAULTS, MEANING
 from freshview.sql.lowering import lower
 
 SEED = seed_of(20261117)
 _TYPES = {c.name: c.type for c in SCHEMA.columns}
 _EXPRESSIONS, _PLANS = (100_000, 5_000) if IS_SOAK else (3_000, 200)
+# Values of settings that no proven construct depends on, under which expressions are compared.
+_HARMLESS = {"spark.sql.session.timeZone": "America/St_Johns", "spark.sql.caseSensitive": "true"}
 _TOGETHER = 100  # expressions to one query of Spark
 
 
@@ -55,6 +57,8 @@ def _compare(
     rng = random.Random(SEED)
     writer, local, outcome = Expressions(rng), LocalEngine(), Outcome()
     session = apart(spark)
+    for key, value in _HARMLESS.items():
+        session.conf.set(key, value)
     drawn = [draw(writer) for _ in range(count)]
     plans = {e: plan for e in dict.fromkeys(drawn) if (plan := _plan(query([e]))) is not None}
     outcome.unproven = len(set(drawn)) - len(plans)
@@ -92,7 +96,7 @@ def _asked(session: SparkSession, expressions: list[str], query: Callable[[list[
         raise
 
 
-def _always(table: pa.Table) -> Callable[[Scan], pa.Table]:
+def _always(table: pa.Table) -> Callable[[Node], pa.Table]:
     return lambda _: table
 
 
@@ -101,8 +105,12 @@ def _require_equal(local: pa.Table, spark: pa.Table, what: str, table: pa.Table)
     assert ours.type == theirs.type, f"{what}: {ours.type} here, {theirs.type} in Spark"
     if not _bits(ours).equals(_bits(theirs)):
         place = next(i for i in range(len(ours)) if not _bits(ours.slice(i, 1)).equals(_bits(theirs.slice(i, 1))))
-        row = table.slice(place, 1).to_pylist()
-        raise AssertionError(f"{what}: {ours[place]!r} here, {theirs[place]!r} in Spark, for {row}")
+        row = {
+            name: str(_bits(column.combine_chunks())[place])
+            for name, column in zip(COLUMNS, table.columns, strict=True)
+        }
+        here, there = (_bits(values)[place] for values in (ours, theirs))
+        raise AssertionError(f"{what}: {here!r} here, {there!r} in Spark, for {row}")
 
 
 def _bits(values: pa.Array) -> pa.Array:
@@ -225,9 +233,30 @@ def test_the_engine_can_be_turned_off(sums: Warehouse) -> None:
 
 
 def test_constructs_that_are_not_proven_stay_on_spark(sums: Warehouse) -> None:
-    sums.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id, sha2(g, 256) AS h, sqrt(v) AS r FROM t")
+    text = "SELECT t.id, sha2(t.g || u.g, 256) AS h FROM t JOIN t AS u ON t.id = u.id"
+    sums.sql(f"CREATE OR REPLACE MATERIALIZED VIEW v AS {text}")
     sums.sql("INSERT INTO t VALUES (3, 'a', 4)")
     assert _engine_of_next_job(sums).startswith("spark: SHA2(")
+
+
+def test_what_is_not_proven_and_stands_on_a_delta_is_sparks_without_a_job(sums: Warehouse, spark: SparkSession) -> None:
+    """The rest of the plan is the embedded engine's. Floats and times come back to the bit."""
+    below = "SELECT id, sha2(g, 256) AS h, sqrt(v) AS r, CAST(-v AS FLOAT) AS f, TIMESTAMP_SECONDS(id) AS m FROM t"
+    sums.sql(f"CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT x.*, t.g FROM ({below}) x JOIN t ON t.id = x.id")
+    sums.sql("INSERT INTO t VALUES (3, 'a', 0)")
+    assert "by Spark before, without a job: SHA2(" in sums.explain("v")
+    assert jobs_run(spark, lambda: sums.maintain(["v"])) == 0
+    assert sums.history("v")[-1].engine == "embedded"
+    assert sums.check("v").ok
+
+
+def test_an_error_of_what_spark_computes_before_is_sparks_own(sums: Warehouse) -> None:
+    sums.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id, CAST(g AS DOUBLE) AS x FROM t WHERE id > 2")
+    sums.sql("INSERT INTO t VALUES (3, 'abc', 0)")
+    with pytest.raises(QueryFailed, match="abc"):
+        sums.maintain(["v"])
+    sums.sql("UPDATE t SET g = '1.5' WHERE id = 3")
+    assert _engine_of_next_job(sums) == "embedded"
 
 
 def test_other_settings_than_sparks_own_keep_a_view_on_spark(sums: Warehouse, spark: SparkSession) -> None:
@@ -237,6 +266,31 @@ def test_other_settings_than_sparks_own_keep_a_view_on_spark(sums: Warehouse, sp
     assert _engine_of_next_job(sums) == "spark: the setting spark.sql.ansi.enabled = false"
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.parser.escapedStringLiterals", "true"),  # how a literal is read
+        ("spark.sql.legacy.timeParserPolicy", "LEGACY"),  # no proven construct is known to depend on it: not proven
+    ],
+)
+def test_any_setting_that_is_not_known_to_be_harmless_keeps_a_view_on_spark(
+    sums: Warehouse, spark: SparkSession, key: str, value: str
+) -> None:
+    with setting(spark, **{key.replace(".", "__"): value}):
+        sums.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id, v + 1 AS w FROM t")
+    sums.sql("INSERT INTO t VALUES (3, 'a', 4)")
+    assert _engine_of_next_job(sums) == f"spark: the setting {key} = {value}"
+
+
+def test_harmless_settings_do_not(sums: Warehouse, spark: SparkSession) -> None:
+    with setting(spark, **{key.replace(".", "__"): value for key, value in _HARMLESS.items()}):
+        sums.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT id, v + 1 AS w FROM t")
+    sums.sql("INSERT INTO t VALUES (3, 'a', 4)")
+    assert _engine_of_next_job(sums) == "embedded"
+
+
 def test_what_proofs_ask_for_are_sparks_defaults(spark: SparkSession) -> None:
-    assert {key: str(spark.newSession().conf.get(key)).lower() for key in REQUIRED} == REQUIRED
-    assert REQUIRED.keys() <= set(MEANING)
+    fresh = spark.newSession().conf
+    assert {key: fresh.get(key) for key in DEFAULTS} == DEFAULTS
+    assert DEFAULTS.keys() <= set(MEANING)
+    assert _HARMLESS.keys() == HARMLESS

@@ -35,6 +35,10 @@ def count(over: Expressions, node: exp.Expr) -> Typed:
     return Typed(f"COUNT({over.typed(node.this).sql}){over.suffix}", BIGINT)
 
 
+def count_if(over: Expressions, node: exp.Expr) -> Typed:
+    return Typed(f"COUNT(CASE WHEN {over.condition(node.this)} THEN 1 END){over.suffix}", BIGINT)
+
+
 def sum_(over: Expressions, node: exp.Expr) -> Typed:
     """SUM in Spark's type. Where parts may overflow that the whole does not, Spark fails in some orders of rows."""
     (value,) = over.values([node.this])

@@ -7,11 +7,16 @@ from dataclasses import replace
 from sqlglot import exp
 
 from freshview.errors import TypeMismatch
+from freshview.local.dates import moved
 from freshview.local.scalars import date_of, number
+from freshview.local.texts import count_of
 from freshview.local.typed import (
+    BIGINT,
     DATE,
     DIGITS,
     DOUBLE,
+    STRING,
+    WIDEST,
     Expressions,
     Typed,
     Unproven,
@@ -31,8 +36,12 @@ _ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "
 
 
 def arithmetic(over: Expressions, node: exp.Expr) -> Typed:
-    a, b = over.values([node.this, node.expression])
     operator = _ARITHMETIC[type(node)]
+    if isinstance(node.expression, exp.Interval) and operator != "*":
+        return moved(over, node, node.this, operator, node.expression)
+    if isinstance(node.this, exp.Interval) and operator == "+":
+        return moved(over, node, node.expression, operator, node.this)
+    a, b = over.values([node.this, node.expression])
     if a.type is None or b.type is None:
         raise Unproven(node, "NULL as an operand")
     if a.type.kind in DIGITS and b.type.kind in DIGITS:
@@ -41,19 +50,26 @@ def arithmetic(over: Expressions, node: exp.Expr) -> Typed:
     if a.type == DATE and b.type.kind in ("tinyint", "smallint", "int") and operator != "*":
         return guarded(f"isfinite({a.sql})", f"({a.sql} {operator} {b.sql})", DATE, node, a.sql, b.sql)
     if all(t.kind in DIGITS or t.kind == "decimal" for t in (a.type, b.type)):
-        return _of_decimals(a, operator, b, node)
+        return _of_decimals(a, operator, b)
     raise Unproven(node, f"{a.type} {operator} {b.type}")
 
 
-def _of_decimals(a: Typed, operator: str, b: Typed, node: exp.Expr) -> Typed:
+def _of_decimals(a: Typed, operator: str, b: Typed) -> Typed:
+    """Where the type has fewer places than the exact result, the exact result is rounded once, as Spark does."""
     left, right = _operand(a), _operand(b)
     (p1, s1), (p2, s2) = left.params, right.params
     if operator == "*":
-        type_ = decimal(p1 + p2 + 1, s1 + s2, node)
+        type_ = bounded(p1 + p2 + 1, s1 + s2)
+        if type_.params[1] < s1 + s2:
+            product = f"fv_exact({_unscaled(a.sql, s1, s1)} * {_unscaled(b.sql, s2, s2)})"
+            return _fewer_places(product, s1 + s2, type_)
         product = f"CAST({a.sql} AS {duck_type(left)}) * CAST({b.sql} AS {duck_type(right)})"
         return Typed(f"CAST({product} AS {duck_type(type_)})", type_)
     scale = max(s1, s2)
-    type_ = decimal(max(p1 - s1, p2 - s2) + scale + 1, scale, node)
+    type_ = bounded(max(p1 - s1, p2 - s2) + scale + 1, scale)
+    if type_.params[1] < scale:
+        total = f"{_unscaled(a.sql, s1, scale)} {operator} {_unscaled(b.sql, s2, scale)}"
+        return _fewer_places(f"fv_exact({total})", scale, type_)
     name = duck_type(type_)
     return Typed(f"CAST(CAST({a.sql} AS {name}) {operator} CAST({b.sql} AS {name}) AS {name})", type_)
 
@@ -73,6 +89,48 @@ def negated(over: Expressions, node: exp.Expr) -> Typed:
     if value.type.kind == "decimal" and value.type.params[0] > NEGATED:
         raise Unproven(node, f"Spark keeps {NEGATED} digits of it")
     return Typed(f"CAST(-{value.sql} AS {duck_type(value.type)})", value.type)
+
+
+def absolute(over: Expressions, node: exp.Expr) -> Typed:
+    (value,) = over.values([node.this])
+    if value.type is None or (value.type.kind not in DIGITS and value.type.kind != "decimal"):
+        raise Unproven(node)
+    return Typed(f"CAST(abs({value.sql}) AS {duck_type(value.type)})", value.type)
+
+
+def round_(over: Expressions, node: exp.Expr) -> Typed:
+    """ROUND of a decimal, HALF_UP, to a constant number of places."""
+    (value,) = over.values([node.this])
+    given = node.args.get("decimals")
+    places = count_of(given, node) if given is not None else 0
+    if value.type is None or value.type.kind != "decimal":
+        raise Unproven(node)
+    precision, scale = value.type.params
+    kept = min(scale, places)
+    type_ = DataType("decimal", (min(precision - scale + 1 + kept, WIDEST), kept))
+    if kept == scale:
+        return Typed(f"CAST({value.sql} AS {duck_type(type_)})", type_)
+    return _fewer_places(_unscaled(value.sql, scale, scale), scale, type_)
+
+
+def next_whole(over: Expressions, node: exp.Expr) -> Typed:
+    """CEIL and FLOOR of a decimal."""
+    (value,) = over.values([node.this])
+    if value.type is None or value.type.kind != "decimal":
+        raise Unproven(node)
+    precision, scale = value.type.params
+    type_ = bounded(precision - scale + 1, 0) if scale else value.type
+    word = "ceil" if isinstance(node, exp.Ceil) else "floor"
+    return Typed(f"CAST({word}({value.sql}) AS {duck_type(type_)})", type_)
+
+
+def whole_quotient(over: Expressions, node: exp.Expr) -> Typed:
+    """DIV of integers: without what is left, as a BIGINT."""
+    a, b = over.values([node.this, node.expression])
+    if a.type is None or b.type is None or not {a.type.kind, b.type.kind} <= DIGITS.keys():
+        raise Unproven(node)
+    one, two = cast(a, BIGINT), cast(b, BIGINT)
+    return guarded(f"{two} <> 0", f"({one} // {two})", BIGINT, node, one, two)
 
 
 def divided(over: Expressions, node: exp.Expr) -> Typed:
@@ -123,6 +181,9 @@ MACROS = """
         CASE WHEN n IS NULL OR d IS NULL THEN NULL
         WHEN d <> 0 AND abs(n) < 100000000000000000000000000000000000000 THEN n % d
         ELSE CAST(error('Mod: a value that is not proven') AS HUGEINT) END;
+    CREATE MACRO fv_exact(n) AS
+        CASE WHEN n IS NULL OR abs(n) < 100000000000000000000000000000000000000 THEN n
+        ELSE CAST(error('Mul: a value that is not proven') AS HUGEINT) END;
 """
 
 
@@ -139,6 +200,12 @@ def rounded(dividend: str, s1: int, divisor: str, s2: int, type_: DataType) -> T
     shift = places - s1 + s2
     above, below = _unscaled(dividend, s1, s1 + max(shift, 0)), _unscaled(divisor, s2, s2 + max(-shift, 0))
     return _scaled(f"fv_half_up({above}, {below}, {_power(38 - places)})", type_)
+
+
+def _fewer_places(text: str, scale: int, type_: DataType) -> Typed:
+    """An integer of 128 bits, the digits of a decimal of this scale, rounded to the places of a type."""
+    unit = _power(scale - type_.params[1])
+    return _scaled(f"fv_half_up({text}, {unit}, {_power(38)})", type_)
 
 
 def _unscaled(text: str, scale: int, places: int) -> str:
@@ -180,13 +247,28 @@ def cast_(over: Expressions, node: exp.Expr) -> Typed:
     match given.kind, target.kind:
         case ("tinyint" | "smallint" | "int" | "bigint", "tinyint" | "smallint" | "int" | "bigint" | "decimal"):
             return Typed(f"CAST({value.sql} AS {name})", target)
-        case ("tinyint" | "smallint" | "int" | "bigint", "string" | "double"):
+        case ("tinyint" | "smallint" | "int" | "bigint" | "boolean", "string"):
             return Typed(f"CAST({value.sql} AS {name})", target)
-        case ("decimal", "decimal"):
+        case ("tinyint" | "smallint" | "int" | "bigint", "double" | "boolean"):
+            return Typed(f"CAST({value.sql} AS {name})", target)
+        case ("boolean", "tinyint" | "smallint" | "int" | "bigint"):
+            return Typed(f"CAST({value.sql} AS {name})", target)
+        case ("decimal", "decimal" | "string"):
             return Typed(f"CAST({value.sql} AS {name})", target)
         case ("decimal", "tinyint" | "smallint" | "int" | "bigint"):
             return Typed(f"CAST(trunc({value.sql}) AS {name})", target)
         case ("decimal", "double"):
             unscaled = f"abs({value.sql}) < CAST('{EXACT_DOUBLE // 10 ** given.params[1]}' AS DECIMAL(38, 0))"
             return guarded(unscaled, f"CAST({value.sql} AS DOUBLE)", DOUBLE, node, value.sql)
+        case ("string", "tinyint" | "smallint" | "int" | "bigint" | "date") if given == STRING:
+            plain = f"regexp_full_match({value.sql}, '{_DATE_TEXT if target == DATE else _INTEGER_TEXT}')"
+            return guarded(plain, f"CAST({value.sql} AS {name})", target, node, value.sql)
+        case ("date", "string"):
+            usual = f"{value.sql} BETWEEN DATE '0001-01-01' AND DATE '9999-12-31'"
+            return guarded(usual, f"CAST({value.sql} AS VARCHAR)", STRING, node, value.sql)
     raise Unproven(node, f"{given} as {target}")
+
+
+# Texts of which there is one reading; Spark takes many more.
+_INTEGER_TEXT = r"-?[0-9]{1,18}"
+_DATE_TEXT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"

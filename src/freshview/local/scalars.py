@@ -1,4 +1,4 @@
-"""Rules for names, constants, conditions, choices, texts and dates."""
+"""Rules for names, constants, conditions and choices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from freshview.local.typed import (
     cast,
     common,
     duck_type,
-    guarded,
     quoted,
 )
 from freshview.relation.types import DataType
@@ -145,19 +144,6 @@ def between(over: Expressions, node: exp.Expr) -> Typed:
     return Typed(f"({low.sql} AND {high.sql})", BOOLEAN)
 
 
-def like(over: Expressions, node: exp.Expr) -> Typed:
-    pattern = node.expression
-    (value,) = over.values([node.this])
-    if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.name or not is_text(value):
-        raise Unproven(node, "a pattern that is not constant and plain")
-    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
-    return Typed(f"({value.sql} {word} {quoted(pattern.name)})", BOOLEAN)
-
-
-def is_text(value: Typed) -> bool:
-    return value.type == STRING
-
-
 # -- choices ---------------------------------------------------------------------------------------
 
 
@@ -186,54 +172,28 @@ def _chosen(conditions: Sequence[str], values: Sequence[Typed], node: exp.Expr) 
     return Typed(f"CASE {whens} ELSE {default} END", type_)
 
 
+def nvl2(over: Expressions, node: exp.Expr) -> Typed:
+    values = [over.typed(node.args[k]) for k in ("true", "false")]
+    return _chosen([f"({over.typed(node.this).sql}) IS NOT NULL"], values, node)
+
+
+def nullif(over: Expressions, node: exp.Expr) -> Typed:
+    value = over.typed(node.this)
+    if value.type is None:
+        raise Unproven(node)
+    is_equal = compared(over, node, node.this, "=", node.expression).sql
+    return Typed(f"CASE WHEN {is_equal} THEN NULL ELSE {cast(value, value.type)} END", value.type)
+
+
 def coalesce(over: Expressions, node: exp.Expr) -> Typed:
     values = [over.typed(v) for v in (node.this, *node.expressions)]
     type_ = common(values, node)
     return Typed(f"COALESCE({', '.join(cast(v, type_) for v in values)})", type_)
 
 
-# -- texts and dates -------------------------------------------------------------------------------
-
-
-def substring(over: Expressions, node: exp.Expr) -> Typed:
-    (value,) = over.values([node.this])
-    places = [node.args.get(k) for k in ("start", "length")]
-    numbers = [int(p.name) for p in places if isinstance(p, exp.Literal) and not p.is_string and p.name.isdigit()]
-    if not is_text(value) or len(numbers) != sum(p is not None for p in places) or not numbers or numbers[0] < 1:
-        raise Unproven(node, "places that are not constant and positive")
-    return Typed(f"substring({value.sql}, {', '.join(map(str, numbers))})", STRING)
-
-
-def cased(over: Expressions, node: exp.Expr) -> Typed:
-    (value,) = over.values([node.this])
-    if not is_text(value):
-        raise Unproven(node)
-    word = "upper" if isinstance(node, exp.Upper) else "lower"
-    return guarded(f"strlen({value.sql}) = length({value.sql})", f"{word}({value.sql})", STRING, node, value.sql)
-
-
-def length(over: Expressions, node: exp.Expr) -> Typed:
-    (value,) = over.values([node.this])
-    if not is_text(value):
-        raise Unproven(node)
-    return Typed(f"CAST(length({value.sql}) AS INTEGER)", INT)
-
-
-def concat(over: Expressions, node: exp.Expr) -> Typed:
-    parts = [node.this, node.expression] if isinstance(node, exp.DPipe) else node.expressions
-    values = over.values(parts)
-    if not values or not all(map(is_text, values)):
-        raise Unproven(node)
-    return Typed(f"({' || '.join(v.sql for v in values)})", STRING)
-
-
-def date_part(over: Expressions, node: exp.Expr) -> Typed:
-    if isinstance(node, exp.Extract):
-        part, operand = node.this.name.lower(), node.expression
-    else:
-        part, operand = type(node).__name__.lower(), node.this
-    operand = operand.this if isinstance(operand, exp.TsOrDsToDate) else operand
-    (value,) = over.values([operand])
-    if value.type != DATE or part not in ("year", "month", "day", "quarter"):
-        raise Unproven(node)
-    return guarded(f"isfinite({value.sql})", f"CAST({part}({value.sql}) AS INTEGER)", INT, node, value.sql)
+def extreme(over: Expressions, node: exp.Expr) -> Typed:
+    """GREATEST and LEAST: NULLs are left out in both engines."""
+    values = over.values([node.this, *node.expressions])
+    type_ = common(values, node)
+    word = "greatest" if isinstance(node, exp.Greatest) else "least"
+    return Typed(f"{word}({', '.join(cast(v, type_) for v in values)})", type_)

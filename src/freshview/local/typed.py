@@ -82,7 +82,7 @@ def duck_type(type_: DataType) -> str:
 
 
 def cast(value: Typed, type_: DataType) -> str:
-    """A value in a type that holds all values of its own."""
+    """A value in a common type."""
     return value.sql if value.type == type_ and not value.digits else f"CAST({value.sql} AS {duck_type(type_)})"
 
 
@@ -101,17 +101,20 @@ def common(values: Sequence[Typed], what: exp.Expr) -> DataType:
     if types and all(t.kind in DIGITS for t in types):
         return max(types, key=lambda t: INTEGERS.index(t.kind))
     if types and all(t.kind in DIGITS or t.kind == "decimal" for t in types):
-        return wider([as_decimal(t) for t in types], what)
+        return _wider([as_decimal(t) for t in types], what, is_plain=not any(v.digits for v in values))
     raise Unproven(what, f"a choice among {', '.join(map(str, types)) or 'NULLs'}")
 
 
-def wider(decimals: Sequence[DataType], what: exp.Expr) -> DataType:
-    """The type that holds all values of some; where there is none, Spark rounds."""
+def _wider(decimals: Sequence[DataType], what: exp.Expr, *, is_plain: bool) -> DataType:
+    """The type that holds all values of some; where there is none, Spark rounds to keep the digits before the point.
+
+    Spark widens by pairs, in their order, and counts the digits of integer literals: these are not rounded here.
+    """
     scale = max(d.params[1] for d in decimals)
     precision = max(d.params[0] - d.params[1] for d in decimals) + scale
-    if precision > WIDEST:
+    if precision > WIDEST and (len(decimals) > 2 or not is_plain):
         raise Unproven(what, f"Spark rounds DECIMAL({precision}, {scale})")
-    return DataType("decimal", (precision, scale))
+    return DataType("decimal", (min(precision, WIDEST), max(0, scale - max(0, precision - WIDEST))))
 
 
 def as_decimal(type_: DataType) -> DataType:

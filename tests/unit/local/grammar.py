@@ -75,6 +75,15 @@ def _array(values: list[Any], type_: str) -> pa.Array:
 _DECIMALS = [f"DECIMAL({p})" for p in ("10, 2", "20, 0", "38, 0", "38, 10", "20, 4", "5, 1", "12, 6")]
 
 
+_DATE_CALLS = ["YEAR", "MONTH", "DAY", "QUARTER", "DAYOFMONTH", "DAYOFWEEK", "DAYOFYEAR", "WEEKOFYEAR"]
+_DATE_PARTS = ["YEAR", "MONTH", "DAY", "QUARTER", "WEEK", "DOW", "DOY", "DAYOFWEEK"]
+_INTERVALS = [
+    f"INTERVAL {n}" for n in ("'3' MONTH", "1 YEAR", "90 DAYS", "'-1' MONTH", "2 WEEKS", "'1' DAY", "'20' YEAR")
+]
+_PARTS = ["'a'", "'b'", "'ab'", "' '", "'ß'"]
+_FOUND = ["STARTSWITH", "ENDSWITH", "CONTAINS"]
+
+
 class Expressions:
     """Writes random expressions in Spark SQL, mostly of kinds that the embedded engine takes."""
 
@@ -97,7 +106,7 @@ class Expressions:
         value = self._kinds[kind](1)
         calls = [f"COUNT({value})", f"COUNT(DISTINCT {value})", "COUNT(*)", f"MIN({value})", f"MAX({value})"]
         calls += [f"SUM({value})", f"AVG({value})"] * 2 if kind in ("integer", "decimal") else []
-        calls += [f"BOOL_AND({value})", f"BOOL_OR({value})"] if kind == "condition" else []
+        calls += [f"BOOL_AND({value})", f"BOOL_OR({value})", f"COUNT_IF({value})"] if kind == "condition" else []
         call = self._rng.choice(calls)
         return f"{call} FILTER (WHERE {self._condition(1)})" if self._rng.random() < 0.3 else call
 
@@ -109,7 +118,11 @@ class Expressions:
 
     def _choice(self, kind: Callable[[int], str], depth: int) -> str:
         if self._rng.random() < 0.4:
-            return f"COALESCE({kind(depth)}, {kind(depth)})"
+            return f"{self._rng.choice(['COALESCE', 'NVL', 'IFNULL', 'NULLIF'])}({kind(depth)}, {kind(depth)})"
+        if self._rng.random() < 0.3:
+            return f"{self._rng.choice(['GREATEST', 'LEAST'])}({kind(depth)}, {kind(depth)}, {kind(0)})"
+        if self._rng.random() < 0.1:
+            return f"NVL2({self.any(0)}, {kind(depth)}, {kind(depth)})"
         if self._rng.random() < 0.3:
             return f"IF({self._condition(depth)}, {kind(depth)}, NULL)"
         return f"CASE WHEN {self._condition(depth)} THEN {kind(depth)} ELSE {kind(depth)} END"
@@ -124,9 +137,15 @@ class Expressions:
             lambda: self._choice(self._integer, below),
             lambda: f"CAST({self._integer(below)} AS {self._rng.choice(['TINYINT', 'SMALLINT', 'INT', 'BIGINT'])})",
             lambda: f"CAST({self._decimal(below)} AS {self._rng.choice(['SMALLINT', 'INT', 'BIGINT'])})",
+            lambda: f"CAST({self._condition(below)} AS {self._rng.choice(['TINYINT', 'INT', 'BIGINT'])})",
+            lambda: f"CAST({self._written(self._integer)} AS {self._rng.choice(['TINYINT', 'INT', 'BIGINT'])})",
+            lambda: f"ABS({self._integer(below)})",
+            lambda: f"({self._integer(below)} DIV {self._integer(0)})",
             lambda: f"LENGTH({self._text(below)})",
-            lambda: f"{self._rng.choice(['YEAR', 'MONTH', 'DAY', 'QUARTER'])}({self._date(below)})",
-            lambda: f"EXTRACT({self._rng.choice(['YEAR', 'MONTH', 'DAY'])} FROM {self._date(below)})",
+            lambda: self._pick(lambda: f"INSTR({self._text(below)}, 'a')", lambda: f"LOCATE('b', {self._text(below)})"),
+            lambda: f"{self._rng.choice(_DATE_CALLS)}({self._date(below)})",
+            lambda: f"EXTRACT({self._rng.choice(_DATE_PARTS)} FROM {self._date(below)})",
+            lambda: f"DATEDIFF({self._date(below)}, {self._date(below)})",
             lambda: self._integer(0),
         )
 
@@ -141,6 +160,8 @@ class Expressions:
             lambda: f"(- {self._decimal(below)})",
             lambda: self._choice(self._decimal, below),
             lambda: f"CASE WHEN {self._condition(below)} THEN {self._decimal(below)} ELSE {self._integer(0)} END",
+            lambda: f"ROUND({self._decimal(below)}{self._rng.choice(['', ', 0', ', 1', ', 2', ', 12'])})",
+            lambda: f"{self._rng.choice(['ABS', 'CEIL', 'FLOOR'])}({self._decimal(below)})",
             lambda: f"CAST({self._decimal(below)} AS {self._rng.choice(_DECIMALS)})",
             lambda: f"CAST({self._integer(below)} AS {self._rng.choice(_DECIMALS)})",
             lambda: self._decimal(0),
@@ -151,12 +172,18 @@ class Expressions:
             return self._rng.choice(["s", "s", "r", "r", "''", "'a'", "'ä '", "'it\\'s'"])
         below = depth - 1
         return self._pick(
-            lambda: f"SUBSTRING({self._text(below)}, {self._rng.choice(['1', '2', '5', '1, 0', '2, 1', '1, 3'])})",
+            lambda: f"SUBSTRING({self._text(below)}, {self._rng.choice(['0', '1', '2', '5', '1, 0', '2, 1', '0, 3'])})",
+            lambda: f"{self._rng.choice(['LEFT', 'RIGHT'])}({self._text(below)}, {self._rng.choice('0129')})",
+            lambda: f"{self._rng.choice(['TRIM', 'LTRIM', 'RTRIM'])}({self._text(below)})",
+            lambda: f"TRIM({self._rng.choice(['BOTH', 'LEADING', 'TRAILING'])} 'ab ' FROM {self._text(below)})",
+            lambda: f"REPLACE({self._text(below)}, {self._rng.choice(_PARTS)}, {self._text(0)})",
             lambda: f"{self._rng.choice(['UPPER', 'LOWER'])}({self._text(below)})",
             lambda: f"({self._text(below)} || {self._text(below)})",
             lambda: f"CONCAT({self._text(below)}, {self._text(below)})",
             lambda: self._choice(self._text, below),
-            lambda: f"CAST({self._integer(below)} AS STRING)",
+            lambda: (
+                f"CAST({self._kinds[self._rng.choice(['integer', 'decimal', 'date', 'condition'])](below)} AS STRING)"
+            ),
             lambda: self._text(0),
         )
 
@@ -166,6 +193,13 @@ class Expressions:
         below = depth - 1
         return self._pick(
             lambda: f"({self._date(below)} {self._rng.choice('+-')} {self._rng.choice(['i', '1', '30', 'si'])})",
+            lambda: f"({self._date(below)} {self._rng.choice('+-')} {self._rng.choice(_INTERVALS)})",
+            lambda: f"({self._rng.choice(_INTERVALS)} + {self._date(below)})",
+            lambda: f"ADD_MONTHS({self._date(below)}, {self._rng.choice(['i', 'ti', '1', '-13', '6'])})",
+            lambda: f"DATE_ADD({self._date(below)}, {self._rng.choice(['si', 'ti', '1', '365'])})",
+            lambda: f"LAST_DAY({self._date(below)})",
+            lambda: f"TRUNC({self._date(below)}, '{self._rng.choice(['YEAR', 'QUARTER', 'MM', 'WEEK'])}')",
+            lambda: f"CAST({self._written(self._date)} AS DATE)",
             lambda: self._choice(self._date, below),
             lambda: self._date(0),
         )
@@ -183,6 +217,10 @@ class Expressions:
             lambda: f"(CAST({self._integer(0)} AS DOUBLE) / CAST({self._integer(0)} AS DOUBLE))",
             lambda: f"CAST({self._column('d52', 'd152', 'd200')} AS DOUBLE)",
         )
+
+    def _written(self, kind: Callable[[int], str]) -> str:
+        """A text that says a value, mostly in the way that a cast to text writes it."""
+        return self._text(0) if self._rng.random() < 0.3 else f"CAST({kind(0)} AS STRING)"
 
     def _pair(self, depth: int) -> tuple[str, str]:
         """Two operands that can be compared."""
@@ -211,11 +249,13 @@ class Expressions:
             lambda: self._like(below),
             lambda: self._listed(below),
             lambda: self._between(below),
+            lambda: f"{self._rng.choice(_FOUND)}({self._text(below)}, {self._text(0)})",
+            lambda: f"CAST({self._integer(below)} AS BOOLEAN)",
         )
 
     def _compared(self, depth: int = 0) -> str:
         left, right = self._pair(depth - 1)
-        return f"({left} {self._rng.choice(['=', '<>', '<', '<=', '>', '>=', '<=>'])} {right})"
+        return f"({left} {self._rng.choice(['=', '<>', '<', '<=', '>', '>=', '<=>', 'IS DISTINCT FROM'])} {right})"
 
     def _like(self, depth: int) -> str:
         pattern = self._rng.choice(["%", "a%", "%b", "_", "a_%", "PROMO%", ""])
