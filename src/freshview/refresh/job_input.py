@@ -8,7 +8,7 @@ Each is read once, when it is first asked for; choosing, executing and EXPLAIN s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa

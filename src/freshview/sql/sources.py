@@ -128,7 +128,7 @@ def join(select: Select, tree: exp.Join) -> None:
         # To Spark `a, b RIGHT JOIN c` is `a, (b RIGHT JOIN c)`. For inner and left joins with ON this is no matter.
         raise Unsupported("a RIGHT or FULL join, or one with USING, after a comma")
     if select.correlated and side in ("RIGHT", "FULL"):
-        # Such conditions are applied above all joins of the subquery, where these joins have added rows without a match.
+        # Such conditions are applied above all joins of the subquery, where these have added rows without a match.
         raise Unsupported("a RIGHT or FULL join after a condition over columns of an outer query")
     select.scope.divided = select.scope.divided or may_be_comma(tree)
     conditions: list[exp.Expr] = []
