@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from freshview.catalog.records import DataFile, Lease, Main, Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog, checkpoint_lease
@@ -130,7 +131,11 @@ class Checkpointer:
 
 def _by_key(rows: pa.Table, schema: Schema) -> pa.Table:
     """The rows sorted on their key: lookups of neighbouring keys then read a few pages."""
-    return rows.sort_by([(name, "ascending") for name in schema.key]) if schema.key else rows
+    if not schema.key:
+        return rows
+    places = [str(p) for p in schema.key_positions]  # Arrow would read a name with a dot as a path
+    keys = pa.table([rows.column(p) for p in schema.key_positions], names=places)
+    return rows.take(pc.sort_indices(keys, [(place, "ascending") for place in places]))
 
 
 def choose(state: RelationState) -> str:
