@@ -9,7 +9,7 @@ from tests.internals import internals
 
 import freshview
 from freshview.catalog.records import Relation
-from freshview.errors import StorageUnavailable
+from freshview.errors import InvalidStatement, StorageUnavailable
 from freshview.schedule import upkeep
 from freshview.storage.checkpoint import Checkpointer, CheckpointReport
 
@@ -48,3 +48,8 @@ def test_the_manager_sleeps_while_others_want_the_processors(
         assert internals(wh).is_busy() == busy
         with internals(wh).statement():
             assert internals(wh).is_busy()
+
+
+def test_there_is_at_least_one_worker(tmp_path: Path) -> None:
+    with pytest.raises(InvalidStatement, match="workers 0: views are maintained by one at least"):
+        freshview.connect(tmp_path, workers=0)

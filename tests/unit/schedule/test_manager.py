@@ -20,7 +20,7 @@ from freshview.catalog.views import Use
 from freshview.definition.properties import parse_deadline
 from freshview.errors import Cancelled, InvalidStatement, StorageUnavailable, TypeMismatch
 from freshview.events import Events
-from freshview.interruption import Interruption, stop_if_asked
+from freshview.interruption import Interruption, gives_way, stop_if_asked
 from freshview.refresh.tasks import combined
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
@@ -705,6 +705,26 @@ def test_what_a_thread_waits_for_is_broken_off_again_and_again() -> None:
     stop_if_asked("another job of this thread")
     with pytest.raises(Cancelled), interruption.broken_off_by(stop):
         raise AssertionError("it began")
+
+
+def test_work_hurries_once_at_its_first_step_after_its_priority_was_raised() -> None:
+    """Law: in its own thread, to which the priority belongs; and not if it ended before."""
+    interruption, calls = Interruption(gives_way=True), []
+    with interruption.here():
+        assert gives_way()
+        with interruption.hurried_by(lambda: calls.append("too late")):
+            stop_if_asked("job")
+        with interruption.hurried_by(lambda: calls.append("hurry")):
+            stop_if_asked("job")
+            raising = threading.Thread(target=interruption.raise_priority)
+            raising.start()
+            raising.join()
+            assert calls == []
+            for _ in range(2):
+                stop_if_asked("job")
+        assert not gives_way()
+    assert calls == ["hurry"]
+    assert not gives_way(), "a thread without such work is in the foreground"
 
 
 def test_the_loop_goes_on_at_once_while_there_is_work_and_stops_when_told() -> None:
