@@ -36,6 +36,9 @@ _SERVER = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
+    "wal_level": "logical",
+    "max_replication_slots": "100",
+    "max_prepared_transactions": "2",
 }
 
 

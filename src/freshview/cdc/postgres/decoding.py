@@ -1,0 +1,214 @@
+"""Capture by logical decoding: the server's own log, read from a replication slot by plain SQL (test_decoding).
+
+The slot is peeked at, and advanced only when a position is confirmed. Whatever it repeats after a crash is recognised
+by the snapshot in the position. With REPLICA IDENTITY FULL old images are whole; else updates have none, and deletions
+have the key.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from freshview.cdc.captures import LOG, LOG_WITHOUT_OLD_IMAGES, Capture
+from freshview.cdc.model import partial_delta
+from freshview.cdc.net import Change, key_of, net_effect
+from freshview.cdc.postgres.server import Server, Snapshot, Visible
+from freshview.cdc.postgres.tables import PostgresTable
+from freshview.cdc.source import Poll
+from freshview.cdc.texts import BadEvent, typed, typed_key, typed_row
+from freshview.errors import CaptureFailed
+from freshview.relation.types import DataType
+
+_NAME = r'(?:"(?:[^"]|"")*"|[^\s".:\[\],]+)'
+_HEAD = re.compile(rf"table ((?:{_NAME}\.{_NAME}(?:, )?)+): (INSERT|UPDATE|DELETE|TRUNCATE):")
+_COLUMN = re.compile(rf" (?:(old-key|new-tuple):|({_NAME})\[(.*?)\]:((?:B?'(?:[^']|'')*')|[^\s]+))", re.DOTALL)
+_UNCHANGED = "unchanged-toast-datum"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A change as the plug-in prints it: values as texts, None for NULL; NULLs of old images are left out."""
+
+    operation: str
+    old: dict[str, str | None] | None
+    new: dict[str, str | None] | None
+
+
+class Decoding(PostgresTable):
+    """A table whose changes are decoded from the log."""
+
+    def __init__(self, server: Server, name: str, slot: str) -> None:
+        super().__init__(server, name)
+        self.slot = slot
+        if self.layout.replica_identity == "n":
+            raise CaptureFailed(
+                f"table {name}", "its REPLICA IDENTITY is NOTHING", "ALTER TABLE … REPLICA IDENTITY DEFAULT or FULL."
+            )
+
+    @property
+    def capture(self) -> Capture:
+        return LOG if self._is_full else LOG_WITHOUT_OLD_IMAGES
+
+    @property
+    def _is_full(self) -> bool:
+        return self.layout.replica_identity == "f"
+
+    def install(self) -> None:
+        """Create the slot: from now on the server keeps its log until positions are confirmed."""
+        query = "SELECT pg_create_logical_replication_slot(%s, 'test_decoding')"
+        self.server.run(query, parameters=(self.slot,))
+
+    def drop(self) -> None:
+        """Remove the slot, which would keep the server's log for ever."""
+        query = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+        self.server.run(query, parameters=(self.slot,))
+
+    def confirm(self, position: str) -> None:
+        """Let the server forget the log up to a position."""
+        lsn = json.loads(position)["lsn"]
+        query = """SELECT pg_replication_slot_advance(slot_name, %s::pg_lsn) FROM pg_replication_slots
+            WHERE slot_name = %s AND confirmed_flush_lsn < %s::pg_lsn"""
+        self.server.run(query, parameters=(lsn, self.slot, lsn))
+
+    def retained(self) -> int:
+        """The bytes of log that the server keeps for the slot."""
+        with self.server.snapshot() as snapshot:
+            self._confirmed(snapshot)
+            query = "SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = %s"
+            return int(snapshot.fetch(query, (self.slot,))[0][0])
+
+    def changes(self, snapshot: Snapshot, position: str | None) -> Poll:
+        confirmed = self._confirmed(snapshot)
+        if position is None:
+            end = json.dumps({"snapshot": snapshot.text, "lsn": confirmed})
+            return Poll(self.capture, partial_delta(self.name, self.schema, ins=self.rows(snapshot)), end)
+        given = json.loads(position)
+        before = snapshot.since(given["snapshot"], f"table {self.name}")
+        if _number(confirmed) > _number(given["lsn"]):
+            raise CaptureFailed(
+                f"replication slot {self.slot}",
+                f"it is at {confirmed}, past the position {given['lsn']}: somebody else read it",
+                "Give each source a slot of its own, and load the table anew.",
+            )
+        self._flush(snapshot)
+        now = Visible.of(snapshot.text)
+        peeked = snapshot.fetch(
+            "SELECT lsn::text, xid::text, data FROM pg_logical_slot_peek_changes(%s, NULL, NULL, 'include-xids', '1')",
+            (self.slot,),
+        )
+        changes: list[Change] = []
+        lsn, is_whole = given["lsn"], True
+        for at, xid, data in peeked:
+            number = now.whole(int(xid))
+            if not now.sees(number):
+                is_whole = False  # committed after the snapshot: it stays in the slot
+            elif data.startswith("COMMIT") and is_whole:
+                lsn = max(lsn, at, key=_number)
+            elif not before.sees(number) and not data.startswith(("BEGIN", "COMMIT")):
+                changes.extend(self._decoded(data, f"LSN {at}"))
+        delta = net_effect(self.name, self.schema, changes)
+        return Poll(self.capture, delta, json.dumps({"snapshot": snapshot.text, "lsn": lsn}))
+
+    def _flush(self, snapshot: Snapshot) -> None:
+        """Have all decoded that the snapshot sees: an asynchronous commit is visible before it is flushed.
+
+        A synchronous commit after it, of a message that nobody reads, flushes the log up to there.
+        """
+        if snapshot.fetch("SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()")[0][0]:
+            self.server.run(
+                "SET LOCAL synchronous_commit = on", "SELECT pg_logical_emit_message(true, 'freshview', '')"
+            )
+
+    def _confirmed(self, snapshot: Snapshot) -> str:
+        query = "SELECT confirmed_flush_lsn::text, plugin, database = current_database() FROM pg_replication_slots"
+        found = snapshot.fetch(query + " WHERE slot_name = %s", (self.slot,))
+        if not found or found[0][1:] != ("test_decoding", True):
+            raise CaptureFailed(
+                f"replication slot {self.slot}",
+                "it is gone" if not found else "it belongs to another plug-in or database",
+                "Changes since the last poll are lost: install the slot and load the table anew.",
+            )
+        return str(found[0][0])
+
+    def _decoded(self, data: str, place: str) -> Iterator[Change]:
+        head = _HEAD.match(data)
+        tables = [] if head is None else [_plain(t) for t in re.findall(rf"{_NAME}\.{_NAME}", head[1])]
+        if head is None or self.name not in tables:
+            return
+        try:
+            yield self._change(_parsed(head[2], data[head.end() :]), place)
+        except BadEvent as reason:
+            raise CaptureFailed(f"change of {self.name} at {place}", str(reason), "Load the table anew.") from reason
+
+    def _change(self, line: _Line, place: str) -> Change:
+        if line.operation == "TRUNCATE":
+            raise BadEvent("the table was truncated, which no change of rows can express")
+        old = line.old
+        new = None
+        if line.new is not None:
+            given = {**line.new}
+            for name, text in line.new.items():
+                if text == _UNCHANGED:
+                    if not self._is_full or old is None:
+                        raise BadEvent(f"the log lacks the large value {name}; set REPLICA IDENTITY FULL")
+                    given[name] = old.get(name)
+            new = typed_row(given, self.schema, _convert)
+        if line.operation == "INSERT":
+            assert new is not None
+            return Change(key_of(new, self.schema), False, new, None, place)
+        if old is None:
+            if new is None:
+                raise BadEvent("it names no row: the log has neither an image nor a key")
+            return Change(key_of(new, self.schema), True, new, None, place)
+        if not self._is_full:
+            return Change(typed_key(old, self.schema, _convert), True, new, None, place)
+        image = typed_row({**dict.fromkeys(self.schema.names), **old}, self.schema, _convert)
+        return Change(key_of(image, self.schema), True, new, image, place)
+
+
+def _parsed(operation: str, text: str) -> _Line:
+    """The columns of a printed change; a value is NULL, a quoted text, or a bare word."""
+    images: dict[str, dict[str, str | None]] = {"old-key": {}, "new-tuple": {}}
+    current = "old-key" if operation == "DELETE" else "new-tuple"
+    place = 0
+    for match in _COLUMN.finditer(text):
+        if match.start() != place:
+            break
+        place = match.end()
+        marker, name, _, value = match.groups()
+        if marker:
+            current = marker
+        else:
+            images[current][_unquoted(name)] = _value(value)
+    if operation != "TRUNCATE" and place != len(text) and text != " (no-tuple-data)":
+        raise BadEvent(f"it cannot be parsed after character {place}")
+    return _Line(operation, images["old-key"] or None, images["new-tuple"] or None)
+
+
+def _value(printed: str) -> str | None:
+    if printed == "null":
+        return None
+    if printed.endswith("'"):
+        return printed[printed.index("'") + 1 : -1].replace("''", "'")
+    return printed
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+def _plain(table: str) -> str:
+    return ".".join(map(_unquoted, re.findall(_NAME, table)))
+
+
+def _convert(_: str, given: Any, type_: DataType) -> Any:
+    return typed(given, type_, lambda text: bytes.fromhex(text.removeprefix("\\x")))
+
+
+def _number(lsn: str) -> int:
+    high, low = lsn.split("/")
+    return int(high, 16) * 2**32 + int(low, 16)

@@ -1,0 +1,155 @@
+"""Connections to a PostgreSQL server, and its snapshots.
+
+Passwords come from the environment (PGPASSWORD), ~/.pgpass or a file (passfile=…), which the driver reads by itself. A
+URL with a password is refused, so that no message and no record can show one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from freshview.errors import CaptureFailed, first_line
+
+if TYPE_CHECKING:
+    import psycopg
+
+_EPOCH = 2**32
+# Rows of transactions that ran at this moment may still appear, with times from their start on. A second more covers a
+# transaction that has taken its time and is not listed yet.
+_SETTLED = """
+    SELECT pg_has_role('pg_read_all_stats', 'usage'),
+           EXISTS (SELECT FROM pg_prepared_xacts WHERE database = current_database()),
+           (extract(epoch FROM least(clock_timestamp(), min(xact_start))) * 1000000)::bigint - 1000000
+    FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+
+
+@dataclass(frozen=True)
+class Visible:
+    """What one snapshot sees, as pg_current_snapshot() writes it: xmin:xmax:transactions in progress."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @staticmethod
+    def of(text: str) -> Visible:
+        xmin, xmax, running = text.split(":")
+        return Visible(int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))))
+
+    def sees(self, xid: int) -> bool:
+        return xid < self.xmin or (xid < self.xmax and xid not in self.running)
+
+    def whole(self, short: int) -> int:
+        """A transaction number of 32 bits as the nearest number of 64 bits."""
+        return self.xmax + (short - self.xmax + _EPOCH // 2) % _EPOCH - _EPOCH // 2
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One state of the server, in an open transaction.
+
+    `settled` is a time (µs since 1970) before which no more rows will appear, None if prepared transactions hide it;
+    `may_know` is whether the role may see when others began.
+    """
+
+    connection: psycopg.Connection[tuple[Any, ...]]
+    text: str
+    settled: int | None
+    may_know: bool
+
+    def fetch(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return fetch(self.connection, query, parameters)
+
+    def since(self, earlier: str, what: str) -> Visible:
+        """The earlier snapshot; CaptureFailed if the server's transactions went back behind it."""
+        then = Visible.of(earlier)
+        if then.xmax > Visible.of(self.text).xmax:
+            raise CaptureFailed(
+                what,
+                f"the server is at transaction {Visible.of(self.text).xmax}, before that of the position ({then.xmax})",
+                "It was restored or replaced: load the table anew.",
+            )
+        return then
+
+
+class Server:
+    """A server and database, by a URL or connection string without a password."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            from psycopg import Error
+            from psycopg.conninfo import conninfo_to_dict
+        except ImportError as error:
+            raise CaptureFailed(
+                "PostgreSQL", "the driver psycopg is not installed", "Install freshview[postgres]."
+            ) from error
+        try:
+            given: Mapping[str, Any] = conninfo_to_dict(url)
+        except Error:
+            raise CaptureFailed(
+                "PostgreSQL", "the connection string cannot be parsed", "Write postgresql://user@host:port/database."
+            ) from None
+        if "password" in given:
+            raise CaptureFailed(
+                "PostgreSQL",
+                "the connection string has a password",
+                "Leave it out; give it as PGPASSWORD, in ~/.pgpass, or in a file named by passfile.",
+            )
+        self._given = given
+        self.name = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
+
+    @contextmanager
+    def connect(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """A connection in autocommit mode, with times in UTC and floats to the last bit."""
+        import psycopg
+
+        settings = "-c TimeZone=UTC -c DateStyle=ISO -c extra_float_digits=1 -c bytea_output=hex"
+        options = f"{self._given.get('options', '')} {settings}".strip()
+        try:
+            with psycopg.connect(**{**self._given, "options": options}, autocommit=True) as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise CaptureFailed(
+                f"PostgreSQL {self.name}", first_line(error), "Check the server, the user and its rights."
+            ) from None
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """One state of the server, for all queries inside."""
+        with self.connect() as connection:
+            may_know, prepared, settled = fetch(connection, _SETTLED)[0]  # before the snapshot, never after
+            with connection.transaction():
+                fetch(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                text = fetch(connection, "SELECT pg_current_snapshot()::text")[0][0]
+                yield Snapshot(connection, text, None if prepared else settled, may_know)
+
+    def run(self, *commands: str, parameters: Sequence[Any] = ()) -> None:
+        """Run commands in one transaction, each with the same parameters."""
+        with self.connect() as connection, connection.transaction():
+            for command in commands:
+                fetch(connection, command, parameters)
+
+
+def fetch(
+    connection: psycopg.Connection[tuple[Any, ...]], query: str, parameters: Sequence[Any] = ()
+) -> list[tuple[Any, ...]]:
+    cursor = connection.execute(query.encode(), parameters)
+    return cursor.fetchall() if cursor.description else []
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier, in a text whose % stand for parameters."""
+    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+
+def qualified(name: str) -> str:
+    """schema.table as an SQL name."""
+    return ".".join(map(quoted, name.split(".", 1)))
+
+
+def literal(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("'", "''").replace("%", "%%") + "'"

@@ -1,0 +1,203 @@
+"""A table of a PostgreSQL server: its columns, its rows in a snapshot, and lookups by values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from freshview.cdc.captures import Capture
+from freshview.cdc.postgres.server import Server, Snapshot, literal, qualified, quoted
+from freshview.cdc.source import Poll
+from freshview.errors import CaptureFailed, FreshviewError, first_line
+from freshview.relation.ingest import store
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType, parse_type
+
+# Types with the same values in Spark. All others arrive as PostgreSQL's text of the value.
+_TYPES = {
+    "smallint": "smallint",
+    "integer": "int",
+    "bigint": "bigint",
+    "real": "float",
+    "double precision": "double",
+    "boolean": "boolean",
+    "text": "string",
+    "character varying": "string",
+    "bytea": "binary",
+    "date": "date",
+    "timestamp without time zone": "timestamp_ntz",
+    "timestamp with time zone": "timestamp",
+}
+_COLUMNS = """
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, k.place, c.relreplident::text
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    LEFT JOIN (SELECT indrelid, unnest(indkey::int2[]) AS attnum, generate_subscripts(indkey, 1) AS place
+               FROM pg_index WHERE indisprimary) k ON k.indrelid = c.oid AND k.attnum = a.attnum
+    WHERE c.oid = to_regclass(%s) ORDER BY a.attnum"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table as the server has them: the schema, PostgreSQL's type of each column, replica identity."""
+
+    schema: Schema
+    types: Mapping[str, str]
+    replica_identity: str
+
+
+def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout:
+    """The columns of a table, except for those `without`; CaptureFailed if it is missing or has no primary key."""
+    found = snapshot.fetch(_COLUMNS, (qualified(name).replace("%%", "%"),))
+    if not found:
+        raise CaptureFailed(f"table {name}", "the server does not have it", "Write schema.table, and check the rights.")
+    kept = [row for row in found if row[0] not in without]
+    key = [
+        column
+        for column, _, _, place, _ in sorted(kept, key=lambda r: -1 if r[3] is None else r[3])
+        if place is not None
+    ]
+    if not key:
+        raise CaptureFailed(f"table {name}", "it has no primary key", "Add one: changes are told by key.")
+    columns = tuple(Column(c, spark_type(t), nullable=not required) for c, t, required, _, _ in kept)
+    return Layout(Schema(columns, tuple(key)), {c: t for c, t, _, _, _ in kept}, found[0][4])
+
+
+def spark_type(type_: str) -> DataType:
+    """The Spark type of a PostgreSQL type, as format_type() writes it."""
+    sized = re.fullmatch(r"numeric\((\d+),(\d+)\)", type_)
+    if sized and int(sized[1]) <= 38 and int(sized[2]) <= int(sized[1]):
+        return parse_type(f"DECIMAL({sized[1]},{sized[2]})")
+    if match := re.fullmatch(r"character\((\d+)\)", type_):
+        return parse_type(f"CHAR({match[1]})")
+    return parse_type(_TYPES.get(re.sub(r"\(\d+\)", "", type_), "STRING"))
+
+
+def is_text_form(type_: str) -> bool:
+    """Whether values of a PostgreSQL type arrive as texts because Spark has no such type."""
+    plain = re.sub(r"\(\d+\)", "", type_)
+    return spark_type(type_).kind == "string" and plain not in ("text", "character varying")
+
+
+class PostgresTable:
+    """What all sources of this server have in common; a technique adds `capture`, `changes` and what it installs."""
+
+    hidden: tuple[str, ...] = ()  # columns that are not part of the relation
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.server = server
+        self.name = name
+        with server.snapshot() as snapshot:
+            self.layout = layout(snapshot, name, self.hidden)
+        self.schema = self.layout.schema
+
+    @property
+    def capture(self) -> Capture:
+        raise NotImplementedError
+
+    def poll(self, position: str | None) -> Poll:
+        """The changes since a position, in a snapshot of their own."""
+        with self.server.snapshot() as snapshot:
+            return self.poll_in(snapshot, position)
+
+    def poll_in(self, snapshot: Snapshot, position: str | None) -> Poll:
+        """The changes from a position to a snapshot: several tables may be polled in one."""
+        now = layout(snapshot, self.name, self.hidden)
+        if now != self.layout:
+            raise CaptureFailed(
+                f"table {self.name}",
+                f"its columns were ({_shown(self.layout)}) and are ({_shown(now)})",
+                f"Open the source again with the new columns; the position stays at {position}.",
+            )
+        return self.changes(snapshot, position)
+
+    def changes(self, snapshot: Snapshot, position: str | None) -> Poll:
+        raise NotImplementedError
+
+    def confirm(self, position: str) -> None:
+        raise NotImplementedError
+
+    def suffix(self, column: str) -> str:
+        """The cast that follows a column in a select list."""
+        return "::text" if is_text_form(self.layout.types[column]) else ""
+
+    def expressions(self, alias: str) -> str:
+        """The columns of the relation as a select list, over a row with this alias."""
+        return ", ".join(f"{alias}.{quoted(c)}{self.suffix(c)}" for c in self.schema.names)
+
+    def rows(self, snapshot: Snapshot, where: str = "true", parameters: Sequence[Any] = ()) -> pa.Table:
+        """The rows of the table, aliased t, that satisfy a condition."""
+        query = f"SELECT {self.expressions('t')} FROM {qualified(self.name)} t WHERE {where}"
+        return self.table(snapshot.fetch(query, parameters))
+
+    def table(self, rows: Sequence[Sequence[Any]], columns: Sequence[str] | None = None) -> pa.Table:
+        """Fetched values as Arrow columns (of the relation, or those named)."""
+        names = self.schema.names if columns is None else columns
+        cells = [list(c) for c in zip(*rows, strict=True)] if rows else [[] for _ in names]
+        try:
+            stored = [store(c, self.schema.column(n), self.name) for n, c in zip(names, cells, strict=True)]
+        except FreshviewError as error:
+            raise CaptureFailed(
+                f"table {self.name}", first_line(error), "Leave the column out, or change it."
+            ) from error
+        return pa.table(stored, schema=pa.schema([self.schema.arrow.field(n) for n in names]))
+
+    @property
+    def live(self) -> str:
+        """The condition that a row of the table, aliased t, is a row of the relation."""
+        return "true"
+
+    def lookup(self, snapshot: Snapshot, columns: Sequence[str], values: pa.Table) -> pa.Table:
+        """The rows of the relation whose columns have one of the combinations of values."""
+        arrays = ", ".join(f"%s::{self.layout.types[c]}[]" for c in columns)
+        names = ", ".join(f"t.{quoted(c)}" for c in columns)
+        given = [list(values.column(c).to_pylist()) for c in columns]
+        return self.rows(snapshot, f"({names}) IN (SELECT * FROM unnest({arrays})) AND {self.live}", given)
+
+
+class SnapshotStates:
+    """The states of tables in one snapshot, for the rules of views (`rules.States`)."""
+
+    def __init__(self, snapshot: Snapshot, tables: Sequence[PostgresTable]) -> None:
+        self._snapshot = snapshot
+        self._tables = {t.name: t for t in tables}
+
+    def rows(self, name: str, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
+        return self._tables[name].lookup(self._snapshot, columns, values)
+
+
+def _shown(found: Layout) -> str:
+    key = f"; key {', '.join(found.schema.key)}; replica identity {found.replica_identity}"
+    return ", ".join(f"{c} {t}" for c, t in found.types.items()) + key
+
+
+def helper_name(table: str, what: str) -> str:
+    """The name of a table, function or trigger that a technique installs beside a table."""
+    schema, _, name = table.partition(".")
+    return f"{schema}.fv_{what}_{name}"
+
+
+def trigger_commands(table: str, what: str, body: str) -> list[str]:
+    """A trigger on every changed row of a table, and on TRUNCATE, that runs a body of PL/pgSQL."""
+    function, trigger = qualified(helper_name(table, what)), quoted(f"fv_{what}")
+    delimiter = "$freshview$"
+    return [
+        f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS {delimiter} "
+        f"BEGIN {body} RETURN NULL; END {delimiter}",
+        f"CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {qualified(table)} "
+        f"FOR EACH ROW EXECUTE FUNCTION {function}()",
+        f"CREATE TRIGGER {quoted(f'fv_{what}_all')} AFTER TRUNCATE ON {qualified(table)} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
+        f"COMMENT ON FUNCTION {function}() IS {literal('Records changes for Freshview')}",
+    ]
+
+
+def drop_commands(table: str, what: str) -> list[str]:
+    """Remove what a technique installed beside a table."""
+    return [
+        f"DROP FUNCTION IF EXISTS {qualified(helper_name(table, what))}() CASCADE",
+        f"DROP TABLE IF EXISTS {qualified(helper_name(table, what))}",
+    ]

@@ -1,0 +1,88 @@
+"""Change tracking: a trigger notes keys and operations; rows are joined to the table when they are read.
+
+What the join finds is the row as of the snapshot, so the new state is exact and the old one unknown.
+"""
+
+from __future__ import annotations
+
+import json
+
+from freshview.cdc.captures import TRACKING, Capture
+from freshview.cdc.model import partial_delta
+from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
+from freshview.cdc.postgres.tables import PostgresTable, drop_commands, helper_name, trigger_commands
+from freshview.cdc.source import Poll
+from freshview.errors import CaptureFailed
+
+_WHAT = "track"
+
+
+class Tracking(PostgresTable):
+    """A table of whose changes a trigger notes the keys."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        super().__init__(server, name)
+        self._notes = qualified(helper_name(name, _WHAT))
+
+    @property
+    def capture(self) -> Capture:
+        return TRACKING
+
+    def install(self) -> None:
+        """Create the table of notes and the trigger."""
+        key = self.schema.key
+        names = ", ".join(f'"k{i}"' for i in range(len(key)))
+        types = "".join(f', "k{i}" {self.layout.types[k]}' for i, k in enumerate(key))
+        old, new = (", ".join(f"{row}.{quoted(k)}" for k in key) for row in ("OLD", "NEW"))
+        insert = f"INSERT INTO {self._notes} (op, {names}) VALUES"
+        body = f"""
+            IF TG_OP = 'TRUNCATE' THEN INSERT INTO {self._notes} (op) VALUES ('T');
+            ELSIF TG_OP = 'INSERT' THEN {insert} ('I', {new});
+            ELSIF TG_OP = 'DELETE' THEN {insert} ('D', {old});
+            ELSIF ({old}) IS DISTINCT FROM ({new}) THEN {insert} ('D', {old}), ('I', {new});
+            ELSE {insert} ('U', {new}); END IF;"""
+        self.server.run(
+            f"CREATE TABLE {self._notes} (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
+            f'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL{types})',
+            *trigger_commands(self.name, _WHAT, body),
+        )
+
+    def drop(self) -> None:
+        """Remove the trigger and the notes."""
+        self.server.run(*drop_commands(self.name, _WHAT))
+
+    def confirm(self, position: str) -> None:
+        """Delete the notes up to a position."""
+        query = f"DELETE FROM {self._notes} WHERE pg_visible_in_snapshot(xid, %s::pg_snapshot)"
+        self.server.run(query, parameters=(json.loads(position)["snapshot"],))
+
+    def changes(self, snapshot: Snapshot, position: str | None) -> Poll:
+        end = json.dumps({"snapshot": snapshot.text})
+        if position is None:
+            return Poll(self.capture, partial_delta(self.name, self.schema, ins=self.rows(snapshot)), end)
+        before = json.loads(position)["snapshot"]
+        snapshot.since(before, f"table {self.name}")
+        key = self.schema.key
+        noted = ", ".join(f'"k{i}"' for i in range(len(key)))
+        as_key = ", ".join(f'c."k{i}"{self.suffix(k)}' for i, k in enumerate(key))
+        on = " AND ".join(f't.{quoted(k)} = c."k{i}"' for i, k in enumerate(key))
+        found = snapshot.fetch(
+            f"SELECT c.first::text, c.last::text, {as_key}, {self.expressions('t')} FROM "
+            f"(SELECT {noted}, (array_agg(op ORDER BY seq))[1] AS first, (array_agg(op ORDER BY seq DESC))[1] AS last "
+            f"FROM {self._notes} WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot) GROUP BY {noted}) c "
+            f"LEFT JOIN {qualified(self.name)} t ON {on}",
+            (before,),
+        )
+        if any(first == "T" or last == "T" for first, last, *_ in found):
+            raise CaptureFailed(f"table {self.name}", "it was truncated", "Load the table anew.")
+        width = len(key)
+        live = [(first, row[width:]) for first, last, *row in found if last != "D"]
+        gone = [row[:width] for first, last, *row in found if last == "D" and first != "I"]
+        delta = partial_delta(
+            self.name,
+            self.schema,
+            ins=self.table([row for first, row in live if first == "I"]),
+            up=self.table([row for first, row in live if first != "I"]),
+            delk=self.table(gone, key),
+        )
+        return Poll(self.capture, delta, end)

@@ -1,0 +1,100 @@
+"""Capture by triggers into a log table: old and new images of every change.
+
+The net effect is precise (all records of a key count) or cheap (the last one does, which the server picks).
+"""
+
+from __future__ import annotations
+
+import json
+
+from freshview.cdc.captures import LOG, LOG_CHEAP, Capture
+from freshview.cdc.model import partial_delta
+from freshview.cdc.net import Change, key_of, net_effect
+from freshview.cdc.postgres.server import Server, Snapshot, literal, qualified, quoted
+from freshview.cdc.postgres.tables import PostgresTable, drop_commands, helper_name, trigger_commands
+from freshview.cdc.source import Poll
+from freshview.errors import CaptureFailed
+
+_WHAT = "log"
+
+
+class TriggerLog(PostgresTable):
+    """A table whose changes a trigger records."""
+
+    def __init__(self, server: Server, name: str, *, precise: bool = True) -> None:
+        super().__init__(server, name)
+        self._precise = precise
+        self._log = qualified(helper_name(name, _WHAT))
+
+    @property
+    def capture(self) -> Capture:
+        return LOG if self._precise else LOG_CHEAP
+
+    def install(self) -> None:
+        """Create the log table and the trigger. A changed key is recorded as a deletion and an insertion."""
+        insert = f"INSERT INTO {self._log} (op, old, new) VALUES"
+        old_key, new_key = (", ".join(f"{row}.{quoted(k)}" for k in self.schema.key) for row in ("OLD", "NEW"))
+        body = f"""
+            IF TG_OP = 'TRUNCATE' THEN {insert} ('T', NULL, NULL);
+            ELSIF TG_OP = 'INSERT' THEN {insert} ('I', NULL, to_jsonb(NEW));
+            ELSIF TG_OP = 'DELETE' THEN {insert} ('D', to_jsonb(OLD), NULL);
+            ELSIF ({old_key}) IS DISTINCT FROM ({new_key}) THEN
+                {insert} ('D', to_jsonb(OLD), NULL), ('I', NULL, to_jsonb(NEW));
+            ELSE {insert} ('U', to_jsonb(OLD), to_jsonb(NEW)); END IF;"""
+        self.server.run(
+            f"CREATE TABLE {self._log} (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
+            'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL, old jsonb, new jsonb)',
+            *trigger_commands(self.name, _WHAT, body),
+        )
+
+    def drop(self) -> None:
+        """Remove the trigger and the log."""
+        self.server.run(*drop_commands(self.name, _WHAT))
+
+    def confirm(self, position: str) -> None:
+        """Delete the records up to a position."""
+        query = f"DELETE FROM {self._log} WHERE pg_visible_in_snapshot(xid, %s::pg_snapshot)"
+        self.server.run(query, parameters=(json.loads(position)["snapshot"],))
+
+    def changes(self, snapshot: Snapshot, position: str | None) -> Poll:
+        end = json.dumps({"snapshot": snapshot.text})
+        if position is None:
+            rows = self.rows(snapshot)
+            first = {"ins": rows} if self._precise else {"ups": rows}
+            return Poll(self.capture, partial_delta(self.name, self.schema, **first), end)
+        delta = net_effect(self.name, self.schema, self._records(snapshot, position), precise=self._precise)
+        return Poll(self.capture, delta, end)
+
+    def _records(self, snapshot: Snapshot, position: str) -> list[Change]:
+        """The records that were not visible at the position, in the order of their numbers.
+
+        Changes of one row wait for each other's locks, so for each key this is the order of commits.
+        """
+        before = json.loads(position)["snapshot"]
+        snapshot.since(before, f"table {self.name}")
+        key = ", ".join(f"coalesce(l.new, l.old) -> {literal(k)}" for k in self.schema.key)
+        last_only = "" if self._precise else f"DISTINCT ON (op = 'T', {key})"
+        order = "l.seq" if self._precise else f"op = 'T', {key}, l.seq DESC"
+        of_table = f"jsonb_populate_record(NULL::{qualified(self.name)}, "
+        found = snapshot.fetch(
+            f"SELECT {last_only} l.seq, l.op::text, {self.expressions('o')}, {self.expressions('n')} "
+            f"FROM {self._log} l, LATERAL {of_table}l.old) o, LATERAL {of_table}l.new) n "
+            f"WHERE NOT pg_visible_in_snapshot(l.xid, %s::pg_snapshot) ORDER BY {order}",
+            (before,),
+        )
+        width = len(self.schema.columns)
+        olds = self.table([row[2 : 2 + width] for row in found])
+        news = self.table([row[2 + width :] for row in found])
+        images = [list(zip(*(c.to_pylist() for c in t.columns), strict=True)) for t in (olds, news)]
+        records = []
+        for (seq, op, *_), old, new in zip(found, *images, strict=True):
+            if op == "T":
+                raise CaptureFailed(
+                    f"table {self.name}", f"it was truncated (record {seq} of its log)", "Load the table anew."
+                )
+            image = old if op == "D" else new
+            known = None if op == "I" else old
+            records.append(
+                Change(key_of(image, self.schema), op != "I", None if op == "D" else new, known, f"record {seq}")
+            )
+        return records
