@@ -17,6 +17,7 @@ from freshview.cdc.dimension import Join, Project, Remote, check_maintainable
 from freshview.cdc.postgres.server import Server
 from freshview.cdc.postgres.tables import SnapshotStates
 from freshview.cdc.rules import propagate
+from freshview.cdc.source import Source
 
 pytestmark = pytest.mark.postgres
 
@@ -47,6 +48,7 @@ def consumer(captured: Captured) -> Iterator[Consumer]:
 
 
 def test_figure_2(captured: Captured, consumer: Consumer) -> None:
+    source: Source = consumer.source
     with captured.connect() as connection:
         for key in range(1, 8):
             captured.insert(connection, key, 0, "a")
@@ -71,7 +73,7 @@ def test_figure_2(captured: Captured, consumer: Consumer) -> None:
     before = consumer.position
     assert consumer.poll() == expected
     # Whoever dies before the commit polls again from the same position, and gets the same.
-    again = consumer.source.poll(before)
+    again = source.poll(before)
     assert again.delta.filled == expected
     consumer.confirm()
     assert consumer.poll() == frozenset()

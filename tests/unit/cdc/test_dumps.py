@@ -17,6 +17,7 @@ from tests.unit.cdc.running_example import CUST, CUST_NEW, CUST_OLD, cells, rows
 
 from freshview.cdc.application import applied
 from freshview.cdc.dumps import Dumps, difference
+from freshview.cdc.source import Source
 from freshview.errors import CaptureFailed
 
 
@@ -38,7 +39,7 @@ _WRITERS = [("csv", _csv), ("json", _json), ("jsonl", _json), ("parquet", _parqu
 @pytest.mark.parametrize(("suffix", "write"), _WRITERS)
 def test_two_dumps_of_the_running_example(tmp_path: Path, suffix: str, write: Callable[[pa.Table, Path], None]) -> None:
     write(CUST_OLD, tmp_path / f"2026-01-01.{suffix}")
-    source = Dumps(tmp_path, "Cust", CUST)
+    source: Source = Dumps(tmp_path, "Cust", CUST)
     first = source.poll(None)
     assert first.delta.filled == {"ins"}
     assert cells(first.delta.ins) == cells(CUST_OLD)

@@ -22,6 +22,7 @@ from freshview.cdc.canal import Canal
 from freshview.cdc.debezium import Debezium
 from freshview.cdc.event_files import EventFiles, Format
 from freshview.cdc.maxwell import Maxwell
+from freshview.cdc.source import Source
 from freshview.errors import CaptureFailed
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
@@ -46,19 +47,21 @@ def _write(file: Path, *documents: Any) -> Path:
     return file
 
 
-def _source(path: Path, format: Format | None = None, **options: Any) -> EventFiles:
+def _source(path: Path, format: Format | None = None, **options: Any) -> Source:
     return EventFiles(path, TABLE, T, format or Debezium(old_images=True), **options)
 
 
 class _Reader:
     """A consumer that stores rows and the position together."""
 
-    def __init__(self, source: EventFiles) -> None:
-        self.source, self.rows, self.position = source, source.schema.arrow.empty_table(), None
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.rows = source.schema.arrow.empty_table()
+        self.position: str | None = None
 
     def poll(self) -> frozenset[str]:
         poll = self.source.poll(self.position)
-        self.rows, self.position = applied(self.rows, poll.delta), poll.position  # type: ignore[assignment]
+        self.rows, self.position = applied(self.rows, poll.delta), poll.position
         return poll.delta.filled
 
 

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from freshview.cdc.captures import ONE_AUDIT_COLUMN, THREE_AUDIT_COLUMNS, TWO_AUDIT_COLUMNS, Capture
-from freshview.cdc.model import partial_delta
+from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
 from freshview.cdc.postgres.tables import PostgresTable
-from freshview.cdc.source import Poll
 from freshview.errors import CaptureFailed
 
 _EVER = -(2**62)  # before all times
@@ -68,8 +67,8 @@ class Audit(PostgresTable):
     def confirm(self, position: str) -> None:
         """The server keeps nothing for readers."""
 
-    def changes(self, snapshot: Snapshot, position: str | None) -> Poll:
-        given: dict[str, Any] = {"since": _EVER, "ahead": {}} if position is None else json.loads(position)
+    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
+        given = position or {"since": _EVER, "ahead": {}}
         until = self._settled(snapshot, given["since"])
         sets: dict[str, list[Any]] = {name: [] for name in ("ins", "deleted", "up", "ups", "delk")}
         ahead: dict[str, list[int | None]] = {}
@@ -83,7 +82,7 @@ class Audit(PostgresTable):
         delk = [[row[i] for i in self.schema.key_positions] for row in sets.pop("delk")]
         full = {name: self.table(rows) for name, rows in sets.items()}
         delta = partial_delta(self.name, self.schema, **full, delk=self.table(delk, self.schema.key))
-        return Poll(self.capture, delta, json.dumps({"since": until, "ahead": ahead}))
+        return delta, {"since": until, "ahead": ahead}
 
     def _set(self, stamps: list[int | None], before: list[int | None] | None, since: int) -> str | None:
         """The set of a row by its times: since the position, or since it was delivered ahead of it."""

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from freshview.cdc.captures import LOG, LOG_WITHOUT_OLD_IMAGES, Capture
-from freshview.cdc.model import partial_delta
+from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.net import Change, key_of, net_effect
 from freshview.cdc.postgres.server import Server, Snapshot, Visible
 from freshview.cdc.postgres.tables import PostgresTable
-from freshview.cdc.source import Poll
 from freshview.cdc.texts import BadEvent, typed, typed_key, typed_row
 from freshview.errors import CaptureFailed
 from freshview.relation.types import DataType
@@ -81,17 +80,16 @@ class Decoding(PostgresTable):
             query = "SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = %s"
             return int(snapshot.fetch(query, (self.slot,))[0][0])
 
-    def changes(self, snapshot: Snapshot, position: str | None) -> Poll:
+    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
         confirmed = self._confirmed(snapshot)
         if position is None:
-            end = json.dumps({"snapshot": snapshot.text, "lsn": confirmed})
-            return Poll(self.capture, partial_delta(self.name, self.schema, ins=self.rows(snapshot)), end)
-        given = json.loads(position)
-        before = snapshot.since(given["snapshot"], f"table {self.name}")
-        if _number(confirmed) > _number(given["lsn"]):
+            rows = self.rows(snapshot)
+            return partial_delta(self.name, self.schema, ins=rows), {"snapshot": snapshot.text, "lsn": confirmed}
+        before = snapshot.since(position["snapshot"], f"table {self.name}")
+        if _number(confirmed) > _number(position["lsn"]):
             raise CaptureFailed(
                 f"replication slot {self.slot}",
-                f"it is at {confirmed}, past the position {given['lsn']}: somebody else read it",
+                f"it is at {confirmed}, past the position {position['lsn']}: somebody else read it",
                 "Give each source a slot of its own, and load the table anew.",
             )
         self._flush(snapshot)
@@ -101,7 +99,7 @@ class Decoding(PostgresTable):
             (self.slot,),
         )
         changes: list[Change] = []
-        lsn, is_whole = given["lsn"], True
+        lsn, is_whole = position["lsn"], True
         for at, xid, data in peeked:
             number = now.whole(int(xid))
             if not now.sees(number):
@@ -110,8 +108,7 @@ class Decoding(PostgresTable):
                 lsn = max(lsn, at, key=_number)
             elif not before.sees(number) and not data.startswith(("BEGIN", "COMMIT")):
                 changes.extend(self._decoded(data, f"LSN {at}"))
-        delta = net_effect(self.name, self.schema, changes)
-        return Poll(self.capture, delta, json.dumps({"snapshot": snapshot.text, "lsn": lsn}))
+        return net_effect(self.name, self.schema, changes), {"snapshot": snapshot.text, "lsn": lsn}
 
     def _flush(self, snapshot: Snapshot) -> None:
         """Have all decoded that the snapshot sees: an asynchronous commit is visible before it is flushed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from freshview.cdc.captures import Capture
-from freshview.cdc.postgres.server import Server, Snapshot, literal, qualified, quoted
+from freshview.cdc.model import PartialDelta
+from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
 from freshview.cdc.source import Poll
 from freshview.errors import CaptureFailed, FreshviewError, first_line
 from freshview.relation.ingest import store
@@ -32,8 +34,11 @@ _TYPES = {
     "timestamp without time zone": "timestamp_ntz",
     "timestamp with time zone": "timestamp",
 }
+_LONGEST = 63 - len("fv_track_")  # bytes of a name in PostgreSQL
 _COLUMNS = """
-    SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, k.place, c.relreplident::text
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, k.place, c.relreplident::text, c.oid,
+           CASE WHEN c.relkind <> 'r' OR c.relhassubclass THEN 'partitions or inherited tables'
+                WHEN c.relpersistence <> 'p' THEN 'no log (it is unlogged or temporary)' END
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     LEFT JOIN (SELECT indrelid, unnest(indkey::int2[]) AS attnum, generate_subscripts(indkey, 1) AS place
                FROM pg_index WHERE indisprimary) k ON k.indrelid = c.oid AND k.attnum = a.attnum
@@ -42,28 +47,32 @@ _COLUMNS = """
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a table as the server has them: the schema, PostgreSQL's type of each column, replica identity."""
+    """A table as the server has it: its schema, PostgreSQL's type of each column, replica identity and number (oid)."""
 
     schema: Schema
     types: Mapping[str, str]
     replica_identity: str
+    oid: int
+
+    def __str__(self) -> str:
+        columns = ", ".join(f"{c} {t}" for c, t in self.types.items())
+        return f"{columns}; key {', '.join(self.schema.key)}; replica identity {self.replica_identity}; oid {self.oid}"
 
 
 def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout:
-    """The columns of a table, except for those `without`; CaptureFailed if it is missing or has no primary key."""
+    """The columns of a table, except for those `without`; CaptureFailed if its changes cannot be told by key."""
     found = snapshot.fetch(_COLUMNS, (qualified(name).replace("%%", "%"),))
     if not found:
         raise CaptureFailed(f"table {name}", "the server does not have it", "Write schema.table, and check the rights.")
-    kept = [row for row in found if row[0] not in without]
-    key = [
-        column
-        for column, _, _, place, _ in sorted(kept, key=lambda r: -1 if r[3] is None else r[3])
-        if place is not None
-    ]
+    *_, identity, oid, obstacle = found[0]
+    if obstacle:
+        raise CaptureFailed(f"table {name}", f"it has {obstacle}", "Capture a plain table, or dump it instead.")
+    kept = [row[:4] for row in found if row[0] not in without]
+    key = [c for _, c in sorted((place, c) for c, _, _, place in kept if place is not None)]
     if not key:
         raise CaptureFailed(f"table {name}", "it has no primary key", "Add one: changes are told by key.")
-    columns = tuple(Column(c, spark_type(t), nullable=not required) for c, t, required, _, _ in kept)
-    return Layout(Schema(columns, tuple(key)), {c: t for c, t, _, _, _ in kept}, found[0][4])
+    columns = tuple(Column(c, spark_type(t), nullable=not required) for c, t, required, _ in kept)
+    return Layout(Schema(columns, tuple(key)), {c: t for c, t, _, _ in kept}, identity, oid)
 
 
 def spark_type(type_: str) -> DataType:
@@ -105,16 +114,19 @@ class PostgresTable:
 
     def poll_in(self, snapshot: Snapshot, position: str | None) -> Poll:
         """The changes from a position to a snapshot: several tables may be polled in one."""
-        now = layout(snapshot, self.name, self.hidden)
-        if now != self.layout:
+        given = None if position is None else json.loads(position)
+        now, then = str(layout(snapshot, self.name, self.hidden)), given["layout"] if given else str(self.layout)
+        if {now, then} != {str(self.layout)}:
             raise CaptureFailed(
                 f"table {self.name}",
-                f"its columns were ({_shown(self.layout)}) and are ({_shown(now)})",
-                f"Open the source again with the new columns; the position stays at {position}.",
+                f"it was ({then}) and is ({now})",
+                f"No change was taken since the position {position}: load the table anew.",
             )
-        return self.changes(snapshot, position)
+        delta, end = self.changes(snapshot, given)
+        return Poll(self.capture, delta, json.dumps({**end, "layout": now}))
 
-    def changes(self, snapshot: Snapshot, position: str | None) -> Poll:
+    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
+        """The changes, and the position after them."""
         raise NotImplementedError
 
     def confirm(self, position: str) -> None:
@@ -169,30 +181,42 @@ class SnapshotStates:
         return self._tables[name].lookup(self._snapshot, columns, values)
 
 
-def _shown(found: Layout) -> str:
-    key = f"; key {', '.join(found.schema.key)}; replica identity {found.replica_identity}"
-    return ", ".join(f"{c} {t}" for c, t in found.types.items()) + key
-
-
 def helper_name(table: str, what: str) -> str:
     """The name of a table, function or trigger that a technique installs beside a table."""
     schema, _, name = table.partition(".")
+    if len(name.encode()) > _LONGEST:
+        raise CaptureFailed(f"table {table}", "its name is too long for that of a log beside it", "Rename it.")
     return f"{schema}.fv_{what}_{name}"
 
 
 def trigger_commands(table: str, what: str, body: str) -> list[str]:
-    """A trigger on every changed row of a table, and on TRUNCATE, that runs a body of PL/pgSQL."""
-    function, trigger = qualified(helper_name(table, what)), quoted(f"fv_{what}")
-    delimiter = "$freshview$"
+    """A trigger on every changed row of a table, and on TRUNCATE, that runs a body of PL/pgSQL.
+
+    The function's own settings keep the writer's from changing how values are written.
+    """
+    function, settings = qualified(helper_name(table, what)), "extra_float_digits = 1 SET IntervalStyle = 'postgres'"
+    rows, all_rows = (quoted(f"fv_{what}{suffix}") for suffix in ("", "_all"))
     return [
-        f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS {delimiter} "
-        f"BEGIN {body} RETURN NULL; END {delimiter}",
-        f"CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {qualified(table)} "
+        f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
+        f"SET search_path = pg_catalog, pg_temp SET {settings} AS $fv$ BEGIN {body} RETURN NULL; END $fv$",
+        f"CREATE TRIGGER {rows} AFTER INSERT OR UPDATE OR DELETE ON {qualified(table)} "
         f"FOR EACH ROW EXECUTE FUNCTION {function}()",
-        f"CREATE TRIGGER {quoted(f'fv_{what}_all')} AFTER TRUNCATE ON {qualified(table)} "
+        f"CREATE TRIGGER {all_rows} AFTER TRUNCATE ON {qualified(table)} "
         f"FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
-        f"COMMENT ON FUNCTION {function}() IS {literal('Records changes for Freshview')}",
+        f"ALTER TABLE {qualified(table)} ENABLE ALWAYS TRIGGER {rows}, ENABLE ALWAYS TRIGGER {all_rows}",
     ]
+
+
+def check_triggers(snapshot: Snapshot, table: str, what: str) -> None:
+    """Raise CaptureFailed if a trigger was dropped or disabled: changes may have been missed."""
+    query = "SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgenabled = 'A' AND tgname IN (%s, %s)"
+    parameters = (qualified(table).replace("%%", "%"), f"fv_{what}", f"fv_{what}_all")
+    if snapshot.fetch(query, parameters)[0][0] != 2:
+        raise CaptureFailed(
+            f"table {table}",
+            f"its triggers fv_{what} are missing or disabled",
+            "Changes may have been missed: install them, and load the table anew.",
+        )
 
 
 def drop_commands(table: str, what: str) -> list[str]:

@@ -6,12 +6,12 @@ What the join finds is the row as of the snapshot, so the new state is exact and
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from freshview.cdc.captures import TRACKING, Capture
-from freshview.cdc.model import partial_delta
+from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
-from freshview.cdc.postgres.tables import PostgresTable, drop_commands, helper_name, trigger_commands
-from freshview.cdc.source import Poll
+from freshview.cdc.postgres.tables import PostgresTable, check_triggers, drop_commands, helper_name, trigger_commands
 from freshview.errors import CaptureFailed
 
 _WHAT = "track"
@@ -56,11 +56,12 @@ class Tracking(PostgresTable):
         query = f"DELETE FROM {self._notes} WHERE pg_visible_in_snapshot(xid, %s::pg_snapshot)"
         self.server.run(query, parameters=(json.loads(position)["snapshot"],))
 
-    def changes(self, snapshot: Snapshot, position: str | None) -> Poll:
-        end = json.dumps({"snapshot": snapshot.text})
+    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
+        check_triggers(snapshot, self.name, _WHAT)
+        end = {"snapshot": snapshot.text}
         if position is None:
-            return Poll(self.capture, partial_delta(self.name, self.schema, ins=self.rows(snapshot)), end)
-        before = json.loads(position)["snapshot"]
+            return partial_delta(self.name, self.schema, ins=self.rows(snapshot)), end
+        before = position["snapshot"]
         snapshot.since(before, f"table {self.name}")
         key = self.schema.key
         noted = ", ".join(f'"k{i}"' for i in range(len(key)))
@@ -85,4 +86,4 @@ class Tracking(PostgresTable):
             up=self.table([row for first, row in live if first != "I"]),
             delk=self.table(gone, key),
         )
-        return Poll(self.capture, delta, end)
+        return delta, end

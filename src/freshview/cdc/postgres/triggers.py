@@ -6,13 +6,13 @@ The net effect is precise (all records of a key count) or cheap (the last one do
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from freshview.cdc.captures import LOG, LOG_CHEAP, Capture
-from freshview.cdc.model import partial_delta
+from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.net import Change, key_of, net_effect
 from freshview.cdc.postgres.server import Server, Snapshot, literal, qualified, quoted
-from freshview.cdc.postgres.tables import PostgresTable, drop_commands, helper_name, trigger_commands
-from freshview.cdc.source import Poll
+from freshview.cdc.postgres.tables import PostgresTable, check_triggers, drop_commands, helper_name, trigger_commands
 from freshview.errors import CaptureFailed
 
 _WHAT = "log"
@@ -36,14 +36,14 @@ class TriggerLog(PostgresTable):
         old_key, new_key = (", ".join(f"{row}.{quoted(k)}" for k in self.schema.key) for row in ("OLD", "NEW"))
         body = f"""
             IF TG_OP = 'TRUNCATE' THEN {insert} ('T', NULL, NULL);
-            ELSIF TG_OP = 'INSERT' THEN {insert} ('I', NULL, to_jsonb(NEW));
-            ELSIF TG_OP = 'DELETE' THEN {insert} ('D', to_jsonb(OLD), NULL);
+            ELSIF TG_OP = 'INSERT' THEN {insert} ('I', NULL, to_json(NEW));
+            ELSIF TG_OP = 'DELETE' THEN {insert} ('D', to_json(OLD), NULL);
             ELSIF ({old_key}) IS DISTINCT FROM ({new_key}) THEN
-                {insert} ('D', to_jsonb(OLD), NULL), ('I', NULL, to_jsonb(NEW));
-            ELSE {insert} ('U', to_jsonb(OLD), to_jsonb(NEW)); END IF;"""
+                {insert} ('D', to_json(OLD), NULL), ('I', NULL, to_json(NEW));
+            ELSE {insert} ('U', to_json(OLD), to_json(NEW)); END IF;"""
         self.server.run(
             f"CREATE TABLE {self._log} (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
-            'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL, old jsonb, new jsonb)',
+            'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL, old json, new json)',
             *trigger_commands(self.name, _WHAT, body),
         )
 
@@ -56,26 +56,25 @@ class TriggerLog(PostgresTable):
         query = f"DELETE FROM {self._log} WHERE pg_visible_in_snapshot(xid, %s::pg_snapshot)"
         self.server.run(query, parameters=(json.loads(position)["snapshot"],))
 
-    def changes(self, snapshot: Snapshot, position: str | None) -> Poll:
-        end = json.dumps({"snapshot": snapshot.text})
+    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
+        check_triggers(snapshot, self.name, _WHAT)
+        end = {"snapshot": snapshot.text}
         if position is None:
             rows = self.rows(snapshot)
-            first = {"ins": rows} if self._precise else {"ups": rows}
-            return Poll(self.capture, partial_delta(self.name, self.schema, **first), end)
-        delta = net_effect(self.name, self.schema, self._records(snapshot, position), precise=self._precise)
-        return Poll(self.capture, delta, end)
+            return partial_delta(self.name, self.schema, **{"ins" if self._precise else "ups": rows}), end
+        records = self._records(snapshot, position["snapshot"])
+        return net_effect(self.name, self.schema, records, precise=self._precise), end
 
-    def _records(self, snapshot: Snapshot, position: str) -> list[Change]:
+    def _records(self, snapshot: Snapshot, before: str) -> list[Change]:
         """The records that were not visible at the position, in the order of their numbers.
 
         Changes of one row wait for each other's locks, so for each key this is the order of commits.
         """
-        before = json.loads(position)["snapshot"]
         snapshot.since(before, f"table {self.name}")
-        key = ", ".join(f"coalesce(l.new, l.old) -> {literal(k)}" for k in self.schema.key)
+        key = ", ".join(f"coalesce(l.new, l.old) ->> {literal(k)}" for k in self.schema.key)
         last_only = "" if self._precise else f"DISTINCT ON (op = 'T', {key})"
         order = "l.seq" if self._precise else f"op = 'T', {key}, l.seq DESC"
-        of_table = f"jsonb_populate_record(NULL::{qualified(self.name)}, "
+        of_table = f"json_populate_record(NULL::{qualified(self.name)}, "
         found = snapshot.fetch(
             f"SELECT {last_only} l.seq, l.op::text, {self.expressions('o')}, {self.expressions('n')} "
             f"FROM {self._log} l, LATERAL {of_table}l.old) o, LATERAL {of_table}l.new) n "
