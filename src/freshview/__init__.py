@@ -12,7 +12,7 @@ query needs them. A query never sees a stale view unless it asks for one.
 ...     wh.sql("SELECT * FROM totals").collect()
 [Row(region='north', t=10)]
 
-`connect` opens a `Warehouse`; the other names are results of its methods, and errors (`freshview.errors`).
+`connect` opens a `Warehouse`; the other names are what its methods take and return, and errors (`freshview.errors`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from freshview import errors
 if TYPE_CHECKING:  # type checkers see these names and no others
     from freshview.catalog.frontiers import Job
     from freshview.catalog.reports import Holder
+    from freshview.cdc.source import Source
     from freshview.display import Explanation
     from freshview.events import Event, Events
     from freshview.transactions.transaction import Outcome
@@ -47,6 +48,7 @@ else:
         "Invariant": "freshview.views.invariants",
         "Job": "freshview.catalog.frontiers",
         "Outcome": "freshview.transactions.transaction",
+        "Source": "freshview.cdc.source",
         "Status": "freshview.warehouse.status",
         "TableStatus": "freshview.warehouse.status",
         "UserTransaction": "freshview.warehouse.transaction",
@@ -78,6 +80,7 @@ __all__ = [
     "Invariant",
     "Job",
     "Outcome",
+    "Source",
     "Status",
     "TableStatus",
     "UserTransaction",

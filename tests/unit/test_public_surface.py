@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import freshview
 from freshview import (
-    CheckReport, Event, Events, Explanation, Freshness, Holder, Invariant, Job, Outcome, Status, TableStatus,
+    CheckReport, Event, Events, Explanation, Freshness, Holder, Invariant, Job, Outcome, Source, Status, TableStatus,
     UserTransaction, ViewStatus, Warehouse, connect,
 )
 from freshview.errors import FreshviewError, WriteConflict
@@ -71,6 +71,11 @@ def work(wh: Warehouse, age: Freshness) -> list[Row]:
     print(report.ok, report.missing, jobs[0].seconds, views[0].age.total_seconds(), explained.splitlines(), text)
     frame: DataFrame = wh.sql("SELECT * FROM t", freshness=age, as_of=datetime.now(UTC))
     return frame.unionAll(wh.sql("SELECT * FROM t", freshness="any", as_of=csn)).collect()
+
+
+def follow(wh: Warehouse, source: Source) -> int:
+    taken: Outcome = wh.capture("t", source)
+    return taken.rows
 
 
 def main(spark: SparkSession) -> None:
@@ -148,7 +153,7 @@ def test_what_the_public_surface_gives_or_takes_is_public_and_typed() -> None:
     from pyspark.sql import DataFrame, SparkSession
 
     public = {value for name in freshview.__all__ if inspect.isclass(value := getattr(freshview, name))}
-    inner = {"engine", "run", "create"}  # for the parts of the system
+    inner = {"engine", "run", "create", "take"}  # for the parts of the system
     for owner in (freshview.Warehouse, freshview.UserTransaction, freshview.Events):
         for name, value in vars(owner).items():
             function = value.fget if isinstance(value, property) else value

@@ -88,6 +88,11 @@ def _add_costs(connection: Connection) -> None:
     _add_to_frontiers(connection, "costs TEXT NOT NULL DEFAULT '{}'")
 
 
+def _add_positions(connection: Connection) -> None:
+    """Add the positions of sources that feed tables."""
+    t.positions.create(connection, checkfirst=True)
+
+
 def _add_to_frontiers(connection: Connection, column: str) -> None:
     _add_column(connection, t.frontiers.name, column)
 
@@ -110,6 +115,7 @@ STEPS: tuple[Step, ...] = (
     _add_activity,
     _add_costs,
     _add_view_keys,
+    _add_positions,
 )
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection, Row
 
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
+from freshview.catalog.positions import position_of
 from freshview.catalog.records import (
     PENDING,
     Commit,
@@ -129,6 +130,11 @@ class CatalogReader:
         """The newest checkpoint of a relation, or None."""
         with self.database.read() as c:
             return main_at(c, relation_id)
+
+    def position(self, relation_id: int) -> tuple[str, str] | None:
+        """The source that feeds a table, and the position up to which its changes were taken."""
+        with self.database.read() as c:
+            return position_of(c, relation_id)
 
     def mains(self, relation_id: int) -> list[Main]:
         """All Delta versions of a relation that the catalog still knows, oldest first."""

@@ -198,3 +198,12 @@ activity = Table(
     Column("since", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
 )
+
+# Up to where a source's changes have been taken into a table; moved by the commit that takes them.
+positions = Table(
+    "fv_positions",
+    metadata,
+    Column("relation_id", BigInteger, primary_key=True),
+    Column("source", String(255), nullable=False),
+    Column("position", Text, nullable=False),
+)

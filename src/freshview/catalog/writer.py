@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
 from freshview.catalog.frontiers import ViewChange, end_leases, publish_with_commit
+from freshview.catalog.positions import Move, move
 from freshview.catalog.reader import CatalogReader, last_csn, main_at, readable_csn, relation_row, segments_of
 from freshview.catalog.records import Commit, Lease, Main, Pin, Relation, Segment, segment_values
 from freshview.errors import AlreadyExists, NotFound, SnapshotExpired, StorageUnavailable, WriteConflict
@@ -35,6 +36,7 @@ class CommitRequest:
     checked_to: int = 0  # the CSN up to which conflicts have been checked
     created: frozenset[int] = frozenset()  # ids of relations that appear with this commit
     views: tuple[ViewChange, ...] = ()  # changes of views to publish with this commit, lower ones first
+    move: Move | None = None  # of the source whose changes this commit takes
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class Catalog(CatalogReader):
                     check_unchanged(c, relation)
             if clock.csn > request.checked_to:
                 conflicts(segments_of(c, [r.id for r in request.relations], request.checked_to))
+            if request.move is not None:
+                move(c, request.move)
             csn, now = self._next(c, clock.csn, clock.committed_at)
             rows = {r.id: 0 for r in request.relations}
             counter = dict.fromkeys(rows, 0)
@@ -149,6 +153,12 @@ class Catalog(CatalogReader):
             end_leases(c, request.leases)
             c.execute(t.snapshots.delete().where(t.snapshots.c.id == request.pin.id))
             return Committed(csn, publish_with_commit(c, csn, now, list(rows), request.views))
+
+    def move(self, to: Move) -> None:
+        """Move the position of a source that brought no changes; this is no commit."""
+        with self.database.write() as c:
+            self.database.lock_clock(c)
+            move(c, to)
 
     def _next(self, c: Connection, csn: int, committed_at: int) -> tuple[int, int]:
         """Take the next CSN; return it with its time, which strictly increases with CSNs."""
@@ -225,6 +235,7 @@ class Catalog(CatalogReader):
             relation = self._require(c, name)
             csn = self.ddl_commit(c, relation.id, "drop")
             c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(dropped_csn=csn))
+            c.execute(t.positions.delete().where(t.positions.c.relation_id == relation.id))
             return csn
 
     def rename(self, name: str, new_name: str) -> int:

@@ -16,6 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from freshview.catalog.frontiers import ViewChange
+from freshview.catalog.positions import Move
 from freshview.catalog.records import DataFile, Lease, Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog, CommitRequest, Committed
 from freshview.errors import CatalogUnavailable, InvalidStatement, TransactionClosed
@@ -74,6 +75,7 @@ class Transaction:
         self._pending: dict[int, list[Segment]] = {}
         self._leases: list[Lease] = []
         self._created: dict[str, Relation] = {}
+        self._move: Move | None = None
         self._stmtsn = 0
         self._open = True
         self.csn: int | None = None
@@ -187,6 +189,11 @@ class Transaction:
         self._record(relation, pa.concat_tables(parts))
         return int(max(inserts.num_rows, deletes.num_rows if deletes is not None else 0))
 
+    def move_position(self, to: Move) -> None:
+        """Store a source's position with this transaction's commit: both happen, or neither."""
+        self._require_open()
+        self._move = to
+
     def lease_folder(self, relation: Relation, kind: str) -> Lease:
         """Lease a folder of the relation for segment files of this transaction."""
         folder = self._storage.layout.new_folder(kind)
@@ -225,6 +232,8 @@ class Transaction:
         segments = [s for parts in self._pending.values() for s in parts]
         if not segments and not self._created:
             self.rollback()
+            if self._move is not None:
+                self._catalog.move(self._move)
             self.csn = self._pin.csn
             return self.csn
         try:
@@ -233,7 +242,7 @@ class Transaction:
             checked_to = self._check_conflicts(relations, final)
             leases = tuple(lease.id for lease in self._leases)
             created = frozenset(r.id for r in self._created.values())
-            request = CommitRequest(self._pin, relations, final, leases, checked_to, created)
+            request = CommitRequest(self._pin, relations, final, leases, checked_to, created, move=self._move)
             self._events.emit("commit.prepared", txsn=self.txsn)
             self.csn = self._commit(request)
         except BaseException:

@@ -7,6 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from freshview.catalog.positions import Move
+from freshview.cdc.model import keys_of
+from freshview.cdc.source import Poll
 from freshview.errors import InvalidStatement
 from freshview.relation.ingest import Data
 from freshview.relation.schema import Schema
@@ -157,6 +162,20 @@ class UserTransaction:
             with self._working():
                 return Outcome(self._statements.delete_frame(table, keys))
         return Outcome(self._core.delete_keys(table, keys))
+
+    def take(self, poll: Poll, to: Move) -> Outcome:
+        """Add the changes of a source, and its position, which is stored with the commit.
+
+        All changes are blind, upserts and deletions by key: the versions of the table have the old rows, also where
+        the source's idea of them differs.
+        """
+        delta = poll.delta
+        new = pa.concat_tables([delta.ins, delta.un, delta.up, delta.ups])
+        gone = pa.concat_tables([keys_of(delta.deleted, delta.schema), delta.delk])
+        rows = self._core.upsert_rows(to.table, new) if new.num_rows else 0
+        rows += self._core.delete_keys(to.table, gone) if gone.num_rows else 0
+        self._core.move_position(to)
+        return Outcome(rows)
 
     def commit(self) -> int:
         """Make all statements visible and return the CSN.

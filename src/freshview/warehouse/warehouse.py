@@ -14,6 +14,7 @@ from freshview.catalog.records import Relation
 from freshview.catalog.views import lower_first
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
+from freshview.cdc.source import Source
 from freshview.definition.properties import is_deferred
 from freshview.display import Explanation, Jobs
 from freshview.errors import InvalidStatement, WriteConflict
@@ -43,6 +44,7 @@ from freshview.transactions.reading import ReadContext
 from freshview.transactions.transaction import Outcome, Transaction
 from freshview.views.reading import Freshness
 from freshview.views.views import Views
+from freshview.warehouse.capture import capture
 from freshview.warehouse.checks import CheckReport, check_table, check_view
 from freshview.warehouse.definitions import DataDefinition
 from freshview.warehouse.opening import folder_of, open_database
@@ -264,6 +266,34 @@ class Warehouse:
         )
         read = partial(self._queries.read, transaction=core)
         return UserTransaction(core, statements, read, lambda: self._upkeep.adopt(core.loaded), self._activity.working)
+
+    def capture(self, table: str, source: Source) -> Outcome:
+        """Take what changed at a source since the last call into a table; return the changes and the CSN.
+
+        The source's position is stored in the same commit, so each change is taken once, whatever dies. A table takes
+        the changes of one source and has its primary key; the first call takes all rows that the source has. Sources
+        are in `freshview.cdc`: files of events, dumps, tables of PostgreSQL.
+
+        >>> from freshview.cdc.dumps import Dumps
+        >>> from freshview.relation.schema import Column, Schema
+        >>> from freshview.relation.types import parse_type
+        >>> dumps = folder / "dumps"
+        >>> dumps.mkdir(parents=True)
+        >>> written = (dumps / "1.csv").write_text("id,name\\n1,Ada\\n2,Bob\\n")
+        >>> wh = freshview.connect(folder)
+        >>> created = wh.sql("CREATE TABLE customer (id INT PRIMARY KEY, name STRING)")
+        >>> columns = Schema((Column("id", parse_type("INT")), Column("name", parse_type("STRING"))), ("id",))
+        >>> source = Dumps(dumps, "customer", columns)
+        >>> wh.capture("customer", source)
+        Outcome(rows=2, csn=2)
+        >>> written = (dumps / "2.csv").write_text("id,name\\n1,Ada\\n3,Eve\\n")
+        >>> wh.capture("customer", source)
+        Outcome(rows=2, csn=3)
+        >>> wh.sql("SELECT * FROM customer ORDER BY id").collect()
+        [Row(id=1, name='Ada'), Row(id=3, name='Eve')]
+        """
+        relation = self._catalog.relation(table)
+        return capture(self._catalog, self.events, self.transaction, relation, source)
 
     def _autocommit(self, statement: Insert | Update | Delete | Merge) -> Outcome:
         """Run a statement as a transaction; after a write conflict, again on a newer snapshot."""

@@ -1,0 +1,55 @@
+"""Taking the changes of a source into a table: poll, commit with the position, confirm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from freshview.catalog.positions import Move
+from freshview.catalog.records import Relation
+from freshview.catalog.writer import Catalog
+from freshview.cdc.source import Source
+from freshview.errors import InvalidStatement
+from freshview.events import Events
+from freshview.relation.schema import fold
+from freshview.transactions.transaction import Outcome
+from freshview.warehouse.transaction import UserTransaction
+
+
+def capture(
+    catalog: Catalog, events: Events, begin: Callable[[], UserTransaction], relation: Relation, source: Source
+) -> Outcome:
+    """Take what changed since the stored position; WriteConflict if another process did so meanwhile.
+
+    The source is confirmed after the commit. If the process dies in between, the next poll begins at the stored
+    position, and its confirmation covers this one.
+    """
+    known = catalog.position(relation.id)
+    _check(relation, source, known[0] if known else None)
+    before = known[1] if known else None
+    poll = source.poll(before)
+    for event in poll.quarantined:
+        events.emit(
+            "capture.quarantined", relation=relation.name, place=event.place, cause=event.cause, text=event.text
+        )
+    for table, count in poll.skipped.items():
+        events.emit("capture.skipped", relation=relation.name, table=table, events=count)
+    with begin() as transaction:
+        taken = transaction.take(poll, Move(relation.id, relation.name, source.name, before, poll.position))
+    source.confirm(poll.position)
+    return Outcome(taken.rows, transaction.csn)
+
+
+def _check(relation: Relation, source: Source, fed_by: str | None) -> None:
+    if relation.kind != "table":
+        raise InvalidStatement(f"{relation.kind} {relation.name}", "is read-only here", "Capture into a table.")
+    if fed_by not in (None, source.name):
+        raise InvalidStatement(
+            f"table {relation.name}", f"it takes the changes of {fed_by}, not of {source.name}", "Use another table."
+        )
+    if set(map(fold, relation.schema.key)) != set(map(fold, source.schema.key)):
+        keys = [", ".join(s.key) or "none" for s in (relation.schema, source.schema)]
+        raise InvalidStatement(
+            f"table {relation.name}",
+            f"its primary key is ({keys[0]}), that of {source.name} ({keys[1]})",
+            "Create the table with the key of the source.",
+        )
