@@ -266,7 +266,8 @@ _VIEWS = {
     "ranked": "SELECT customer, id, rank() OVER (PARTITION BY customer ORDER BY amount) r FROM s",
     "tagged": "SELECT 'c' AS t, id FROM c UNION ALL SELECT 's' AS t, customer FROM s",
     "cubed": "SELECT city, customer, count(*) n FROM c JOIN s ON c.id = s.customer GROUP BY CUBE (city, customer)",
-    "recomputed": "SELECT id, amount FROM s ORDER BY amount DESC, id LIMIT 3",
+    "first": "SELECT id, amount FROM s ORDER BY amount DESC, id LIMIT 3",
+    "recomputed": "SELECT id, amount FROM s ORDER BY amount DESC, id OFFSET 2",
     "above": "SELECT city, count(*) n FROM rows_ WHERE amount > 1 GROUP BY city",
 }
 _PREDICATES = {

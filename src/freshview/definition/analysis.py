@@ -17,10 +17,11 @@ from freshview.algebra.traversal import bottom_up
 from freshview.catalog.records import Relation
 from freshview.definition.coercion import coerced
 from freshview.definition.determinism import best_by_pairs, refuse_open_ties, with_tie_breaks
-from freshview.definition.verdict import Verdict
+from freshview.definition.verdict import RECOMPUTED, Verdict
 from freshview.delta.aggregates import TypesOf
 from freshview.delta.forms import Form, choose_form, hidden, rows_form
 from freshview.delta.report import operator_of
+from freshview.delta.top import unkept
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable
 from freshview.relation.schema import Schema
 from freshview.relation.types import INTEGERS, can_be_key, parse_type
@@ -83,7 +84,7 @@ def analyse(
         plain = coerced(read, types_of, _char_columns(sources))
         lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
         form = choose_form(lowered, names, types_of)
-        obstacles = tuple(_obstacles(form, types_of))
+        obstacles = tuple(_obstacles(lowered, form, types_of))
         if obstacles:
             form = rows_form(lowered, names)
         types = dict(types_of(form.tree))
@@ -150,6 +151,17 @@ def identified(definition: Definition, key: tuple[str, ...]) -> bool:
     return definition.form is not None and _dependencies(definition.form, definition.sources).identified(key)
 
 
+def as_stored(definition: Definition, stored: tuple[str, ...]) -> Definition:
+    """The definition of a view whose rows another version of the program stored in these columns: it is recomputed."""
+    d, reason = definition, "its rows were stored in another form, by another version"
+    if d.lowered is None or d.form is None or d.names != stored:
+        verdict = Verdict(RECOMPUTED, reason=reason)
+        return replace(unread(d.text, d.sources, d.columns, d.names, d.refresh, reason), verdict=verdict)
+    obstacle = (d.form.top.source if d.form.top is not None else d.lowered.node, reason)
+    types = {name: d.types[name] for name in d.names}
+    return replace(d, form=rows_form(d.lowered, d.names), types=types, reason=reason, obstacles=(obstacle,))
+
+
 def _require_incremental(definition: Definition) -> None:
     if definition.refresh == "incremental" and definition.reason:
         cause = f"it would have to be recomputed: {definition.why_recomputed}"
@@ -166,12 +178,13 @@ def _has_top(lowered: Lowered) -> bool:
     return any(isinstance(node, TopK) for node in bottom_up(lowered.node))
 
 
-def _obstacles(form: Form, types_of: TypesOf) -> list[tuple[Node, str]]:
+def _obstacles(lowered: Lowered, form: Form, types_of: TypesOf) -> list[tuple[Node, str]]:
     """The operators for which the general rules would not be exact or not be better than recomputing, and why."""
     found: list[tuple[Node, str]] = []
-    for node in bottom_up(form.tree):
+    for node in bottom_up(lowered.node):
         if isinstance(node, TopK):
-            found.append((node, "ORDER BY … LIMIT over the whole input has no key"))
+            if form.top is None or node is not form.top.source:
+                found.append((node, unkept(node)))
         elif isinstance(node, Window) and not node.partition:
             found.append((node, "a window without PARTITION BY has no key"))
         elif node is form.root and form.rule == "groups" and not form.root.keys:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
-from freshview.definition.analysis import Definition, analyse, member_column, unread, visible_columns, visible_schema
+from freshview.definition.analysis import (
+    Definition,
+    analyse,
+    as_stored,
+    member_column,
+    unread,
+    visible_columns,
+    visible_schema,
+)
 from freshview.definition.reading import TRIAL, Reader, wants_selftest
 from freshview.definition.verdict import RECOMPUTED, Verdict
 from freshview.errors import NotMaintainable, ViewUnusable
@@ -64,8 +72,8 @@ class Definitions:
             if verdict is None or not verdict.is_current:
                 known, verdict = self.asked(known, view.name, settings_of(view), view.properties)
             if known.form is not None and known.form.stored != view.schema.names:
-                verdict = Verdict(RECOMPUTED, reason="its rows were stored in another form, by another version")
-                known = unread(text, sources, columns, names, refresh, verdict.reason)
+                known = as_stored(known, view.schema.names)
+                verdict = known.verdict or verdict
         except NotMaintainable as error:
             cause = f"this version of Freshview cannot keep it ({error})"
             remedy = "Create it again: CREATE OR REPLACE MATERIALIZED VIEW."

@@ -7,12 +7,14 @@
              are added to it. A group dies when its row count is 0 (LAZY §3.3); without keys there is always one row
              (law 11.9). Groups whose MIN or MAX may have been deleted are computed again, from new(E) ⋉ those keys.
              All groups are stored, also those that HAVING drops: the hidden column `member` marks rows of the view.
+    top      ORDER BY … LIMIT at the root: stored with a buffer of rows beyond it, not marked as members (delta/top.py).
 
 Columns beyond the view's own are hidden from queries.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -29,6 +31,7 @@ from freshview.algebra.nodes import (
     Project,
     Scan,
     Stored,
+    TopK,
     Union,
     column,
     same,
@@ -36,24 +39,31 @@ from freshview.algebra.nodes import (
 from freshview.algebra.traversal import fold, relations, rewrite
 from freshview.delta.aggregates import State, TypesOf, case, one_image, state_of, stored
 from freshview.delta.derive import at_version, derive, difference, null_safe
+from freshview.delta.top import Top, kept, root_top
 
 
 @dataclass(frozen=True)
 class Form:
     """A view's stored form. `tree` computes all stored columns from scratch, named as stored."""
 
-    rule: str  # "rows" | "groups" | "sums"
+    rule: str  # "rows" | "groups" | "sums" | "top"
     tree: Node
     visible: tuple[str, ...]
     root: Aggregate | None = None
-    chain: tuple[Node, ...] = ()  # projections and filters above the aggregate, outermost first
+    chain: tuple[Node, ...] = ()  # projections and filters directly above the aggregate, outermost first
     keys: tuple[tuple[str, str], ...] = ()  # (group key in the tree, stored column)
     state: State | None = None
     member: str | None = None  # the hidden column that is true for rows that belong to the view; None: all do
+    top: Top | None = None
 
     @property
     def stored(self) -> tuple[str, ...]:
         return self.tree.columns
+
+    @property
+    def proviso(self) -> str:
+        """When a change is recomputed although there are rules for it; empty: never."""
+        return self.top.proviso if self.top is not None else ""
 
 
 def rows_form(lowered: Lowered, names: tuple[str, ...]) -> Form:
@@ -63,17 +73,25 @@ def rows_form(lowered: Lowered, names: tuple[str, ...]) -> Form:
 
 def choose_form(lowered: Lowered, names: tuple[str, ...], types_of: TypesOf) -> Form:
     """The best form that a definition allows; `names` are the view's column names."""
-    chain: list[Node] = []
-    node = lowered.node
-    while isinstance(node, Project | Filter):
-        chain.append(node)
-        node = node.input
+    first = root_top(lowered, names)
+    if first is not None:
+        return _top_form(*first, names, types_of)
+    chain, node = _under(lowered.node)
     if not isinstance(node, Aggregate) or (not node.items and not node.keys):
         return rows_form(lowered, names)
     state = state_of(node, lambda name: hidden(name, names), types_of)
     if state is None:
-        return _groups_form(lowered, names, tuple(chain), node)
-    return _sums_form(lowered, names, tuple(chain), node, state)
+        return _groups_form(lowered, names, chain, node)
+    return _sums_form(lowered, names, chain, node, state)
+
+
+def _under(node: Node) -> tuple[tuple[Node, ...], Node]:
+    """The projections and filters at the root of a tree, outermost first, and what stands below them."""
+    chain: list[Node] = []
+    while isinstance(node, Project | Filter):
+        chain.append(node)
+        node = node.input
+    return tuple(chain), node
 
 
 def hidden(name: str, visible: tuple[str, ...]) -> str:
@@ -119,6 +137,32 @@ def _sums_form(
     base = Aggregate(root.input, root.keys, tuple((p.name, p.over_rows) for p in state.parts))
     form = Form("sums", base, names, root, chain, keys, state, member)
     return replace(form, tree=_from_state(form, lowered, base))
+
+
+def _top_form(node: TopK, visible: tuple[tuple[str, str], ...], names: tuple[str, ...], types_of: TypesOf) -> Form:
+    """The form "top". Over a grouping whose keys have an order, the groups in the buffer are known by their keys."""
+    chain, below = _under(node.input)
+    root = below if isinstance(below, Aggregate) and below.keys and _have_order(below, types_of) else None
+    keys = root.keys if root is not None else ()
+    over = _carried(chain, root, keys) if root is not None else node.input
+    own = (hidden(f"order{i}", names) for i in itertools.count())
+    top = kept(node, over, visible, keys, own, (hidden("shown", names), hidden("more", names)))
+    stored_as = dict(top.columns)
+    own_keys = tuple((k, stored_as[k]) for k in keys)
+    return Form("top", top.tree, names, root, chain if root is not None else (), own_keys, None, top.member, top)
+
+
+def _have_order(root: Aggregate, types_of: TypesOf) -> bool:
+    """Have all keys of a grouping an order? Those of doubles have one image, too: a grouping makes −0.0 and 0.0 one."""
+    types = types_of(root)
+    return all(one_image(types[k]) or types[k] in ("double", "float") for k in root.keys)
+
+
+def with_buffer(form: Form, size: int) -> Form:
+    """The form "top" with a buffer that ends at another place."""
+    assert form.top is not None
+    top = replace(form.top, size=size)
+    return replace(form, tree=top.tree, top=top)
 
 
 def _from_state(form: Form, lowered: Lowered, base: Node, extra: tuple[str, ...] = ()) -> Node:
@@ -176,14 +220,20 @@ def delta_plan(
     """
     if form.rule == "rows":
         return derive(form.tree, changed, small=small)
+    if form.top is not None and form.root is None:
+        change = derive(form.top.node.input, changed, small=small)
+        return form.top.delta(change, _stored_scan(form)) if change is not None else None
     assert form.root is not None
     delta = derive(form.root.input, changed, small=small)
     if delta is None:
         return None
+    if form.top is not None:
+        groups = _groups_delta(form, form.top.node.input, form.top.columns, delta, "right" if small else "")
+        return form.top.delta(groups, _stored_scan(form))
     if form.rule == "sums":
         grows = only_grows(form.root.input, changed, inserts_only)
         return _sums_delta(form, lowered, delta, types, grows, "right" if small else "")
-    return _groups_delta(form, delta, "right" if small else "")
+    return _groups_delta(form, form.tree, _as_stored(form), delta, "right" if small else "")
 
 
 def only_grows(root: Node, changed: set[str], inserts_only: frozenset[str]) -> bool:
@@ -206,7 +256,12 @@ def _stored_scan(form: Form) -> Scan:
     return Scan(Stored(), tuple((c, stored(c)) for c in form.stored), "old")
 
 
-def _groups_delta(form: Form, delta: Node, small: str) -> Node:
+def _as_stored(form: Form) -> tuple[tuple[str, str], ...]:
+    return tuple((c, c) for c in form.stored)
+
+
+def _groups_delta(form: Form, tree: Node, columns: tuple[tuple[str, str], ...], delta: Node, small: str) -> Node:
+    """γ(new ⋉ K) − stored ⋉ K over a tree above the root; `columns` pairs its columns, in order, with stored ones."""
     assert form.root is not None
     touched = _touched_keys(form.root, delta)
     affected = Aggregate(touched, touched.columns, ())
@@ -214,20 +269,20 @@ def _groups_delta(form: Form, delta: Node, small: str) -> Node:
     if form.keys:
         new_input = Join(new_input, affected, "semi", null_safe(form.root.keys, affected.columns), small)
     root = Aggregate(new_input, form.root.keys, form.root.items)
-    fresh = rewrite(form.tree, lambda n: root if n is form.root else n)
-    return difference(form.stored, fresh, _stored_near(form, affected))
+    fresh = rewrite(tree, lambda n: root if n is form.root else n)
+    return difference(tree.columns, fresh, _stored_near(form, affected, columns))
 
 
 def _touched_keys(root: Aggregate, rows: Node) -> Project:
     return Project(rows, tuple((f"{k}__touched", column(k)) for k in root.keys))
 
 
-def _stored_near(form: Form, affected: Node) -> Node:
-    """The stored rows of the affected groups, named as stored."""
+def _stored_near(form: Form, affected: Node, columns: tuple[tuple[str, str], ...]) -> Node:
+    """The stored rows of the affected groups, as (name, stored column) pairs say."""
     old: Node = _stored_scan(form)
     if form.keys:
         old = Join(old, affected, "semi", null_safe(tuple(stored(s) for _, s in form.keys), affected.columns))
-    return Project(old, tuple((c, column(stored(c))) for c in form.stored))
+    return Project(old, tuple((name, column(stored(c))) for name, c in columns))
 
 
 def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, str], grows: bool, small: str) -> Node:
@@ -243,7 +298,8 @@ def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, s
         return _in_one_pass(form, lowered, joined, types)
     updated = Project(joined, (*same(root.keys), *((p.name, p.merged(types[p.name])) for p in state.parts)))
     fresh = _recomputed_where(exp.or_(*doubts), root, state, updated, small)
-    return difference(form.stored, _from_state(form, lowered, fresh), _stored_near(form, _touched_keys(root, groups)))
+    old = _stored_near(form, _touched_keys(root, groups), _as_stored(form))
+    return difference(form.stored, _from_state(form, lowered, fresh), old)
 
 
 def _in_one_pass(form: Form, lowered: Lowered, joined: Join, types: Mapping[str, str]) -> Node:

@@ -4,10 +4,12 @@
     multilinear     one term per changed input, each joined outward from that input's change
     affected keys   computed again for the keys that a change touches, minus the old rows of these keys
     state           the aggregates of the change are added to the stored state
+    buffer          the change is merged into the stored rows, which reach beyond those of the view
     recompute       no key narrows the work: the operator is computed over all rows
 
 A report is data: EXPLAIN prints it, and errors take the operator's name from it. Ways follow the rules in
-delta/derive.py (operators inside) and delta/forms.py (the aggregate at the root, whose old rows are stored).
+delta/derive.py (operators inside), delta/forms.py (the aggregate at the root, whose old rows are stored) and
+delta/top.py (ORDER BY … LIMIT at the root).
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ from freshview.algebra.nodes import (
 )
 from freshview.algebra.traversal import fold, scans
 from freshview.delta.forms import Form
+from freshview.delta.top import unkept
 
 SOURCE, CONSTANT, LINEAR, MULTILINEAR = "source", "constant", "linear", "multilinear"
-AFFECTED_KEYS, STATE, RECOMPUTE = "affected keys", "state", "recompute"
-WAYS = (SOURCE, CONSTANT, LINEAR, MULTILINEAR, AFFECTED_KEYS, STATE, RECOMPUTE)
+AFFECTED_KEYS, STATE, BUFFER, RECOMPUTE = "affected keys", "state", "buffer", "recompute"
+WAYS = (SOURCE, CONSTANT, LINEAR, MULTILINEAR, AFFECTED_KEYS, STATE, BUFFER, RECOMPUTE)
 _WIDTH = 70  # characters of an operator's text
 
 
@@ -118,8 +121,10 @@ def _way(node: Node, form: Form) -> tuple[str, str, tuple[str, ...]]:
             return _grouped(node)
         case SetOperation():
             return AFFECTED_KEYS, "counted again for the rows that occur in a change", node.left.columns
+        case TopK() if form.top is not None and node is form.top.source:
+            return BUFFER, f"merged into the stored rows; {form.top.proviso}", ()
         case TopK():
-            return RECOMPUTE, "ORDER BY … LIMIT over the whole input has no key", ()
+            return RECOMPUTE, unkept(node), ()
     raise TypeError(type(node).__name__)
 
 

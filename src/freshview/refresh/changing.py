@@ -14,6 +14,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.analysis import Definition
 from freshview.definition.known import Definitions, settings_of
+from freshview.delta.top import RanOut
 from freshview.errors import (
     BroadcastTooLarge,
     InvalidStatement,
@@ -38,8 +39,8 @@ from freshview.spark.running import PlanRunner
 from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.store import Storage
 
-# The rows that the delta rules need cannot be read; those of the definition still can.
-_NO_INPUT = (TooLarge, SnapshotExpired, BroadcastTooLarge)
+# The rows that the delta rules need cannot be read, or are not stored; those of the definition still can be read.
+_NO_INPUT = (TooLarge, SnapshotExpired, BroadcastTooLarge, RanOut)
 # Spark accepts the view's text, so an error of the delta query is ours, never the user's. The rules may also evaluate
 # an expression that the definition does not; otherwise the definition fails with the same error.
 _NOT_BY_RULES = (*_NO_INPUT, InvalidStatement, NotFound, TypeMismatch, pa.ArrowException, QueryFailed)

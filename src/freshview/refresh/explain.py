@@ -102,6 +102,7 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
     found += [f"    not in the embedded engine: {plan.why_spark}"] * bool(plan.why_spark)
     parts = plan.local.prepared if plan.local is not None else []
     found += [f"    by Spark before, without a job: {part_text(part)}" for part in parts]
+    found += [f"    {plan.proviso}"] * bool(plan.proviso)
     for way in plan.rejected:
         seconds = f" ({way.seconds:.2g} s)" if way.seconds is not None else ""
         found.append(f"    not {'recomputed' if way.strategy == FULL else 'by delta rules'}: {way.why}{seconds}")

@@ -92,6 +92,7 @@ class JobPlan:
     rejected: tuple[Rejected, ...] = ()
     local: LocalPlan | None = None  # the query for the embedded engine; None: Spark runs it
     why_spark: str = ""  # what kept a query over rows on the driver on Spark
+    proviso: str = ""  # when the view is recomputed after all, as the query finds out
 
     @property
     def engine(self) -> str:
@@ -187,7 +188,8 @@ def choose(
     planned = tuple(ScanPlan(scan, reads(scan)) for scan in dict.fromkeys(scans(_query(way))))
     rejected = (Rejected(FULL, forced or "it is expected to take longer", anew),)
     plan = JobPlan(INCREMENTAL, tuple(changes), way.query, planned, is_local, cost, seconds, rejected)
-    return replace(plan, local=local, why_spark=why_spark)
+    proviso = definition.form.proviso if definition.form is not None else ""
+    return replace(plan, local=local, why_spark=why_spark, proviso=proviso)
 
 
 def _embedded(query: Node, embed: Embed) -> tuple[LocalPlan | None, str]:

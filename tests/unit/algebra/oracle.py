@@ -367,9 +367,12 @@ def scalar(tree: exp.Expr, env: Env) -> Any:
             return None
         case exp.Boolean():
             return bool(tree.this)
-        case exp.Cast() if tree.to.is_type("double"):
+        case exp.Cast() if tree.to.this == exp.DataType.Type.DOUBLE:
             value = scalar(tree.this, env)
             return value if value is None or isinstance(value, Double) else Double.of(float(value))
+        case exp.Cast() if tree.to.this == exp.DataType.Type.TEXT:  # of doubles, which have an order by their texts
+            value = scalar(tree.this, env)
+            return value.text if isinstance(value, Double) else value
         case exp.Paren() | exp.Cast():  # values carry no width here: a cast between numbers changes nothing
             return scalar(tree.this, env)
         case exp.And() | exp.Or():

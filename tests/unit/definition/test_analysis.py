@@ -11,7 +11,14 @@ from freshview.errors import NotMaintainable
 @pytest.mark.parametrize(
     ("text", "operator"),
     [
-        ("SELECT a FROM t ORDER BY b DESC LIMIT 3", r"top 3 by .*: ORDER BY … LIMIT"),
+        ("SELECT a FROM t ORDER BY b DESC OFFSET 3", r"top all offset 3 by .*: ORDER BY … OFFSET without LIMIT"),
+        ("SELECT a FROM t ORDER BY b LIMIT 0", r"top 0 by .*: ORDER BY … LIMIT 0 has no rows"),
+        ("SELECT a FROM t ORDER BY b LIMIT 10 OFFSET 9991", r"top 10 offset 9991 .* LIMIT beyond 10,000 rows"),
+        (
+            "SELECT a FROM (SELECT a FROM t ORDER BY a LIMIT 3) WHERE a > 1",
+            r"top 3 by .*: ORDER BY … LIMIT has a buffer",
+        ),
+        ("SELECT a + 1 AS b FROM (SELECT a FROM t ORDER BY a LIMIT 3)", r"top 3 by .*: ORDER BY … LIMIT has a buffer"),
         ("SELECT a, RANK() OVER (ORDER BY b) AS r FROM t", r"window RANK\(\) OVER .*: a window without PARTITION BY"),
     ],
 )

@@ -36,6 +36,8 @@ VIEWS = {
     "best": "SELECT customer, MAX(amount) AS best FROM orders GROUP BY customer HAVING COUNT(*) > 1",
     "groups": "SELECT customer, COUNT(DISTINCT amount) AS n FROM orders GROUP BY customer HAVING COUNT(*) > 1",
     "except_all": "SELECT id FROM customers EXCEPT ALL SELECT customer FROM orders",
+    "top": "SELECT id FROM orders ORDER BY amount DESC NULLS LAST LIMIT 10",
+    "top_groups": "SELECT customer, SUM(amount) AS total FROM orders GROUP BY customer ORDER BY total DESC LIMIT 10",
     "window": "SELECT id, RANK() OVER (PARTITION BY customer ORDER BY amount DESC) AS place FROM orders",
 }
 CHANGED = {"join": {"orders", "customers"}, "sums": {"orders", "customers"}, "except_all": {"orders", "customers"}}

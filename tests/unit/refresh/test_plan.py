@@ -101,9 +101,17 @@ def test_a_large_change_is_recomputed_unless_the_view_says_otherwise() -> None:
 
 
 def test_a_view_without_rules_says_why_it_is_recomputed() -> None:
-    plan = _chosen(with_sources("SELECT a FROM t ORDER BY b LIMIT 3"), _change("t"), reads={"t": 0})
+    plan = _chosen(with_sources("SELECT a FROM t ORDER BY b OFFSET 3"), _change("t"), reads={"t": 0})
     assert plan.strategy == FULL
-    assert "LIMIT" in plan.rejected[0].why
+    assert "OFFSET without LIMIT" in plan.rejected[0].why
+
+
+def test_the_plan_of_a_buffer_tells_when_the_view_is_recomputed_after_all() -> None:
+    definition, changes = with_sources("SELECT a FROM t ORDER BY b LIMIT 3 OFFSET 2"), [_change("t")]
+    plan = choose(definition, changes, alternatives(definition, changes), lambda _: 0, Estimate(0, 1), {})
+    assert plan.strategy == INCREMENTAL
+    assert "    the best 105 are stored, recomputed when fewer than 5 of them are left" in planned("v", 1, 2, plan)
+    assert not _chosen(with_sources(JOIN), _change("t"), reads={"t": 0, "u": 0}).proviso
 
 
 def test_planning_is_pure() -> None:
