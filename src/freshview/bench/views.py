@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from freshview import Warehouse
 from freshview.algebra.stages import staged
-from freshview.bench.conformance import named_apart, queries_of, without_order
+from freshview.bench.conformance import in_spark, named_apart, queries_of
 from freshview.bench.data import KEYS, V1, tpch
 from freshview.bench.measure import Figure, Timing, duration, is_trial, spread
 from freshview.bench.tables import copied, load, new, replaced, tables
@@ -68,7 +68,7 @@ def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """Time a refresh of every TPC-H query as a view, after changes of 0.1 % of orders and lineitem or of all tables."""
-    texts = {f"q{n}": named_apart(without_order(text)) for n, text in queries_of("tpch")}
+    texts = {f"q{n}": named_apart(in_spark(text)) for n, text in queries_of("tpch")}
     texts = {name: texts[name] for name in (_SOME if is_trial(scale) else texts)}
     with copied(tables(folder, scale), folder / "views") as wh:
         for name, text in texts.items():

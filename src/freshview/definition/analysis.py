@@ -187,8 +187,6 @@ def _obstacles(lowered: Lowered, form: Form, types_of: TypesOf) -> list[tuple[No
                 found.append((node, unkept(node)))
         elif isinstance(node, Window) and not node.partition:
             found.append((node, "a window without PARTITION BY has no key"))
-        elif node is form.root and form.rule == "groups" and not form.root.keys:
-            found.append((node, "an aggregate without GROUP BY has no key, and what it computes does not add up"))
         elif isinstance(node, Aggregate | Window) and node is not form.root:
             calls = [(n, e) for n, e in node.items if any(map(_is_inexact, e.walk()))]
             types = types_of(node) if calls else {}

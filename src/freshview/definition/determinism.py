@@ -22,6 +22,7 @@ from freshview.relation.types import fold
 from freshview.sql.binding import UNREADABLE
 from freshview.sql.fragments import Unsupported
 from freshview.sql.literals import may_be_moment
+from freshview.sql.one_row import is_idle
 from freshview.sql.tokens import tokenize, word_set
 
 _RANDOM = word_set("""
@@ -147,7 +148,8 @@ def refuse_open_ties(text: str, reason: str) -> None:
     except UNREADABLE:
         _refuse_open_words(text, why)
         return
-    undetermined = next((n for n in tree.find_all(exp.Limit, exp.ArgMax, exp.ArgMin) if not _is_limit_all(n)), None)
+    found = tree.find_all(exp.Limit, exp.ArgMax, exp.ArgMin)
+    undetermined = next((n for n in found if not _is_limit_all(n) and not is_idle(n)), None)
     if undetermined is not None:
         limit = isinstance(undetermined, exp.Limit)
         cause = f"which of equal rows it keeps {why}"

@@ -2,7 +2,8 @@
 
     rows     the view's rows as a bag; Δ by the general rules.
     groups   γ at the root: stored with its group keys; Δ = γ(new(E) ⋉ K) − stored ⋉ K. Deleted rows are read
-             from the stored rows, so sums of doubles are retracted exactly as they were stored (law 11.5).
+             from the stored rows, so sums of doubles are retracted exactly as they were stored (law 11.5). Without
+             keys all rows are one group, which is computed again if Δ(E) has a row.
     sums     γ at the root whose aggregates all have an exact state (delta/aggregates.py): stored with it, and Δ-groups
              are added to it. A group dies when its row count is 0 (LAZY §3.3); without keys there is always one row
              (law 11.9). Groups whose MIN or MAX may have been deleted are computed again, from new(E) ⋉ those keys.
@@ -264,11 +265,14 @@ def _groups_delta(form: Form, tree: Node, columns: tuple[tuple[str, str], ...], 
     """γ(new ⋉ K) − stored ⋉ K over a tree above the root; `columns` pairs its columns, in order, with stored ones."""
     assert form.root is not None
     touched = _touched_keys(form.root, delta)
-    affected = Aggregate(touched, touched.columns, ())
     new_input = at_version(form.root.input, "new")
-    if form.keys:
-        new_input = Join(new_input, affected, "semi", null_safe(form.root.keys, affected.columns), small)
-    root = Aggregate(new_input, form.root.keys, form.root.items)
+    if not form.keys:  # one group, which has a row even of no rows: it is left alone if no row has changed
+        alone = Join(Aggregate(new_input, (), form.root.items), touched, "semi", None, small)
+        fresh = rewrite(tree, lambda n: alone if n is form.root else n)
+        return difference(tree.columns, fresh, Join(_stored_near(form, touched, columns), touched, "semi", None))
+    affected = Aggregate(touched, touched.columns, ())
+    near = Join(new_input, affected, "semi", null_safe(form.root.keys, affected.columns), small)
+    root = Aggregate(near, form.root.keys, form.root.items)
     fresh = rewrite(tree, lambda n: root if n is form.root else n)
     return difference(tree.columns, fresh, _stored_near(form, affected, columns))
 

@@ -140,7 +140,7 @@ def _root(node: Aggregate, form: Form) -> tuple[str, str, tuple[str, ...]]:
     if form.rule == "sums":
         return STATE, "counts, exact sums, best values of the change are added to those stored", node.keys
     if not node.keys:
-        return RECOMPUTE, "its one group is all rows; the old row is the stored one", ()
+        return AFFECTED_KEYS, "its one group is all rows, computed again if one of them changed", ()
     return AFFECTED_KEYS, "these groups are computed again; their old rows are the stored ones", node.keys
 
 

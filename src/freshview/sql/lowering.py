@@ -27,6 +27,7 @@ from freshview.sql.fragments import (
 )
 from freshview.sql.generators import name_generators
 from freshview.sql.misread import refuse_bare_calls, refuse_misread
+from freshview.sql.one_row import without_idle_limits
 from freshview.sql.select import Select, distinct, order_terms, top
 from freshview.sql.sources import Cte, Ctes, LoweredQuery
 from freshview.sql.spelling import (
@@ -72,6 +73,7 @@ def _resolved(text: str, known: Mapping[str, Mapping[str, str]]) -> exp.Expr:
     try:
         tree = sqlglot.parse_one(text, read="spark")
         without_limit_all(tree)
+        without_idle_limits(tree)
         refuse_bare_calls(tree, {c for columns in known.values() for c in columns})
         require_determinate(tree)
         refuse_misread(text, tree)

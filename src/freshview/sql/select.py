@@ -269,7 +269,7 @@ def top(relation: LoweredQuery, tree: exp.Expr, keys: list[str]) -> LoweredQuery
 def _place(term: exp.Expr, items: list[tuple[str, exp.Expr]], outputs: list[tuple[str, str]]) -> str:
     """The output column of a term in the ORDER BY of a SELECT DISTINCT."""
     for (_, item), (_, name) in zip(items, outputs, strict=True):
-        if term == item:
+        if term.unnest() == item.unnest():
             return name
     raise Unsupported("DISTINCT in the order of what it does not select")
 

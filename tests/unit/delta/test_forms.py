@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.algebra.oracle import evaluate
+from tests.unit.algebra.oracle import Bag, evaluate
 from tests.unit.delta.cases import all_of
 from tests.unit.sql.view_grammar import SCHEMAS, Change
 
@@ -171,6 +171,20 @@ def test_unchanged_sides_do_not_hinder_growth() -> None:
     assert form.root is not None
     assert only_grows(form.root.input, {"t"}, frozenset({"t"}))
     assert not only_grows(form.root.input, {"u"}, frozenset({"u"}))
+
+
+@pytest.mark.parametrize("inserted", [4, 6])
+def test_an_aggregate_without_keys_is_computed_again_only_if_a_row_of_it_changed(inserted: int) -> None:
+    """COUNT(DISTINCT …) does not add up: its one group is all rows, which the row 4 is none of."""
+    lowered = lower("SELECT COUNT(DISTINCT a) AS n FROM t WHERE b > 5", T)
+    form = choose_form(lowered, ("n",), all_of("int"))
+    assert form.rule == "groups"
+    old: dict[str, Bag] = {"t": Counter([(1, 7, None)])}
+    new = {"t": old["t"] + Counter([(2, inserted, None)])}
+    plan = delta_plan(form, lowered, {"t"}, {"n": "bigint"})
+    assert plan is not None
+    found = evaluate(plan, Change(old, new, schemas=T, stored=(("n",), Counter([(1,)]))).read)
+    assert found == (Counter() if inserted == 4 else Counter({(2, 1): 1, (1, -1): 1}))
 
 
 def test_what_stands_above_having_is_computed_for_shown_groups_only() -> None:

@@ -36,6 +36,7 @@ def _report(text: str) -> Step:
         ("SELECT a, MEDIAN(b) AS m FROM t GROUP BY a", "aggregate MEDIAN(t.b) by t.a", "affected keys", ("t.a",)),
         ("SELECT a, SUM(b) AS s FROM t GROUP BY a", "aggregate SUM(t.b) by t.a", "state", ("t.a",)),
         ("SELECT SUM(b) AS s FROM t", "aggregate SUM(t.b)", "state", ()),
+        ("SELECT MEDIAN(b) AS m FROM t", "aggregate MEDIAN(t.b)", "affected keys", ()),
         ("SELECT a FROM t EXCEPT ALL SELECT d FROM u", "except all", "affected keys", ("a",)),
         ("SELECT SUM(b) OVER (PARTITION BY a) AS s FROM t", "window", "affected keys", ("t.a",)),
         ("SELECT SUM(b) OVER (ORDER BY a) AS s FROM t", "window", "recompute", ()),

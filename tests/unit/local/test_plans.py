@@ -20,6 +20,7 @@ from tests.unit.sql.view_grammar import SCHEMAS, Change, State, kind_of, lowered
 
 from freshview.algebra.nodes import WEIGHT, Filter, Node, Project, Scan, Table, TopK, column
 from freshview.delta.derive import at_version, derive
+from freshview.delta.forms import choose_form, delta_plan, with_buffer
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.local.expressions import over
 from freshview.local.plans import translated
@@ -40,15 +41,19 @@ UNPROVEN = {
 }
 
 
+_STORED = {**_TYPES, **{mark: DataType("boolean") for mark in ("__shown", "__more")}}
+
+
 def _arrow(scan: Scan, rows: Bag) -> pa.Table:
     names = [c for c, _ in scan.fields] + ([WEIGHT] if scan.version == "delta" else [])
-    types = [_TYPES[c].arrow for c, _ in scan.fields] + ([pa.int32()] if scan.version == "delta" else [])
+    kinds = [_STORED.get(c, DataType("bigint")) for c, _ in scan.fields]
+    types = [k.arrow for k in kinds] + ([pa.int32()] if scan.version == "delta" else [])
     listed = [tuple(v.value if isinstance(v, Double) else v for v in r) for r in rows.elements()]
     return pa.table([pa.array([r[i] for r in listed], t) for i, t in enumerate(types)], names=names)
 
 
 def _answer(plan: Node, read: Callable[[Scan], Bag]) -> Bag:
-    local = translated(plan, lambda _: _TYPES)
+    local = translated(plan, lambda scan: {c: _STORED.get(c, DataType("bigint")) for c, _ in scan.fields})
 
     def rows(scan: Node) -> pa.Table:
         assert isinstance(scan, Scan)
@@ -94,6 +99,29 @@ def test_plans_of_random_views_give_the_oracles_bag(text: str, run: list[State])
     for plan in filter(None, [at_version(root, "new"), derive(root, change.changed)]):
         with suppress(Unproven):
             assert _answer(plan, change.read) == _oracle(plan, change.read)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a, b FROM t ORDER BY b DESC NULLS FIRST, a LIMIT 2 OFFSET 1",
+        "SELECT c FROM t WHERE a > 0 ORDER BY b LIMIT 2",
+        "SELECT a, SUM(b) AS s FROM t GROUP BY a ORDER BY s DESC LIMIT 2",
+    ],
+)
+@settings(deadline=None, max_examples=examples(12), suppress_health_check=list(HealthCheck))
+@given(run=states(2))
+def test_buffers_give_the_oracles_bag(text: str, run: list[State]) -> None:
+    """A change merged into the stored rows of ORDER BY … LIMIT is proven, whether or not rows run out."""
+    lowered = lowered_view(text)
+    form = choose_form(lowered, tuple(n for _, n in lowered.outputs), lambda n: dict.fromkeys(n.columns, "bigint"))
+    assert form.top is not None
+    form = with_buffer(form, form.top.reach + 1)
+    stored = evaluate(at_version(form.tree, "old"), Change(run[0], run[1]).read)
+    change = Change(run[0], run[1], stored=(form.stored, stored))
+    plan = delta_plan(form, lowered, change.changed, dict.fromkeys(form.stored, "bigint"))
+    for tree in filter(None, [at_version(form.tree, "new"), plan]):
+        assert _answer(tree, change.read) == _oracle(tree, change.read)
 
 
 def test_names_that_differ_in_case_are_two() -> None:

@@ -8,7 +8,7 @@ from sqlglot import exp
 from freshview.algebra.nodes import Aggregate, Generate, Join, Lowered, Node, Project, SetOperation, TopK, Window
 from freshview.algebra.traversal import bottom_up
 from freshview.definition.coercion import coerced
-from freshview.definition.determinism import with_tie_breaks
+from freshview.definition.determinism import refuse_open_ties, with_tie_breaks
 from freshview.errors import NotMaintainable
 from freshview.sql.lowering import Unsupported, lower
 from freshview.sql.rendering import render
@@ -148,6 +148,27 @@ def test_generated_names_are_not_those_of_the_text() -> None:
     for node in bottom_up(lowered.node):
         for column in node.columns:
             assert not any(name.lower().startswith(column.lower()) for name in taken)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "SELECT count(*) AS n FROM a LIMIT 100",
+        "SELECT count(*) AS n, max(k) + 1 AS m FROM a HAVING max(k) > 1 ORDER BY m LIMIT 1",
+        "SELECT * FROM (SELECT count(*) AS n FROM a) x, (SELECT sum(k) AS s FROM a) y LIMIT 100",
+        "SELECT x.n AS z FROM (SELECT count(*) AS n FROM a) x JOIN (SELECT sum(k) AS s FROM a) y ON n < s LIMIT 1",
+        "SELECT id FROM a WHERE k IN (SELECT max(k) FROM a LIMIT 1)",
+    ],
+)
+def test_a_limit_of_one_row_is_idle(definition: str) -> None:
+    """A query that has one row at most is determined without an order, and a LIMIT leaves it as it is."""
+    assert not _nodes(definition, TopK)
+    refuse_open_ties(definition, "for any reason")
+
+
+def test_distinct_rows_are_ordered_by_items_in_brackets() -> None:
+    assert _nodes("SELECT DISTINCT (k) FROM a ORDER BY k LIMIT 2", TopK)
+    assert _nodes("SELECT DISTINCT k FROM a ORDER BY (k) LIMIT 2", TopK)
 
 
 def test_an_offset_needs_no_limit() -> None:
