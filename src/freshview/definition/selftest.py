@@ -25,9 +25,8 @@ from freshview.algebra.traversal import columns_read, per_use
 from freshview.definition.analysis import Definition
 from freshview.definition.worlds import EXTREME, Profile, World, changed, empty, hints_of, profiles_for, world
 from freshview.delta.forms import Form, delta_plan, rows_form, with_buffer
-from freshview.delta.signed import net, net_images, part, with_weight
+from freshview.delta.signed import net, net_images, part, ran_out, with_weight
 from freshview.delta.tolerance import beyond_tolerance
-from freshview.delta.top import ran_out
 from freshview.errors import FreshviewError, first_line
 from freshview.interruption import stop_if_asked
 from freshview.relation.delta import overlay

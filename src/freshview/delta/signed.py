@@ -1,6 +1,8 @@
 """Signed bags on the driver: Arrow tables whose last column is a weight.
 
 Δ = new − old      inserted rows have a weight above 0, deleted rows one below 0; equal rows cancel
+
+A query that finds that its change depends on rows that are not stored returns rows of weight 0 (`top.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +28,18 @@ from freshview.relation.delta import (
 )
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
+
+
+class RanOut(Exception):
+    """A change depends on rows that are not stored."""
+
+    def __init__(self) -> None:
+        super().__init__("so many of the first rows have gone that ORDER BY … LIMIT needs rows that are not stored")
+
+
+def ran_out(signed: pa.Table) -> bool:
+    """Does a change depend on rows that are not stored?"""
+    return bool(pc.any(pc.equal(signed.column(WEIGHT), 0)).as_py())
 
 
 def with_weight(schema: Schema) -> Schema:
@@ -57,8 +71,10 @@ def net(signed: pa.Table, schema: Schema) -> pa.Table:
     """Signed rows as delta rows, equal rows cancelled (full condense, LAZY §4).
 
     Of a key, at most one deleted and one inserted image are left, in this order: an update. Whoever lays them over the
-    view takes the last one alone; views above need both. ViewUnusable if there are more.
+    view takes the last one alone; views above need both. ViewUnusable if there are more. RanOut if the rows tell so.
     """
+    if ran_out(signed):
+        raise RanOut
     weights = signed.column(WEIGHT).cast(pa.int64())
     rows = signed.drop_columns([WEIGHT])
     parts = []

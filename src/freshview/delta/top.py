@@ -11,8 +11,8 @@ Law. Let Δ be a change that agrees with Δ(E) on the rows that are not worse th
 
 because a row better than `last` is in B as often as in E; and of `last` itself E may hold more copies than B, so that N
 has at most those of new(E), and a count below 0 is none. What is worse than `last` is not known, and not needed, while
-|N| ≥ o + k. If there is a `last` and |N| < o + k, the buffer has run out: the change then has rows of weight 0, and the
-view is recomputed. So rows are recomputed only when `size − o − k` of the best rows have gone and none have come.
+|N| ≥ o + k. If there is a `last` and |N| < o + k, the buffer has run out: the change then has rows of weight 0, which
+`signed.net` finds, and the view is recomputed. That takes `size − o − k` of the best rows that go while none come.
 
 Over an aggregate, Δ = γ(new ⋉ K) − B ⋉ K, K the touched keys: an old group that is not in B is worse than `last`. The
 order then ends with the keys, so that no two groups tie.
@@ -23,8 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from sqlglot import exp
 
 from freshview.algebra.nodes import (
@@ -45,19 +43,12 @@ from freshview.delta.aggregates import case, stored
 from freshview.delta.derive import weighted
 
 SPARE = 100  # rows that are kept beyond those of the view, at least; as many again if the view has more
-MOST = 10_000  # rows up to the end of the LIMIT: beyond, a buffer is no longer small
+MOST = 10_000  # rows up to the end of the LIMIT: the change of so small a buffer is always netted on the driver
 
 # Columns of a delta plan; no column of a tree has a space in its name.
 _MORE, _RANK, _NET, _COPY, _BOUND, _KEPT, _LEFT, _PLACE = (
     f"top {name}" for name in ("more", "rank", "net", "copy", "bound", "kept", "left", "place")
 )
-
-
-class RanOut(Exception):
-    """So many of the best rows have gone that the view needs rows that are not stored."""
-
-    def __init__(self) -> None:
-        super().__init__("ORDER BY … LIMIT needs rows beyond those that are stored")
 
 
 @dataclass(frozen=True)
@@ -191,17 +182,6 @@ def unkept(node: TopK) -> str:
     if not _is_bounded(node):
         return f"ORDER BY … LIMIT beyond {MOST:,} rows keeps no buffer"
     return "ORDER BY … LIMIT has a buffer only at the root of a view, over what has delta rules"
-
-
-def ran_out(signed: pa.Table) -> bool:
-    """Does the change of a view's stored rows tell that its buffer ran out? No other change has rows of weight 0."""
-    return bool(pc.any(pc.equal(signed.column(WEIGHT), 0)).as_py())
-
-
-def require_rows(signed: pa.Table) -> None:
-    """Raise RanOut if the change of a view's stored rows tells that its buffer ran out."""
-    if ran_out(signed):
-        raise RanOut
 
 
 def _is_bounded(node: TopK) -> bool:

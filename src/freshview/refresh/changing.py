@@ -14,7 +14,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.analysis import Definition
 from freshview.definition.known import Definitions, settings_of
-from freshview.delta.top import RanOut
+from freshview.delta.signed import RanOut
 from freshview.errors import (
     BroadcastTooLarge,
     InvalidStatement,

@@ -11,7 +11,6 @@ import pyarrow as pa
 from freshview.algebra.nodes import Scan, Stored
 from freshview.definition.known import visible_rows
 from freshview.delta.signed import net, part, weighted, with_weight
-from freshview.delta.top import require_rows
 from freshview.local.engine import LocalEngine
 from freshview.refresh.job_input import JobInput
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
@@ -48,7 +47,6 @@ def execute(plan: JobPlan, given: JobInput, runners: Runners, local: LocalEngine
         signed = with_weight(given.view.schema).conform(local.run(plan.local, given.table))
     else:
         signed = _by_rules(plan, given, runners(plan.is_local))
-    require_rows(signed)
     rows = net(signed, given.view.schema)
     sizes[given.view.name] = (signed.num_rows, rows.num_rows)
     return Change(plan.strategy, rows, plan.delta_rows, sizes, engine)

@@ -28,7 +28,9 @@ from freshview.definition.determinism import with_tie_breaks
 from freshview.delta.derive import at_version
 from freshview.delta.forms import Form, choose_form, delta_plan, with_buffer
 from freshview.delta.semijoin import reduced
-from freshview.delta.top import RanOut, require_rows
+from freshview.delta.signed import RanOut, net
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType
 from freshview.sql.lowering import lower
 
 INPUTS = {
@@ -255,10 +257,12 @@ def test_keys_without_an_order_are_kept_by_the_general_rules() -> None:
 
 
 def test_rows_of_weight_0_tell_that_the_buffer_ran_out() -> None:
-    require_rows(pa.table({WEIGHT: pa.array([1, -1], pa.int32())}))
-    require_rows(pa.table({WEIGHT: pa.array([], pa.int32())}))
-    with pytest.raises(RanOut, match="beyond those that are stored"):
-        require_rows(pa.table({WEIGHT: pa.array([1, 0], pa.int32())}))
+    schema = Schema((Column("a", DataType("int")),))
+    columns = {"a": pa.array([7, 8], pa.int32()), WEIGHT: pa.array([1, -1], pa.int32())}
+    assert net(pa.table(columns), schema).num_rows == 2
+    assert net(pa.table(columns).slice(0, 0), schema).num_rows == 0
+    with pytest.raises(RanOut, match="rows that are not stored"):
+        net(pa.table({**columns, WEIGHT: pa.array([1, 0], pa.int32())}), schema)
 
 
 def test_rows_that_no_restriction_admits_make_no_difference() -> None:
