@@ -40,7 +40,7 @@ from freshview.algebra.nodes import (
 from freshview.algebra.traversal import fold, relations, rewrite
 from freshview.delta.aggregates import State, TypesOf, case, one_image, state_of, stored
 from freshview.delta.derive import at_version, derive, difference, null_safe
-from freshview.delta.top import Top, kept, root_top
+from freshview.delta.top import Top, alike, kept, root_top
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ def _top_form(node: TopK, visible: tuple[tuple[str, str], ...], names: tuple[str
     over = _carried(chain, root, keys) if root is not None else node.input
     own = (hidden(f"order{i}", names) for i in itertools.count())
     top = kept(node, over, visible, keys, own, (hidden("shown", names), hidden("more", names)))
-    stored_as = dict(top.columns)
-    own_keys = tuple((k, stored_as[k]) for k in keys)
+    stored_as, one = dict(top.columns), alike(over, (c for _, c in visible))
+    own_keys = tuple((k, stored_as[one[k]]) for k in keys)
     return Form("top", top.tree, names, root, chain if root is not None else (), own_keys, None, top.member, top)
 
 

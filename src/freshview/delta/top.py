@@ -164,13 +164,28 @@ def kept(
 
     `hidden` gives names for stored columns that the view does not show; `marks` are those of `member` and `more`.
     """
-    order = (*node.order, *(exp.Ordered(this=column(k), desc=False) for k in keys))
+    one = alike(over, (c for _, c in visible))
+    visible = tuple((n, one[c]) for n, c in visible)
+    terms = (*node.order, *(exp.Ordered(this=column(k), desc=False) for k in keys))
+    first: dict[exp.Expr, exp.Expr] = {}  # a second term over the same value decides nothing
+    for term in terms:
+        renamed = term.transform(lambda n: column(one[n.name]) if isinstance(n, exp.Column) else n)
+        first.setdefault(renamed.this, renamed)
+    order = tuple(first.values())
     used = dict.fromkeys([*(c for _, c in visible), *(c for term in order for c in sorted(names_in(term)))])
     shown = {c for _, c in visible}
     further = tuple(zip(hidden, (c for c in used if c not in shown), strict=False))
     total = TopK(chosen(over, tuple(used)), order, node.limit, node.offset)
     reach = node.offset + (node.limit or 0)
     return Top(node, total, visible, further, *marks, reach + max(SPARE, reach))
+
+
+def alike(node: Node, preferred: Iterable[str]) -> dict[str, str]:
+    """For each column of a node, one column that holds the same values, of the preferred ones if there is one."""
+    items = dict(node.items) if isinstance(node, Project) else {}
+    first: dict[str, str] = {}
+    names = dict.fromkeys([*preferred, *node.columns])
+    return {n: first.setdefault(items[n].sql(dialect="spark"), n) if n in items else n for n in names}
 
 
 def unkept(node: TopK) -> str:

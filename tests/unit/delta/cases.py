@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, settings
+from sqlglot import exp
 from tests.effort import examples
 
-from freshview.algebra.nodes import Lowered
+from freshview.algebra.nodes import Lowered, Node, TopK, column
+from freshview.algebra.traversal import rewrite
 from freshview.delta.aggregates import TypesOf
 from freshview.delta.forms import Form, choose_form, rows_form
 
@@ -116,6 +120,18 @@ VIEWS = {
 def all_of(type_: str) -> TypesOf:
     """What Spark would say if all columns had this type."""
     return lambda node: dict.fromkeys(node.columns, type_)
+
+
+def decided(lowered: Lowered) -> Lowered:
+    """The tree whose limits distinguish −0.0 from 0.0, as definitions do."""
+
+    def rule(node: Node) -> Node:
+        if not isinstance(node, TopK):
+            return node
+        signs = (exp.Ordered(this=exp.cast(column(c), "string"), desc=False) for c in node.input.columns)
+        return replace(node, order=(*node.order, *signs))
+
+    return Lowered(rewrite(lowered.node, rule), lowered.outputs)
 
 
 def forms(lowered: Lowered) -> dict[str, Form]:

@@ -18,7 +18,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 from tests.unit.algebra.oracle import Bag, evaluate, plus, signed
-from tests.unit.delta.cases import VIEWS, forms, laws
+from tests.unit.delta.cases import VIEWS, decided, forms, laws
 from tests.unit.sql.view_grammar import SCHEMAS, Change, State, lowered_view, noises, states, views
 
 from freshview.algebra.nodes import WEIGHT, Node
@@ -39,7 +39,7 @@ class _Plans:
     """What a text gives whatever the rows are: made once, however many rows it is tried on."""
 
     def __init__(self, text: str) -> None:
-        self.lowered = lowered_view(text)
+        self.lowered = decided(lowered_view(text))
         self.view = _versions(self.lowered.node)
         self._deltas: dict[tuple[Any, ...], Node | None] = {}
 

@@ -250,6 +250,25 @@ def test_sums_of_doubles_below_a_limit_are_retracted_as_stored() -> None:
     assert {r[0] for r in found} == {1, 2}
 
 
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("SELECT a, b FROM t ORDER BY b DESC LIMIT 2", ("a", "b")),
+        ("SELECT a FROM t ORDER BY b LIMIT 2", ("a", "__order0")),
+        ("SELECT a + b AS x FROM t ORDER BY a + b, c LIMIT 2", ("x", "__order0")),
+        ("SELECT a, SUM(b) AS s FROM t GROUP BY a ORDER BY s DESC, a LIMIT 2", ("a", "s")),
+        ("SELECT SUM(b) AS s FROM t GROUP BY a ORDER BY s LIMIT 2", ("s", "__order0")),
+    ],
+)
+def test_nothing_is_stored_twice(text: str, columns: tuple[str, ...]) -> None:
+    """What the view shows serves as order and as key."""
+    lowered = lower(text, SCHEMAS)
+    form = choose_form(lowered, tuple(n for _, n in lowered.outputs), all_of("int"))
+    assert form.stored == (*columns, "__shown", "__more")
+    assert form.top is not None
+    assert len({term.this for term in form.top.node.order}) == len(form.top.node.order)
+
+
 def test_keys_without_an_order_are_kept_by_the_general_rules() -> None:
     lowered = lower("SELECT COUNT(*) AS n FROM t GROUP BY a ORDER BY n LIMIT 2", SCHEMAS)
     assert choose_form(lowered, ("n",), all_of("array<int>")).root is None
