@@ -12,7 +12,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 from tests.unit.algebra.oracle import Bag, evaluate, signed
-from tests.unit.delta.cases import VIEWS, forms, laws
+from tests.unit.delta.cases import VIEWS, decided, forms, laws
 from tests.unit.sql.view_grammar import Change, State, kind_of, lowered_view, noises, states, views
 
 from freshview.algebra.nodes import Node, Scan, Table
@@ -67,7 +67,7 @@ def _place(rows: Bag, scan: Scan, column: str) -> frozenset[Any]:
 def _plans(text: str, changed: frozenset[str], small: bool) -> list[tuple[Node, Node, Form | None, Node | None]]:
     """Every plan of a change and what it is reduced to, with the stored form and its old rows. Whatever the rows of a
     change are, these stay the same: they are made once."""
-    lowered = lowered_view(text)
+    lowered = decided(lowered_view(text))
     made: list[tuple[Node | None, Form | None]] = [(derive(lowered.node, set(changed), small=small), None)]
     for form in forms(lowered).values():
         types = dict.fromkeys(form.stored, "bigint")
