@@ -148,6 +148,7 @@ class Costs:
         self.changes = {n.number: sorted(self._place[r] for r in self.size(n).deltas) for n in self.nodes}
         self.position = {n.number: i for i, n in enumerate(self.nodes)}
         self.mode = {n.number: PERMANENT if isinstance(n, Relation) else NOT_STORED for n in self.nodes}
+        self._reuse = {number: prices.scanned(size.rows) for number, size in self.sizes.of.items()}
         self.shared: set[int] = set()  # nodes whose differentials are kept
         self.clustered: dict[int, str] = {}
         for node in self.nodes:
@@ -284,7 +285,7 @@ class Costs:
         return self.reusecost(number) if self.mode[number] else self._values[number].full
 
     def reusecost(self, number: int) -> float:
-        return self.prices.scanned(self.sizes.of[number].rows)
+        return self._reuse[number]
 
     def matcost(self, number: int) -> float:
         return self.prices.kept(self.sizes.of[number].rows)

@@ -31,6 +31,7 @@ from freshview.optimizer.operations import (
 )
 from freshview.optimizer.terms import Term, implies, renamed, term
 
+MOST_FINER = 3  # groupings that a coarser one is computed from, those of the fewest keys
 MOST_EAGER = 16  # subsets of one block below whose joins a grouping is pushed, the smallest first
 
 Rule = Callable[[Dag], None]
@@ -59,8 +60,8 @@ def select_subsumption(dag: Dag) -> None:
     """N[C] = σ[C − C'] N[C'] if C implies C' (σ[x < 5] from σ[x < 10], x = 3 from x IN (3, 4))."""
     for blocks in _by_leaves(dag):
         for strict in blocks:
-            for loose in blocks:
-                if isinstance(loose, Block) and _is_stricter(dag, strict, loose):
+            for loose in _looser(dag, strict, blocks):
+                if isinstance(loose, Block):
                     strict.add(Joined("select subsumption", (Use(loose, _same(dag)),), _rest(strict, loose)))
 
 
@@ -81,12 +82,25 @@ def _is_joined(dag: Dag, leaves: tuple[Leaf, ...], conditions: Iterable[Term]) -
     return reached == set(leaves)
 
 
+def _looser(dag: Dag, strict: Equivalence, blocks: list[Equivalence]) -> list[Equivalence]:
+    """Up to two of the nodes with looser conditions: a loosest one, and a tightest one that a view stores."""
+    stored = {r.node for r in dag.roots}
+    loosest: Equivalence | None = None
+    tightest: Equivalence | None = None
+    for block in blocks:
+        if _is_stricter(dag, strict, block):
+            if loosest is None or _is_stricter(dag, loosest, block):
+                loosest = block
+            if block in stored and (tightest is None or _is_stricter(dag, block, tightest)):
+                tightest = block
+    return list(dict.fromkeys(b for b in (loosest, tightest) if b is not None))
+
+
 def _is_stricter(dag: Dag, strict: Equivalence, loose: Equivalence) -> bool:
-    if strict is loose:
-        return False
     own, others = conditions_of(strict), conditions_of(loose)
-    forth = all(implies(own, t, dag.type_of) for t in others)
-    return forth and not all(implies(others, t, dag.type_of) for t in own)
+    if strict is loose or not all(t in own or implies(own, t, dag.type_of) for t in others):
+        return False
+    return not all(t in others or implies(others, t, dag.type_of) for t in own)
 
 
 def _rest(strict: Equivalence, loose: Equivalence) -> tuple[Term, ...]:
@@ -101,7 +115,7 @@ def grouped_selection(dag: Dag) -> None:
     over = {groupings[0].input: groupings for groupings in _by_input(dag)}
     for blocks in _by_leaves(dag):
         for strict in [b for b in blocks if b in over]:
-            for loose in [b for b in blocks if _is_stricter(dag, strict, b)]:
+            for loose in _looser(dag, strict, blocks):
                 for coarse in over[strict]:
                     _from_looser(dag, coarse, strict, loose)
 
@@ -129,9 +143,11 @@ def coarser_grouping(dag: Dag) -> None:
     """γ[K] E = γ[K] γ[K'] E if every key of K is one of K', or an expression over keys of K'."""
     for groupings in _by_input(dag):
         for coarse in groupings:
-            for fine in groupings:
-                keys = _keys_from(dag, coarse, fine)
+            linked = 0
+            for fine in sorted(groupings, key=lambda g: len(g.keys)):
+                keys = _keys_from(dag, coarse, fine) if linked < MOST_FINER else None
                 if keys is not None and _keys_from(dag, fine, coarse) is None:
+                    linked += 1
                     operation = Group(
                         "coarser grouping", (Use(fine, _same(dag)),), coarse, keys, finer=_finer(dag, fine)
                     )

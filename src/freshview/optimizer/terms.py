@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -151,13 +152,16 @@ def implies(given: Iterable[Term], wanted: Term, types: Types) -> bool:
 
 def _values(condition: Term, types: Types) -> _Values | None:
     """The restriction of one column that a condition is, or None."""
-    if len(condition.columns) != 1:
-        return None
+    return _restriction(condition, types(next(iter(condition.columns)))) if len(condition.columns) == 1 else None
+
+
+@lru_cache(maxsize=10_000)
+def _restriction(condition: Term, type_: str) -> _Values | None:
     tree = condition.expression
     subject = tree.this
     if not isinstance(subject, exp.Column):
         return None
-    name, type_ = subject.name, types(subject.name)
+    name = subject.name
     if isinstance(tree, exp.In):
         if tree.args.get("query") or tree.args.get("unnest") or not tree.expressions:
             return None

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-import sqlglot
 from sqlglot import exp
 from tests.unit.algebra.oracle import evaluate
 from tests.unit.optimizer.sets import COLUMNS, built, from_sql, view
@@ -14,10 +13,10 @@ from tests.unit.sql.view_grammar import Change, lowered_view
 
 from freshview.algebra.nodes import Project
 from freshview.algebra.traversal import bottom_up
-from freshview.optimizer.choice import described, optimise
-from freshview.optimizer.cost import PERMANENT, Costs, Store
+from freshview.optimizer.choice import choice_of, described, optimise
+from freshview.optimizer.cost import NOT_STORED, PERMANENT, Costs, Store
 from freshview.optimizer.dag import MOST_LEAVES, Dag, View
-from freshview.optimizer.greedy import Limits
+from freshview.optimizer.greedy import Limits, Selection, Taken
 from freshview.optimizer.identity import Identities
 from freshview.optimizer.operations import Block, Grouping, Names, Other
 from freshview.optimizer.prices import Prices
@@ -102,6 +101,35 @@ def test_large_blocks_are_bounded_and_still_give_the_bag(shape: object) -> None:
         assert evaluate(tree, change.read) == expected
 
 
+def _stars(count: int) -> Dag:
+    """The views of MQO §7.2.3: stars of four relations around one centre."""
+    columns = {f"R{i}": {"p": "bigint", "sp": "bigint", "n": "bigint"} for i in range(1, 2 * count + 3)}
+    texts = {}
+    for i in range(1, count + 1):
+        others = [f"R{2 * i + k}" for k in range(3)]
+        joins = " ".join(f"JOIN {r} ON R1.sp = {r}.p" for r in others)
+        texts[f"v{i}"] = f"SELECT R1.p, {', '.join(f'{r}.n AS {r}_n' for r in others)} FROM R1 {joins}"
+    return built(from_sql(texts, columns), columns)
+
+
+def test_the_space_grows_linearly_with_the_number_of_views() -> None:
+    sizes = [len(_stars(n).nodes) for n in (5, 10, 15)]
+    assert sizes[2] - sizes[1] == sizes[1] - sizes[0]
+    assert sizes[1] == 83
+
+
+def test_selections_by_ranges_grow_linearly_too() -> None:
+    """Each is computed from the loosest, not from every looser one."""
+    columns, text = _chain(3)
+
+    def operations(count: int) -> int:
+        texts = {f"v{i}": f"{text} WHERE r1.n < {i}" for i in range(count)}
+        return sum(len(n.operations) for n in built(from_sql(texts, columns), columns).nodes)
+
+    few, more, most = (operations(n) for n in (5, 10, 15))
+    assert most - more == more - few
+
+
 def test_a_grouping_is_pushed_below_a_bounded_number_of_joins() -> None:
     columns, text = _star(7)
     dag = built(from_sql({"v": text}, columns), columns)
@@ -174,15 +202,21 @@ def test_names_of_stored_results_do_not_depend_on_other_views() -> None:
 
 
 def test_what_no_plan_reads_is_not_proposed() -> None:
+    """A plan for a ⋈ b ⋈ c reads a ⋈ b or b ⋈ c: if both are stored, one of them is in vain."""
     columns, text = _chain(3)
     dag = built(from_sql({"v": text}, columns), columns)
-    facts = {r: Facts(100, {"k": 100, "n": 100}, inserted=1) for r in columns}
-    costs = Costs(dag, facts, Prices())
-    choice = optimise(dag, facts)
-    assert not choice.auxiliaries
-    assert not choice.shared
-    side = next(n for n in dag.nodes if isinstance(n, Block) and n.relations == {"r0", "r1"})
-    costs.apply(Store(side.number, PERMANENT))
+    costs = Costs(dag, {r: Facts(1e6, {"k": 1e6, "n": 1e6}, inserted=1) for r in columns}, Prices())
+    sides = [n for n in dag.nodes if isinstance(n, Block) and len(n.leaves) == 2]
+    assert len(sides) == 2
+    decisions = [Taken(Store(n.number, PERMANENT), 1.0, 1.0) for n in sides]
+    for decision in decisions:
+        costs.apply(decision.change)
+    choice = choice_of(dag, Selection(costs, costs.total, tuple(decisions), ()))
+    (kept,) = choice.auxiliaries
+    assert kept.name in choice.views[0].reads
+    assert sorted(costs.mode[n.number] for n in sides) == [NOT_STORED, PERMANENT]
+    assert [a.why for a in choice.alternatives] == ["no view's plan as a whole reads it"]
+    assert choice.after == costs.total
 
 
 def test_names_differ_in_more_than_case() -> None:
@@ -209,6 +243,4 @@ def test_long_expressions_are_not_inlined() -> None:
 
 
 def _as_view(text: str) -> View:
-    lowered = lower(text, {t: tuple(c) for t, c in COLUMNS.items()})
-    assert sqlglot.parse_one(text, read="spark")
-    return view("v", lowered)
+    return view("v", lower(text, {t: tuple(c) for t, c in COLUMNS.items()}))
