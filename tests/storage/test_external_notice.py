@@ -22,7 +22,7 @@ from freshview.cdc import notice as notice_module
 from freshview.errors import FreshviewError, InvalidStatement, NotFound, SnapshotExpired
 from freshview.schedule import upkeep
 from freshview.schedule.loops import Loop
-from freshview.storage.external import changes, describe, open_seen, partition_groups
+from freshview.storage.external import changed_groups, changes, describe, only_adds, open_seen, partition_groups
 
 Open = Callable[[], Warehouse]
 
@@ -94,6 +94,21 @@ def test_a_version_becomes_a_commit_when_noticed(ext: Warehouse, location: Path)
     assert segment.versions == (0, 2)
     delta = changes(relation(ext), *segment.versions)
     assert sorted(delta.column("k").to_pylist()) == [3, 4]
+
+
+def test_a_commit_of_others_counts_the_rows_that_they_wrote(ext: Warehouse, location: Path) -> None:
+    """An update leaves as many rows as before, and yet is as large as the files that it rewrote."""
+    write(location, *range(10, 30))
+    look(ext)
+    DeltaTable(str(location)).update({"k": "k + 100"}, predicate="k >= 10")
+    look(ext)
+    added, updated = internals(ext).segments("t", after=commits(ext)[0].csn)
+    assert (added.rows, updated.rows) == (20, 40)
+    table, end = relation(ext), internals(ext).main("t")
+    assert only_adds(table, [added], None)
+    assert not only_adds(table, [updated], end)
+    groups = changed_groups(table, [added, updated], end)
+    assert sorted((len(g.paths), g.values, g.weight) for g in groups) == [(1, {}, 1)]  # the first file came and went
 
 
 def test_noticed_versions_can_be_read_at_their_csn(ext: Warehouse, location: Path) -> None:

@@ -47,6 +47,7 @@ class Job:
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
     condense: Mapping[str, Sequence[int]] = field(default_factory=dict)  # per delta: rows read, rows left
     engine: str = ""  # "embedded", or "spark", and what kept a small job there; "" if nothing was computed
+    replaced: str = ""  # why the computed rows took the place of the stored ones; "": only differences were stored
     expected: float = 0.0  # seconds of "compute", of the way that was chosen; 0 if they were not estimated
     otherwise: float = 0.0  # seconds that the best rejected way was expected to take; 0 if there was no other way
 
@@ -101,6 +102,12 @@ def frontier_of(c: sa.Connection, view: Relation) -> Frontier:
     if row is None:
         raise NotFound(f"view {view.name}", "it was dropped meanwhile", "See SHOW MATERIALIZED VIEWS.")
     return Frontier(row.csn, row.stmtsn)
+
+
+def is_deferred(c: sa.Connection, view: Relation) -> bool:
+    """Does a view show another CSN than its frontier's?"""
+    f = t.frontiers.c
+    return c.execute(sa.select(f.shown).where(f.view_id == view.id)).scalar() is not None
 
 
 def changed(c: sa.Connection, view: Relation, after: int, upto: int) -> bool:

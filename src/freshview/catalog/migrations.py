@@ -80,6 +80,10 @@ def _add_view_keys(_: Connection) -> None:
     """
 
 
+def _allow_replacement(_: Connection) -> None:
+    """Nothing to add. A segment may replace all rows of a view: an older program would take its rows for inserted."""
+
+
 _FACTS = ("definition", "sources", "settings", "columns", "reading")
 
 
@@ -116,6 +120,7 @@ STEPS: tuple[Step, ...] = (
     _add_costs,
     _add_view_keys,
     _add_positions,
+    _allow_replacement,
 )
 
 

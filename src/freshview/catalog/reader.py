@@ -22,6 +22,7 @@ from freshview.catalog.records import (
     RelationState,
     Segment,
     files_from_json,
+    since_replaced,
 )
 from freshview.errors import CorruptWarehouse, InvalidStatement, NotFound, SnapshotExpired
 from freshview.relation.schema import Schema, fold, require_text
@@ -212,6 +213,9 @@ class CatalogReader:
         main = main_at(c, relation.id, csn)
         main_schema = self._schema(c, relation.id, main.schema_version) if main else None
         segments = segments_of(c, [relation.id], main.csn if main else -1, csn)
+        replaced = since_replaced(segments)
+        if replaced is not None:
+            return RelationState(at, csn, None, None, replaced)
         return RelationState(at, csn, main, main_schema, tuple(s for s in segments if s.versions is None))
 
     def _kept_from(self, c: Connection, relation: Relation, horizon: int) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from freshview.errors import CorruptWarehouse
-from freshview.relation.delta import conform_delta, decode, tag
+from freshview.relation.delta import INSERT, REPLACE, conform_delta, decode, tag
 from freshview.relation.schema import ACTION, STMTSN, Schema
 
 
@@ -52,7 +52,8 @@ class Segment:
 
     Held inline (`payload`, Arrow IPC), in Parquet files, in memory (`rows_in_memory`, before
     commit), or as a reference to a version range of an external table. A segment with a constant
-    `action` stores the plain rows, so that a checkpoint can adopt its files as they are.
+    `action` stores the plain rows, so that a checkpoint can adopt its files as they are; with the action REPLACE they
+    are all rows of the relation, in place of those that were stored before.
     """
 
     relation_id: int
@@ -71,6 +72,10 @@ class Segment:
     @property
     def is_pending(self) -> bool:
         return self.csn == PENDING
+
+    @property
+    def replaces(self) -> bool:
+        return self.action == REPLACE
 
     @property
     def is_inline(self) -> bool:
@@ -96,6 +101,16 @@ class Segment:
             return conform_delta(ordered, schema)
         assert self.stmtsn is not None
         return tag(schema.conform(plain), schema, self.action, self.stmtsn)
+
+
+def since_replaced(segments: Sequence[Segment]) -> tuple[Segment, ...] | None:
+    """The segments of a relation from its last replacement on, as if its rows had been inserted into an empty relation;
+    None if no segment replaces the rows."""
+    places = [i for i, segment in enumerate(segments) if segment.replaces]
+    if not places:
+        return None
+    first, *rest = segments[places[-1] :]
+    return (replace(first, action=INSERT), *rest) if first.rows else tuple(rest)
 
 
 def files_to_json(files: tuple[DataFile, ...]) -> str | None:

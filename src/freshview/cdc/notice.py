@@ -14,7 +14,15 @@ from freshview.catalog.writer import Catalog
 from freshview.errors import CorruptWarehouse, FreshviewError
 from freshview.events import Events
 from freshview.relation.schema import Schema, fold
-from freshview.storage.external import changed_file_count, declared_schema, describe, is_continued, open_external
+from freshview.storage.external import (
+    ChangedFile,
+    changed_since,
+    declared_schema,
+    describe,
+    is_continued,
+    open_external,
+    rows_in,
+)
 
 
 @dataclass(frozen=True)
@@ -86,17 +94,19 @@ def _notice_one(catalog: Catalog, events: Events, relation: Relation) -> int | N
     new = describe(newest)
     schema = declared_schema(newest, current)
     reset = not continued or not _is_appended(current.schema, schema)
+    changed: list[ChangedFile] | None = None
     if not reset:
-        change = changed_file_count(seen, newest)
-        if change is None:
+        changed = changed_since(seen, newest)
+        if changed is None:
             reset = True
-        elif change == 0 and schema == current.schema:
+        elif not changed and schema == current.schema:
             moved = Main(seen.csn, new.delta_version, seen.schema_version, new.rows, new.size, new.fingerprint)
             catalog.record_main(current, seen, moved)
             events.emit("external.rearranged", relation=current.name, version=new.delta_version)
             return None
     events.emit("external.noticing", relation=current.name, version=new.delta_version)
-    rows, altered = abs(new.rows - seen.rows), schema if schema != current.schema else None
+    altered = schema if schema != current.schema else None
+    rows = new.rows if reset else rows_in(newest, changed or [])
     csn = catalog.notice(current, seen, new, rows=rows, reset=reset, schema=altered)
     if csn is not None:
         events.emit("external.noticed", relation=current.name, version=new.delta_version, csn=csn, reset=reset)

@@ -97,5 +97,10 @@ def refuse_repeated(rows: pa.Table, schema: Schema) -> None:
     """Raise ViewUnusable if two rows of a view have one key: the key would not follow from the definition."""
     at = first_duplicate(key_table(rows, schema))
     if at is not None:
-        cause = f"two of its rows have the key {describe_key(rows, schema, at)}"
-        raise ViewUnusable("view", cause, "Report this, and create the view again with another definition.")
+        raise repeated_key(describe_key(rows, schema, at))
+
+
+def repeated_key(key: str) -> ViewUnusable:
+    """The error that two rows of a view have one key."""
+    cause = f"two of its rows have the key {key}"
+    return ViewUnusable("view", cause, "Report this, and create the view again with another definition.")

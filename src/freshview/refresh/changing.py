@@ -14,9 +14,11 @@ from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.analysis import Definition
 from freshview.definition.known import Definitions, settings_of
+from freshview.definition.properties import is_deferred
 from freshview.delta.signed import RanOut
 from freshview.errors import (
     BroadcastTooLarge,
+    FreshviewError,
     InvalidStatement,
     NotFound,
     QueryFailed,
@@ -26,8 +28,7 @@ from freshview.errors import (
 )
 from freshview.events import Events
 from freshview.local.engine import LocalEngine, LocalError
-from freshview.refresh.cost import Calibration, estimate_full
-from freshview.refresh.deltas import TooLarge
+from freshview.refresh.cost import Calibration, Estimate, comparison, estimate_full
 from freshview.refresh.embedded import embedded
 from freshview.refresh.execute import Change, execute
 from freshview.refresh.job_input import JobInput
@@ -36,11 +37,12 @@ from freshview.refresh.runner import Runner
 from freshview.refresh.span import Span
 from freshview.spark.engines import Engines
 from freshview.spark.running import PlanRunner
+from freshview.storage.checkpoint import Checkpointer
 from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.store import Storage
 
 # The rows that the delta rules need cannot be read, or are not stored; those of the definition still can be read.
-_NO_INPUT = (TooLarge, SnapshotExpired, BroadcastTooLarge, RanOut)
+_NO_INPUT = (SnapshotExpired, BroadcastTooLarge, RanOut)
 # Spark accepts the view's text, so an error of the delta query is ours, never the user's. The rules may also evaluate
 # an expression that the definition does not; otherwise the definition fails with the same error.
 _NOT_BY_RULES = (*_NO_INPUT, InvalidStatement, NotFound, TypeMismatch, pa.ArrowException, QueryFailed)
@@ -53,16 +55,21 @@ class Changing:
         self, catalog: Catalog, storage: Storage, events: Events, engines: Engines, definitions: Definitions
     ) -> None:
         self._catalog = catalog
+        self._views = ViewCatalog(catalog)
+        self._checkpointer = Checkpointer(catalog, storage, events, engines.user)
         self._storage = storage
         self._events = events
         self._engines = engines
         self._definitions = definitions
         self._local = LocalEngine()
 
-    def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Change:
-        """The change of a view's stored rows over a span; `full`: recompute it."""
-        given = JobInput(view, self._definitions.of(view), span, stored)
-        plan = recompute(rejected=[Rejected(INCREMENTAL, "asked for")]) if full else self.plan(given)
+    def change(
+        self, view: Relation, span: Span, stored: RelationState, *, full: bool = False, in_memory: bool = False
+    ) -> Change:
+        """The change of a view's stored rows over a span; `full`: recompute it. `in_memory`: its rows are needed as
+        differences and on the driver."""
+        given = JobInput(view, self._definitions.of(view), span, stored, in_memory)
+        plan = recompute(rejected=[Rejected(INCREMENTAL, "asked for")]) if full else self._plan(given)
         while plan.strategy != FULL:
             try:
                 return self._executed(plan, given)
@@ -70,10 +77,40 @@ class Changing:
                 plan = plan.on_spark(first_line(error))
             except _NOT_BY_RULES as error:
                 plan = plan.instead(self._obstacle(view, error))
-        return self._executed(plan, given)
+        return self._executed(self._storing(plan, given), given)
 
     def plan(self, given: JobInput) -> JobPlan:
         """The plan of a job with this input."""
+        return self._storing(self._plan(given), given)
+
+    def _storing(self, plan: JobPlan, given: JobInput) -> JobPlan:
+        """A plan with the decision whether a large result replaces the stored rows or is compared with them.
+
+        A deferred view stores differences: they are its differential tables. If no view reads this one, nobody needs
+        the differences. Otherwise they are computed unless those views recompute in less time.
+        """
+        if plan.strategy != FULL or given.in_memory or is_deferred(given.view):
+            return plan
+        above = self._views.above(given.view)
+        if not above:
+            return replace(plan, replaces="no view reads it")
+        try:
+            again = sum(self._full(view).seconds for view in above)
+        except FreshviewError:  # that view cannot be computed; this one has to be
+            return plan
+        if again > comparison(2 * given.stored.rows_at_most):
+            return plan
+        names = ", ".join(v.name for v in above)
+        return replace(plan, replaces=f"recomputing {names} takes less time than comparing the rows")
+
+    def _full(self, view: Relation) -> Estimate:
+        """The estimated cost of recomputing a view from its newest sources; 0 for one that takes no differences."""
+        definition, csn = self._definitions.of(view), self._catalog.snapshot()
+        if not definition.incremental:
+            return Estimate(0, 0)
+        return estimate_full(definition, lambda s: self._catalog.state(definition.sources[s], csn).rows_at_most)
+
+    def _plan(self, given: JobInput) -> JobPlan:
         definition = given.definition
 
         def small() -> PlanRunner:
@@ -120,8 +157,11 @@ class Changing:
         self._local.close()
 
     def applied(self, state: RelationState) -> None:
-        """Scan a small view in the user's session now, so that its next query need not."""
-        if state.is_small(LOCAL_ROWS):
+        """Scan a small view in the user's session now, so that its next query need not; make the files of a view whose
+        rows were replaced part of main, so that its next job can look rows up."""
+        if state.main is None and any(s.files for s in state.segments):
+            self._checkpointer.adopt(state.relation)
+        elif state.is_small(LOCAL_ROWS):
             self._engines.user().scan(state)
 
 

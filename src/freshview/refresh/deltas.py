@@ -3,9 +3,13 @@
     Δ(R) = last image per key − old image per key   keyed; the old image is that of the key's first delta row if it
                                                     carries one, else it is looked up in R before (law 11.1)
     Δ(R) = the net of inserted and deleted rows     bags, views
+    Δ(R) = R after − R before                       views whose rows were replaced
     Δ(R) = the difference of two versions           external tables
 
 Rows have a weight of +1 or −1, and only the columns that are asked for: changes of other columns cancel.
+
+`changes` computes this on the driver. A change that is larger than `takes_on_driver` allows, and one by replacement,
+stays in Spark (`spark/signed.py`, by the same law).
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import pyarrow.compute as pc
 from freshview.catalog.records import Relation, Segment
 from freshview.definition.analysis import member_column
 from freshview.delta.signed import net_images, part
+from freshview.refresh.cost import takes_on_driver
 from freshview.refresh.span import Span
 from freshview.relation.delta import (
     DELETE,
@@ -33,14 +38,13 @@ from freshview.relation.delta import (
 )
 from freshview.relation.schema import Schema
 from freshview.storage.external import changes as external_changes
-from freshview.storage.reader import OVERLAY_ROWS
 
 
-class TooLarge(Exception):
-    """The delta of a relation does not fit on the driver."""
-
-    def __init__(self, name: str, rows: int) -> None:
-        super().__init__(f"the change of {name} has {rows:,} rows, more than the driver takes")
+def fits_driver(relation: Relation, segments: Sequence[Segment]) -> bool:
+    """Is the delta over these segments computed on the driver?"""
+    if any(s.replaces for s in segments):
+        return False
+    return takes_on_driver(sum(s.rows for s in segments), len(relation.schema.columns))
 
 
 def changes(
@@ -53,8 +57,11 @@ def changes(
         seen = {m.delta_version: m for m in span.catalog.mains(relation.id)}
         parts = [external_changes(relation, *s.versions, seen.get(s.versions[1])) for s in segments if s.versions]
         return net_images(_images(parts, relation.schema), relation.schema, wanted)
-    if sum(s.rows for s in segments) > OVERLAY_ROWS:
-        raise TooLarge(relation.name, sum(s.rows for s in segments))
+    if any(s.replaces for s in segments):
+        old, new = (
+            relation.schema.conform(storage.reader.contents(state(relation))) for state in (span.before, span.after)
+        )
+        return net_images((member_rows(relation, old), member_rows(relation, new)), relation.schema, wanted)
     parts = [storage.reader.segment_rows(s, relation.schema) for s in segments]
     if not relation.schema.key or relation.kind == "view":  # the segments of a view have both images of an update
         old, new = _images(parts, relation.schema)

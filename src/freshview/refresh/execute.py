@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from freshview.algebra.nodes import Scan, Stored
+from freshview.definition.analysis import member_column
 from freshview.definition.known import visible_rows
-from freshview.delta.signed import net, part, weighted, with_weight
+from freshview.delta.signed import RanOut, net, part, repeated_key, weighted, with_weight
 from freshview.local.engine import LocalEngine
 from freshview.refresh.job_input import JobInput
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
 from freshview.refresh.runner import Runner
+from freshview.relation.delta import REPLACE
+from freshview.relation.schema import Schema
 from freshview.storage.reader import OVERLAY_ROWS
+from freshview.storage.segments import Written
 
 Runners = Callable[[bool], Runner]  # True: for a job over few rows
 Sizes = Mapping[str, Sequence[int]]  # of a job's deltas, by source or view: rows read and left by condensing (LAZY §4)
+Rows: TypeAlias = pa.Table | Written  # delta rows of a view: on the driver, or in files if they are many
 
 
 @dataclass(frozen=True)
@@ -26,58 +32,129 @@ class Change:
     """The result of a job: delta rows of the view's stored relation, and how they were computed."""
 
     strategy: str  # "incremental" | "full" | "nothing"
-    rows: pa.Table
+    rows: Rows
     delta_rows: int  # of the sources
     sizes: Sizes = field(default_factory=dict)
     engine: str = ""  # "embedded", or "spark" and what kept the job there
     expected: float = 0.0  # seconds, of the way that was chosen; 0 if they were not estimated
     otherwise: float = 0.0  # seconds that the best rejected way was expected to take; 0 if there was no other way
     factors: Mapping[str, float] = field(default_factory=dict)  # learnt with this job, by way; empty if nothing was
+    replaced: str = ""  # why `rows` are all rows of the view, in place of the stored ones; "": they are delta rows
 
 
 def execute(plan: JobPlan, given: JobInput, runners: Runners, local: LocalEngine) -> Change:
     """The change that a plan gives."""
     engine = f"{plan.engine}: {plan.why_spark}" if plan.why_spark else plan.engine
     if plan.strategy == FULL:
-        return Change(FULL, _recomputed(given, runners(False)), 0, engine=engine)
-    sizes = {c.source: (c.read, c.rows) for c in given.written}
+        rows = _recomputed(plan, given, runners(False))
+        replaced = plan.replaces if isinstance(rows, Written) and rows.segment.replaces else ""
+        return Change(FULL, rows, 0, engine=engine, replaced=replaced)
+    sizes = {c.source: (c.read, c.rows) for c in given.written if not c.in_spark}
     if plan.strategy != INCREMENTAL:
         return Change(plan.strategy, given.view.schema.segment_arrow.empty_table(), 0, sizes)
-    if plan.local is not None:
-        signed = with_weight(given.view.schema).conform(local.run(plan.local, given.table))
+    if plan.local is None and not plan.is_local:
+        signed_rows, rows = _by_spark(plan, given, runners(False))
     else:
-        signed = _by_rules(plan, given, runners(plan.is_local))
-    rows = net(signed, given.view.schema)
-    sizes[given.view.name] = (signed.num_rows, rows.num_rows)
+        if plan.local is not None:
+            signed = with_weight(given.view.schema).conform(local.run(plan.local, given.table))
+        else:
+            signed = _over_rows_at_hand(plan, given, runners(True))
+        signed_rows, rows = signed.num_rows, net(signed, given.view.schema)
+    sizes[given.view.name] = (signed_rows, rows.num_rows)
     return Change(plan.strategy, rows, plan.delta_rows, sizes, engine)
 
 
-def _by_rules(plan: JobPlan, given: JobInput, runner: Runner) -> pa.Table:
-    """The rows of the delta query, with weights."""
+def _over_rows_at_hand(plan: JobPlan, given: JobInput, runner: Runner) -> pa.Table:
+    """The rows of a delta query whose scans and result are small, with weights."""
     assert plan.query is not None
-
-    def frame(scan: Scan) -> Any:
-        relation, rows = given.relation(scan), given.rows(scan)
-        if rows is None:
-            whole = runner.engine.scan(given.state(scan))
-            return whole if isinstance(scan.source, Stored) else visible_rows(relation, whole)
-        if scan.version == "delta":
-            return runner.engine.frame(rows, with_weight(part(relation.schema, given.columns[scan.relation])))
-        return runner.engine.frame(rows, part(relation.schema, rows.column_names))
-
-    return runner.fetch(runner.in_stages(plan.query, frame), with_weight(given.view.schema), small=plan.is_local)
+    query = runner.in_stages(plan.query, lambda scan: _frame(scan, given, runner))
+    return runner.fetch(query, with_weight(given.view.schema), small=True)
 
 
-def _recomputed(given: JobInput, runner: Runner) -> pa.Table:
-    """The difference between the definition at the end of the span and the stored rows."""
-    frames = {name: runner.visible(given.after(name)) for name in given.definition.sources}
+def _by_spark(plan: JobPlan, given: JobInput, runner: Runner) -> tuple[int, Rows]:
+    """The number of signed rows of a delta query, and its delta rows, netted on the driver if they are few."""
+    assert plan.query is not None
     schema = given.view.schema
-    with runner.as_files(runner.stored(given.definition, frames, schema)) as files:
-        if sum(f.rows for f in files) + given.stored.rows_at_most <= OVERLAY_ROWS:
-            fresh, old = runner.read(0, files, schema), runner.storage.reader.contents(given.stored)
-            signed = pa.concat_tables([weighted(fresh, 1, schema), weighted(old, -1, schema)])
-        else:
-            rows = runner.engine.read_files(0, files, schema)
-            difference = runner.engine.difference(rows, runner.engine.scan(given.stored), schema)
-            signed = runner.fetch(difference, with_weight(schema))
-    return net(signed, schema)
+    with ExitStack() as stack:
+
+        def frame(scan: Scan) -> Any:
+            if scan.version != "delta" or given.rows(scan) is not None:
+                return _frame(scan, given, runner)
+            return _large_delta(scan, given, runner, stack)
+
+        is_large = any(change.in_spark for change in plan.changes)
+        held = (lambda rows: runner.held(rows, stack)) if is_large else None
+        files = stack.enter_context(runner.as_files(runner.in_stages(plan.query, frame, held)))
+        count = sum(f.rows for f in files)
+        if count <= OVERLAY_ROWS:
+            return count, net(runner.read(0, files, with_weight(schema)), schema)
+        signed = runner.engine.read_files(0, files, with_weight(schema))
+        if plan.proviso and runner.engine.has_weightless(signed, given.view.name):
+            raise RanOut
+        return count, _netted(signed, given, runner)
+
+
+def _netted(signed: Any, given: JobInput, runner: Runner) -> Rows:
+    """Many signed rows as delta rows, netted by Spark; for a caller that needs them on the driver, they are read."""
+    schema = given.view.schema
+    written = runner.written(runner.engine.delta_rows(signed, schema), given.view.id, None)
+    stays = False
+    try:
+        repeated = runner.engine.repeated_image(written.segment, schema) if schema.key else None
+        if repeated is not None:
+            raise repeated_key(f"({', '.join(f'{k}={v!r}' for k, v in repeated.items())})")
+        stays = not given.in_memory and written.num_rows > OVERLAY_ROWS
+        if stays:
+            return written
+        return runner.storage.reader.segment_rows(written.segment, schema) if written.num_rows else _none(schema)
+    finally:
+        if not stays:
+            runner.unwanted(written)
+
+
+def _none(schema: Schema) -> pa.Table:
+    return schema.segment_arrow.empty_table()
+
+
+def _frame(scan: Scan, given: JobInput, runner: Runner) -> Any:
+    """The rows of a scan: those at hand, or all of its relation."""
+    relation, rows = given.relation(scan), given.rows(scan)
+    if rows is None:
+        whole = runner.engine.scan(given.state(scan))
+        return whole if isinstance(scan.source, Stored) else visible_rows(relation, whole)
+    if scan.version == "delta":
+        return runner.engine.frame(rows, with_weight(part(relation.schema, given.columns[scan.relation])))
+    return runner.engine.frame(rows, part(relation.schema, rows.column_names))
+
+
+def _large_delta(scan: Scan, given: JobInput, runner: Runner, stack: ExitStack) -> Any:
+    """The change of a source as a frame. If its rows had to be cancelled they are kept in files: a delta plan may read
+    them more than once."""
+    name, relation = scan.relation, given.relation(scan)
+    grows = next(c.grows for c in given.changes if c.source == name)
+    states, columns = (given.before(name), given.after(name)), given.columns[name]
+    member = member_column(relation)
+    delta = runner.engine.changes(relation, states, given.segments[name], columns, member, grows=grows)
+    return delta if grows else runner.held(delta, stack)
+
+
+def _recomputed(plan: JobPlan, given: JobInput, runner: Runner) -> Rows:
+    """All rows of the view at the end of the span, or their difference from the stored rows."""
+    frames = {name: runner.visible(given.after(name)) for name in given.definition.sources}
+    schema, view_id = given.view.schema, given.view.id
+    defined = runner.stored(given.definition, frames, schema)
+    fresh = runner.written(defined, view_id, REPLACE)
+    replaces = False
+    try:
+        if fresh.num_rows + given.stored.rows_at_most <= OVERLAY_ROWS:
+            files = fresh.segment.files
+            new, old = runner.read(view_id, files, schema), runner.storage.reader.contents(given.stored)
+            return net(pa.concat_tables([weighted(new, 1, schema), weighted(old, -1, schema)]), schema)
+        replaces = bool(plan.replaces) and runner.has_columns(defined, schema)
+        if replaces:
+            return fresh
+        rows = runner.engine.read_files(view_id, fresh.segment.files, schema)
+        return _netted(runner.engine.signed(rows, runner.engine.scan(given.stored)), given, runner)
+    finally:
+        if not replaces:
+            runner.unwanted(fresh)

@@ -12,6 +12,7 @@ from freshview.refresh.embedded import part_text
 from freshview.refresh.plan import EMBEDDED, FULL, INCREMENTAL, NOTHING, SPARK, JobPlan, sketch
 from freshview.refresh.span import Span
 from freshview.sql.rendering import render
+from freshview.storage.reader import OVERLAY_ROWS
 
 Ahead = tuple[Span, JobPlan] | None  # the next job
 Past = tuple[
@@ -96,7 +97,10 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
     ways = {FULL: "recomputes the view", INCREMENTAL: f"by delta rules, on {engine}", NOTHING: "changes nothing"}
     expected = f"; expected {plan.seconds:.2g} s" if plan.estimate is not None else ""
     found = [f"  next job, CSN {start} to {end}: {ways[plan.strategy]}{expected}"]
-    found += [f"    Δ{c.source}: {c.rows:,} rows, of {c.read:,} that were written" for c in plan.changes]
+    found += [f"    {_stored_by(plan)}"] * (plan.strategy == FULL)
+    for change in plan.changes:
+        held = "which stay in Spark" if change.in_spark else f"of {change.read:,} that were written"
+        found.append(f"    Δ{change.source}: {change.rows:,} rows, {held}")
     whole = [s for s in plan.scans if s.from_files]
     found += [f"    {_source(s.scan, name)}: {s.from_files:,} rows from files" for s in whole]
     found += [f"    not in the embedded engine: {plan.why_spark}"] * bool(plan.why_spark)
@@ -107,6 +111,13 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
         seconds = f" ({way.seconds:.2g} s)" if way.seconds is not None else ""
         found.append(f"    not {'recomputed' if way.strategy == FULL else 'by delta rules'}: {way.why}{seconds}")
     return found if plan.query is None else [*found, "    it runs:", _query(name, plan)]
+
+
+def _stored_by(plan: JobPlan) -> str:
+    """How the rows of a plan that recomputes are stored."""
+    if not plan.replaces:
+        return "stores the rows that differ from the stored ones"
+    return f"stores the rows that differ; from {OVERLAY_ROWS:,} rows on it replaces all of them: {plan.replaces}"
 
 
 def _query(name: str, plan: JobPlan) -> str:

@@ -1,6 +1,7 @@
 """The input of a job, read before its plan is chosen: the changes of the sources, and the few rows that meet them.
 
-    changes    Δ of each source over the span, condensed; the plan has their sizes, the query reads their rows
+    changes    Δ of each source over the span, condensed; the plan has their sizes, the query reads their rows; one that
+               is too large for the driver is not read here, and its size is that of its segments
     lookups    rows of the other relations that meet the changes, by key (`lookups.py`), as far as they are few
 
 Each is read once, when it is first asked for; choosing, executing and EXPLAIN share it.
@@ -8,6 +9,7 @@ Each is read once, when it is first asked for; choosing, executing and EXPLAIN s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,13 +18,15 @@ import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT, Node, Scan, Stored
 from freshview.algebra.traversal import columns_read
-from freshview.catalog.records import Relation, RelationState
+from freshview.catalog.records import Relation, RelationState, Segment
 from freshview.definition.analysis import Definition
 from freshview.refresh.cost import Estimate, estimate_full
-from freshview.refresh.deltas import changes, member_rows
+from freshview.refresh.deltas import changes, fits_driver, member_rows
 from freshview.refresh.lookups import Lookups
 from freshview.refresh.plan import SourceChange
 from freshview.refresh.span import Span
+from freshview.relation.delta import INSERT
+from freshview.storage.external import only_adds
 from freshview.storage.reader import LOCAL_ROWS
 
 
@@ -34,15 +38,23 @@ class JobInput:
     definition: Definition
     span: Span
     stored: RelationState  # the view's own rows, before
+    in_memory: bool = False  # the caller needs the result on the driver, whatever its size
     prepared: dict[Node, pa.Table] = field(default_factory=dict)  # parts of the plan that Spark has computed already
 
     @cached_property
-    def _changed(self) -> dict[str, tuple[SourceChange, pa.Table]]:
-        """The size and the rows of each source's change, for the sources that were written to over the span."""
-        found = {}
-        for name, relation in self.definition.sources.items():
-            segments = self.span.segments(relation)
-            if not segments:
+    def segments(self) -> dict[str, list[Segment]]:
+        """The segments that lead from before to after, for the sources that were written to over the span."""
+        found = {name: self.span.segments(relation) for name, relation in self.definition.sources.items()}
+        return {name: segments for name, segments in found.items() if segments}
+
+    @cached_property
+    def _changed(self) -> dict[str, tuple[SourceChange, pa.Table | None]]:
+        """The size and the rows of each source's change; None for the rows of one that stays in Spark."""
+        found: dict[str, tuple[SourceChange, pa.Table | None]] = {}
+        for name, segments in self.segments.items():
+            relation = self.definition.sources[name]
+            if not fits_driver(relation, segments):
+                found[name] = (self._large(name, relation, segments), None)
                 continue
             delta = changes(self.span, relation, self.columns[name], segments)
             stored = 0 if relation.is_external else sum(s.rows for s in segments)
@@ -51,6 +63,17 @@ class JobInput:
             size = self.after(name).rows_at_most if delta.num_rows else 0
             found[name] = (SourceChange(name, read, delta.num_rows, grows, size), delta)
         return found
+
+    def _large(self, name: str, relation: Relation, segments: Sequence[Segment]) -> SourceChange:
+        """The change of a source that stays in Spark, from what is known of its segments without reading them."""
+        after = self.after(name)
+        if any(s.replaces for s in segments):
+            rows, grows = self.before(name).rows_at_most + after.rows_at_most, False
+        elif relation.is_external:
+            rows, grows = sum(s.rows for s in segments), only_adds(relation, segments, after.main)
+        else:
+            rows, grows = sum(s.rows for s in segments), all(s.action == INSERT for s in segments)
+        return SourceChange(name, rows, rows, grows, after.rows_at_most, in_spark=True)
 
     @property
     def written(self) -> tuple[SourceChange, ...]:
@@ -63,8 +86,8 @@ class JobInput:
         return tuple(change for change in self.written if change.rows)
 
     @cached_property
-    def deltas(self) -> dict[str, pa.Table]:
-        """The rows of `changes` by source, each row with its weight."""
+    def deltas(self) -> dict[str, pa.Table | None]:
+        """The rows of `changes` by source, each row with its weight; None for those that stay in Spark."""
         return {change.source: self._changed[change.source][1] for change in self.changes}
 
     @cached_property
@@ -103,8 +126,10 @@ class JobInput:
 
     def reads(self, scan: Scan) -> int:
         """How many rows Spark reads from files for a scan."""
-        if scan.version == "delta" or self.rows(scan) is not None:
+        if self.rows(scan) is not None:
             return 0
+        if scan.version == "delta":
+            return self._changed[scan.relation][0].cost
         rows = self.state(scan).rows_at_most
         return rows if rows > LOCAL_ROWS else 0
 
@@ -119,6 +144,10 @@ class JobInput:
             return self.stored
         is_old = scan.version == "old" or scan.relation not in self.deltas
         return self.span.before(self.relation(scan)) if is_old else self.after(scan.relation)
+
+    def before(self, source: str) -> RelationState:
+        """A source at the start of the span."""
+        return self.span.before(self.definition.sources[source])
 
     def after(self, source: str) -> RelationState:
         """A source at the end of the span."""

@@ -18,8 +18,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-import pyarrow as pa
-
 from freshview.catalog.activity import ActivityCatalog
 from freshview.catalog.frontiers import Job, ViewStep
 from freshview.catalog.records import Frontier, Lease, Relation, RelationState, Segment
@@ -37,10 +35,10 @@ from freshview.errors import (
 )
 from freshview.events import Events
 from freshview.interruption import gives_way, stop_if_asked
-from freshview.refresh.execute import Change, Sizes
+from freshview.refresh.execute import Change, Rows, Sizes
 from freshview.refresh.span import Point, Span
-from freshview.refresh.tasks import JOB_ROWS, Pending, combined, pending
-from freshview.storage.segments import fits_inline, in_files, inline
+from freshview.refresh.tasks import Pending, combined, pending
+from freshview.storage.segments import Written, fits_inline, in_files, inline
 from freshview.storage.store import Storage
 
 _ATTEMPTS = 20
@@ -85,7 +83,9 @@ class JobRunner:
         self._locks: dict[int, threading.Lock] = {}
         self._guard = threading.Lock()
 
-    def bring(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS, left: Pending | None = None) -> list[Job]:
+    def bring(
+        self, view: Relation, csn: int, *, most_rows: int | None = None, left: Pending | None = None
+    ) -> list[Job]:
         """Maintain a view up to a CSN, in as many jobs as that takes; return those that ran here.
 
         `left` are the tasks up to that CSN, if the caller has asked for them already.
@@ -116,17 +116,17 @@ class JobRunner:
                 return job
         raise _crowded(view)
 
-    def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
+    def step(self, view: Relation, csn: int, *, most_rows: int | None = None) -> Job | None:
         """Run one job towards a CSN; None if nothing is pending, or another process runs a job of the view."""
         left = pending(self._views, view, csn)
         return self._towards(view, csn, left, most_rows, wait=False) if left.tasks else None
 
-    def next_end(self, left: Pending, most_rows: int = JOB_ROWS) -> int:
+    def next_end(self, left: Pending, most_rows: int | None = None) -> int:
         """The CSN at which the next job of a view with these tasks ends."""
         readers = self._views.snapshots(left.frontier.readable, left.tasks[-1].csn)
         return combined(left.tasks, readers, most_rows)
 
-    def _towards(self, view: Relation, csn: int, left: Pending, most_rows: int, *, wait: bool) -> Job | None:
+    def _towards(self, view: Relation, csn: int, left: Pending, most_rows: int | None, *, wait: bool) -> Job | None:
         """Run a job that takes the first of these tasks or, if it fails on its data, all of them: a later commit may
         have corrected the data. None if another process moved the frontier."""
         end, last = self.next_end(left, most_rows), left.tasks[-1].csn
@@ -268,6 +268,7 @@ class JobRunner:
             job = Job(view_id=view.id, from_csn=c0, to_csn=c1, strategy=change.strategy, seconds=now - begun)
             job = replace(job, tasks=len(left.tasks), delta_rows=change.delta_rows, view_rows=change.rows.num_rows)
             job = replace(job, engine=change.engine, expected=change.expected, otherwise=change.otherwise)
+            job = replace(job, replaced=change.replaced)
             job = detailed(job, view, left.rows, {**phases, "store": now - computed}, change.sizes)
             step = ViewStep(view, left.frontier, c1, tuple(segments), tuple(leases), job, full, change.factors)
             done = self._views.apply([step])
@@ -301,8 +302,10 @@ def _crowded(view: Relation) -> FreshviewError:
 # -- storing ---------------------------------------------------------------------------------------
 
 
-def store(catalog: Catalog, storage: Storage, view_id: int, rows: pa.Table) -> tuple[list[Segment], list[str]]:
-    """Store delta rows as a segment: inline, or as a file under a lease; return the segments and the leases."""
+def store(catalog: Catalog, storage: Storage, view_id: int, rows: Rows) -> tuple[list[Segment], list[str]]:
+    """Store delta rows as a segment: inline, or as files under a lease; return the segments and the leases."""
+    if isinstance(rows, Written):
+        return [rows.segment], [rows.lease]
     if rows.num_rows == 0:
         return [], []
     if fits_inline(rows.nbytes):

@@ -29,7 +29,7 @@ class Lookups:
     """Reads the scans of one plan in part."""
 
     def __init__(
-        self, reader: StateReader, state: Callable[[Scan], RelationState], deltas: Mapping[str, pa.Table]
+        self, reader: StateReader, state: Callable[[Scan], RelationState], deltas: Mapping[str, pa.Table | None]
     ) -> None:
         self._reader = reader
         self._state = state

@@ -19,14 +19,13 @@ from freshview.delta.forms import delta_plan
 from freshview.delta.semijoin import reduced
 from freshview.local.plans import LocalPlan
 from freshview.local.typed import Unproven
-from freshview.refresh.cost import Estimate, estimate, in_process, on_spark
+from freshview.refresh.cost import CANCELLED, Estimate, estimate, in_process, on_spark
 
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
 EMBEDDED, SPARK = "embedded", "spark"
 
 _SMALL_DELTA = 50_000  # deltas up to this many rows are broadcast to the other sides, and the result is fetched
 _SLACK = 0.3  # seconds by which a delta plan may cost more: it writes less
-_RECOMPUTE_SHARE = 0.3  # a change of more than this share of a table is recomputed
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,16 @@ class SourceChange:
 
     source: str
     read: int  # rows in its segments
-    rows: int  # of them, after condensing
+    rows: int  # of them, after condensing; all of them if Spark condenses
     grows: bool  # the change only adds rows
     size: int  # rows of the source after the change, at most
+    in_spark: bool = False  # the change stays in Spark: it is too large for the driver
 
     @property
-    def is_large(self) -> bool:
-        """Does the change touch so much of the source that recomputing is expected to be cheaper?"""
-        return self.rows > max(1000, _RECOMPUTE_SHARE * self.size)
+    def cost(self) -> int:
+        """The rows that Spark reads in the time that it needs for the change: inserted rows are Δ as they are, others
+        have to be cancelled."""
+        return 0 if not self.in_spark else self.rows if self.grows else CANCELLED * self.rows
 
 
 Changes = Sequence[SourceChange]
@@ -93,6 +94,7 @@ class JobPlan:
     local: LocalPlan | None = None  # the query for the embedded engine; None: Spark runs it
     why_spark: str = ""  # what kept a query over rows on the driver on Spark
     proviso: str = ""  # when the view is recomputed after all, as the query finds out
+    replaces: str = ""  # of a plan that recomputes: why a large result replaces the stored rows; "": it is compared
 
     @property
     def engine(self) -> str:
@@ -131,12 +133,7 @@ def alternatives(definition: Definition, changes: Changes) -> tuple[Way, ...]:
     """All ways to compute a view's change, those by delta rules first."""
     if not definition.incremental:
         return (Way(INCREMENTAL, obstacle=definition.reason or "the view is to be recomputed"), Way(FULL))
-    large = [c for c in changes if c.is_large]
-    if large and definition.refresh != INCREMENTAL:
-        first = large[0]
-        why = f"{first.rows:,} of about {first.size:,} rows of {first.source} have changed"
-        return (Way(INCREMENTAL, obstacle=why), Way(FULL))
-    is_small = sum(c.rows for c in changes) <= _SMALL_DELTA
+    is_small = sum(c.rows for c in changes) <= _SMALL_DELTA and not any(c.in_spark for c in changes)
     inward, outward = (_delta_way(definition, changes, is_small, outward=o) for o in (False, True))
     return (inward, outward, Way(FULL))
 
@@ -176,7 +173,7 @@ def choose(
     at_hand = not any(map(reads, scans(_query(inward))))
     way = inward if at_hand else outward
     # Rows that were not looked up count double: a delta meets many of them, or they would have been looked up.
-    cost = estimate(_query(way), lambda scan: 2 * reads(scan))
+    cost = estimate(_query(way), lambda scan: reads(scan) if scan.version == "delta" else 2 * reads(scan))
     is_local = at_hand and way.is_small
     local, why_spark = _embedded(_query(way), embed) if is_local and embed is not None else (None, "")
     cost = in_process(cost, len(local.prepared)) if local is not None else cost

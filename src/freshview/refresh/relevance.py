@@ -56,7 +56,7 @@ from freshview.delta.aggregates import TypesOf
 from freshview.delta.signed import part
 from freshview.errors import FreshviewError, NotMaintainable
 from freshview.events import Events
-from freshview.refresh.deltas import TooLarge, changes
+from freshview.refresh.deltas import changes, fits_driver
 from freshview.refresh.span import Span
 from freshview.refresh.tasks import Pending
 from freshview.spark.engines import Engines
@@ -248,7 +248,7 @@ class Relevance:
                     return None  # a job has moved it, and what it had stored may be composed
             finally:
                 self._catalog.release(pin)
-        except (FreshviewError, SqlglotError, TooLarge):
+        except (FreshviewError, SqlglotError):
             return None  # a failed test decides nothing; maintenance or the query raises the error, if it is one
         self._events.emit("view.skipped", view=view.name, from_csn=start, to_csn=csn)
         return stored
@@ -271,6 +271,8 @@ class Relevance:
         if any(is_open(path) for _, path in found):
             return True
         span = Span.between(self._catalog, self._storage, left.frontier.csn, csn)
+        if not all(fits_driver(r, span.segments(r)) for r in (projection.tables[t] for t, _ in found)):
+            return True
         deltas = {t: changes(span, projection.tables[t], projection.columns[t]) for t, _ in found}
         return any(_is_met(projection, path, table, deltas[table]) for table, path in found)
 

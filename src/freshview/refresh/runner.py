@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from freshview.relation.schema import Column, Schema
 from freshview.relation.types import quote
 from freshview.spark.running import Frame, PlanRunner
 from freshview.storage.main import read_parquet
+from freshview.storage.segments import Written, in_files
 from freshview.storage.store import Storage
 
 
@@ -53,6 +54,11 @@ class Runner(PlanRunner):
 
         return rows.selectExpr(*map(item, schema.columns))
 
+    def has_columns(self, rows: Frame, schema: Schema) -> bool:
+        """Are the columns of a frame those of a schema, by name and type?"""
+        given = self.engine.schema_of(rows, ())
+        return [(c.name, c.type) for c in given.columns] == [(c.name, c.type) for c in schema.columns]
+
     def defined(self, definition: Definition, frames: Mapping[str, Any]) -> Frame:
         """The rows that a query of the definition gives: the recomputed rows that belong to the view."""
         member = definition.form.member if definition.form is not None else None
@@ -72,6 +78,36 @@ class Runner(PlanRunner):
         with self.as_files(frame) as files:
             return self.read(0, files, schema)
 
+    def written(self, frame: Any, view_id: int, action: int | None) -> Written:
+        """The rows of a frame, written to the view's folder under a lease, as a segment: plain rows of one action, or
+        delta rows (None). The caller gives the lease up if it does not publish the segment."""
+        lease = self.catalog.lease(view_id, self.storage.layout.new_folder("delta" if action is None else "bulk"))
+        assert lease is not None
+        try:
+            files = self.engine.write(frame, view_id, lease.path, "view")
+        except BaseException:
+            self._give_up(view_id, lease.path, lease.id)
+            raise
+        stmtsn = None if action is None else 1
+        return Written(in_files(view_id, files, stmtsn=stmtsn, action=action), lease.path, lease.id)
+
+    def unwanted(self, written: Written) -> None:
+        """Remove files that are not going to be published."""
+        self._give_up(written.segment.relation_id, written.folder, written.lease)
+
+    def held(self, frame: Any, stack: ExitStack) -> Any:
+        """A frame of the rows of a frame, computed now and kept in files until the stack is left: queries that use it
+        more than once do not compute it again."""
+        if not self.engine.fits_files(frame):
+            return frame
+        places = [f"c{i}" for i in range(len(frame.columns))]
+        return self.engine.reread(0, stack.enter_context(self.as_files(frame.toDF(*places))), frame)
+
+    def _give_up(self, relation_id: int, folder: str, lease: str) -> None:
+        """Remove files that are not needed, and the lease on them."""
+        self.storage.discard(relation_id, folder)
+        self.catalog.drop_leases([lease])
+
     @contextmanager
     def as_files(self, frame: Any) -> Iterator[tuple[DataFile, ...]]:
         """Write the rows of a frame to files, which are removed when the block ends."""
@@ -80,8 +116,7 @@ class Runner(PlanRunner):
         try:
             yield self.engine.write(frame, 0, lease.path, "view")
         finally:
-            self.storage.discard(0, lease.path)
-            self.catalog.drop_leases([lease.id])
+            self._give_up(0, lease.path, lease.id)
 
     def read(self, relation_id: int, files: Sequence[DataFile], schema: Schema) -> pa.Table:
         """The rows of files on the driver."""

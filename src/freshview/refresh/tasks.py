@@ -13,8 +13,6 @@ from datetime import timedelta
 from freshview.catalog.records import Frontier, Relation, Task
 from freshview.catalog.views import ViewCatalog
 
-JOB_ROWS = 200_000  # pending delta rows that one job takes; a larger transaction is a job of its own
-
 
 @dataclass(frozen=True)
 class Pending:
@@ -50,18 +48,19 @@ def pending(views: ViewCatalog, view: Relation, csn: int) -> Pending:
     return Pending(frontier, tuple(tasks))
 
 
-def combined(tasks: Sequence[Task], snapshots: Sequence[int], most_rows: int = JOB_ROWS) -> int:
+def combined(tasks: Sequence[Task], snapshots: Sequence[int], most_rows: int | None = None) -> int:
     """The CSN at which a combined run of these tasks ends: the last task's, or an earlier one's.
 
     Law: a run never goes past a snapshot that may still be read, if the view changes on both sides of it; nor
-    does it take more than `most_rows` delta rows, unless its first task alone does. It always takes one task.
+    does it take more than `most_rows` delta rows (None: any number), unless its first task alone does. It always takes
+    one task.
     """
     first, last = tasks[0].csn, tasks[-1].csn
     limit = min((s for s in snapshots if first <= s < last), default=last)
     end, rows = first, tasks[0].rows
     for task in tasks[1:]:
         rows += task.rows
-        if task.csn > limit or rows > most_rows:
+        if task.csn > limit or (most_rows is not None and rows > most_rows):
             break
         end = task.csn
     return end

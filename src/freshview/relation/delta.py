@@ -28,6 +28,8 @@ DELETE = 0  # full old image
 DELETE_KEY = 1  # blind: the key alone
 INSERT = 2  # full new image
 UPSERT = 3  # blind: new image, old one unknown
+# Of a whole segment, never of one row: it holds all rows of its relation, and what was stored before is gone.
+REPLACE = 4
 
 _POSITION = "__position"
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from freshview.catalog.frontiers import Job
-from freshview.refresh.tasks import JOB_ROWS
 
+JOB_ROWS = 200_000  # pending delta rows that a background job takes at most: it gives way between two jobs
 BACKGROUND_ROWS = 50_000  # pending delta rows that a job takes while its cost is not known
 PAST_JOBS = 20  # that the estimate is made from: the newest
 _SECONDS = (1.0, 10.0)  # that a job may take: on a machine that counts as busy, and on an idle one

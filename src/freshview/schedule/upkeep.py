@@ -28,7 +28,7 @@ from freshview.schedule.policies import POLICIES, candidates, with_lower
 from freshview.schedule.pool import side_by_side
 from freshview.schedule.presence import LOOK_SECONDS, Presence
 from freshview.schedule.sizing import PAST_JOBS, allowed_seconds, background_rows
-from freshview.storage.checkpoint import Checkpointer, choose
+from freshview.storage.checkpoint import Checkpointer
 from freshview.storage.store import Storage
 from freshview.views.views import Views
 
@@ -122,9 +122,7 @@ class Upkeep:
         """Make the files of bulk loads part of main at once where that costs next to nothing."""
         for relation in loaded:
             with self._failures_reported(relation):
-                state = self._catalog.state(relation, self._catalog.snapshot())
-                if any(s.files for s in state.segments) and choose(state) == "adopt":
-                    self._checkpointer.run(relation)
+                self._checkpointer.adopt(relation)
 
     @contextmanager
     def _failures_reported(self, relation: Relation) -> Iterator[None]:

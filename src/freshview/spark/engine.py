@@ -15,20 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, NullType
+from pyspark.sql.types import ByteType, IntegerType, NullType, StructField, StructType
 
-from freshview.catalog.records import DataFile, RelationState
+from freshview.algebra.nodes import WEIGHT
+from freshview.catalog.records import DataFile, Relation, RelationState, Segment
 from freshview.errors import InvalidStatement, StorageUnavailable
 from freshview.interruption import Interruption
+from freshview.relation.delta import DELETE, INSERT
 from freshview.relation.fields import cast_table
 from freshview.relation.names import backticked
-from freshview.relation.schema import Column, Schema, fold
+from freshview.relation.schema import ACTION, STMTSN, Column, Schema, fold
 from freshview.spark.background import Sessions
 from freshview.spark.errors import spark_errors
-from freshview.spark.scan import Scanner, as_uri, parquet_reader
+from freshview.spark.scan import Scanner, as_uri
 from freshview.spark.session import new_session, shares_disk
 from freshview.spark.settings import Defaults, adopt, kept_by_views
-from freshview.spark.types import as_schema, assign, cast_type, from_spark, identity_sql, spark_schema
+from freshview.spark.signed import cancelled, changes, one_by_one
+from freshview.spark.types import as_schema, assign, cast_type, from_spark, spark_schema
 from freshview.sql.dml import NearQuery
 from freshview.storage.store import Storage
 
@@ -98,6 +101,20 @@ class SparkEngine:
         with spark_errors(f"table {state.relation.name}"):
             return self._scanner.scan(state)
 
+    def changes(
+        self,
+        relation: Relation,
+        states: tuple[RelationState, RelationState],
+        segments: Sequence[Segment],
+        columns: Sequence[str],
+        member: str | None = None,
+        *,
+        grows: bool = False,
+    ) -> DataFrame:
+        """The signed delta of a relation between two states (`spark/signed.changes`), never on the driver."""
+        with spark_errors(f"table {relation.name}"):
+            return changes(self._scanner, relation, states, segments, columns, member, grows=grows)
+
     def numbered(self, rows: pa.Table, schema: Schema, number: str) -> DataFrame:
         """A frame of rows of the driver, with a column that numbers them."""
         places = pa.array(range(rows.num_rows), pa.int32())
@@ -112,10 +129,21 @@ class SparkEngine:
 
     def computed(self, frame: DataFrame, what: str) -> DataFrame:
         """A frame of the rows of a frame, computed now: queries over it do not plan them again."""
-        if any(isinstance(f.dataType, NullType) for f in frame.schema.fields):
-            return frame  # Parquet cannot hold a column without a type
+        if not self.fits_files(frame):
+            return frame
         with spark_errors(what):
             return self._scanner.local(frame.toArrow(), frame.schema)
+
+    def fits_files(self, frame: DataFrame) -> bool:
+        """Can the rows be kept in Parquet files? They cannot hold a column without a type."""
+        return not any(isinstance(f.dataType, NullType) for f in frame.schema.fields)
+
+    def reread(self, relation_id: int, files: Sequence[DataFile], like: DataFrame) -> DataFrame:
+        """The rows of a frame from files that hold them in columns named by place."""
+        fields = like.schema.fields
+        struct = StructType([StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(fields)])
+        rows = self._scanner.files(relation_id, files, struct)
+        return rows.select(*(F.col(f"c{i}").alias(f.name, metadata=f.metadata) for i, f in enumerate(fields)))
 
     def evaluated(self, frame: DataFrame, query: NearQuery, what: str) -> DataFrame:
         """The result of a query over one frame, which gets no name in the session: much cheaper."""
@@ -249,21 +277,19 @@ class SparkEngine:
 
     def difference(self, new: DataFrame, old: DataFrame, schema: Schema) -> DataFrame:
         """Rows of new minus rows of old, as bags by bit identity, with a weight; equal rows cancel."""
-        places = [f"c{i}" for i in range(len(schema.columns))]
-        identity = ", ".join(identity_sql(p, c.type) for p, c in zip(places, schema.columns, strict=True))
         with spark_errors("difference"):
-            signed = (
-                new.toDF(*places).withColumn("__w", F.lit(1)).unionAll(old.toDF(*places).withColumn("__w", F.lit(-1)))
-            )
-            return (
-                signed.withColumn("__id", F.expr(f"struct({identity})"))
-                .groupBy("__id")
-                .agg(F.sum("__w").cast("int").alias("__w"), F.first(F.struct(*places)).alias("__row"))
-                .where("__w <> 0")
-                .select(
-                    *(F.col(f"__row.{p}").alias(c.name) for p, c in zip(places, schema.columns, strict=True)), "__w"
-                )
-            )
+            return cancelled(self.signed(new, old), schema)
+
+    def signed(self, new: DataFrame, old: DataFrame) -> DataFrame:
+        """Rows of new with a weight of 1 and rows of old with one of -1."""
+        return new.withColumn(WEIGHT, F.lit(1)).unionAll(old.withColumn(WEIGHT, F.lit(-1)))
+
+    def delta_rows(self, signed: DataFrame, schema: Schema) -> DataFrame:
+        """Signed rows as delta rows of a relation, equal rows cancelled (`delta/signed.net`)."""
+        with spark_errors("view"):
+            rows = one_by_one(cancelled(signed, schema))
+            action = F.when(F.col(WEIGHT) > 0, INSERT).otherwise(DELETE).cast("tinyint")
+            return rows.select(*map(backticked, schema.names), F.lit(1).alias(STMTSN), action.alias(ACTION))
 
     def among(self, rows: DataFrame, some: DataFrame, schema: Schema) -> DataFrame:
         """The rows that Spark finds equal to one of some others: all that are identical to one, and maybe a few more
@@ -321,6 +347,18 @@ class SparkEngine:
             twice = union.groupBy(*names).count().where("count > 1").limit(1).collect()
         return dict(zip(schema.key, twice[0], strict=False)) if twice else None
 
+    def repeated_image(self, segment: Segment, schema: Schema) -> dict[str, Any] | None:
+        """A key of which a segment of delta rows deletes or inserts more than one image; None if there is none."""
+        struct = spark_schema(schema).add(STMTSN, IntegerType()).add(ACTION, ByteType())
+        rows = self._scanner.files(segment.relation_id, segment.files, struct)
+        parts = [rows.where(F.col(ACTION) >= INSERT), rows.where(F.col(ACTION) < INSERT)]
+        return next((found for p in parts if (found := self.repeated_key([p], schema)) is not None), None)
+
+    def has_weightless(self, signed: DataFrame, what: str) -> bool:
+        """Does a signed bag have a row of weight 0, by which a query reports that rows it needs are not stored?"""
+        with spark_errors(what):
+            return bool(signed.where(F.col(WEIGHT) == 0).limit(1).collect())
+
     def offending(self, frame: DataFrame, schema: Schema, what: str, limit: int = 10) -> list[dict[str, Any]]:
         """Rows with a NULL in a required column, and keys that occur more than once, with their count."""
         found: list[dict[str, Any]] = []
@@ -336,8 +374,7 @@ class SparkEngine:
         return found
 
     def read_files(self, relation_id: int, files: Sequence[DataFile], schema: Schema) -> DataFrame:
-        home = self._storage.layout.relation(relation_id)
-        return parquet_reader(self.session, spark_schema(schema)).parquet(*(as_uri(home / f.path) for f in files))
+        return self._scanner.files(relation_id, files, spark_schema(schema))
 
     def arrow_fields(self, frame: DataFrame) -> list[pa.Field]:
         """The Arrow fields of a result."""

@@ -42,8 +42,13 @@ class PlanRunner:
         text = render(plan, lambda s: marks[_reading(s)])
         return text.replace("{", "{{").replace("}", "}}").replace("\1", "{").replace("\2", "}"), frames
 
-    def in_stages(self, plan: Node, frame: Callable[[Scan], Any]) -> Frame:
-        """A plan as several Spark queries: small parts that the plan uses more than once are computed first."""
+    def in_stages(
+        self, plan: Node, frame: Callable[[Scan], Any], computed: Callable[[Frame], Frame] | None = None
+    ) -> Frame:
+        """A plan as several Spark queries: small parts that the plan uses more than once are computed first.
+
+        `computed` returns a frame of rows that are computed now; by default they are held on the driver.
+        """
         frames: dict[object, Any] = {}
 
         def read(scan: Scan) -> Any:
@@ -53,8 +58,8 @@ class PlanRunner:
 
         stages, rest = staged(plan)
         for stage in stages:
-            rows = self.engine.computed(self.run(stage.part, read), "view")
-            frames[_reading(stage.scan)] = rows
+            rows = self.run(stage.part, read)
+            frames[_reading(stage.scan)] = computed(rows) if computed else self.engine.computed(rows, "view")
         return self.run(rest, read)
 
     def types_of(self, frames: Mapping[str, Any]) -> Callable[[Node], dict[str, str]]:

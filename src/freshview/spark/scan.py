@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
@@ -22,21 +23,30 @@ from cachetools import LRUCache
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ByteType, IntegerType, StructType
+from pyspark.sql.types import ByteType, IntegerType, StringType, StructType
 
+from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.records import DataFile, RelationState, Segment
+from freshview.errors import SnapshotExpired
 from freshview.relation.delta import INSERT, Overlay, key_table, untag
 from freshview.relation.names import backticked
 from freshview.relation.schema import ACTION, STMTSN, Schema
 from freshview.spark.session import shares_disk
 from freshview.spark.types import identity_sql, metadata, spark_schema, to_spark
-from freshview.storage.external import open_seen, partition_groups
+from freshview.storage.external import (
+    CHANGE_TYPE,
+    OLD_IMAGES,
+    PartitionValues,
+    changed_groups,
+    open_seen,
+    partition_groups,
+)
 from freshview.storage.files import check_present
 from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
 from freshview.storage.store import Storage
 
 _CACHED_FRAMES = 64
-_ORDER = "__fv_order"  # of a segment among those of a state: several of one view may have one CSN
+ORDER = "__fv_order"  # of a segment among those of a state: several of one view may have one CSN
 
 
 class Scanner:
@@ -82,11 +92,11 @@ class Scanner:
             return self.frame(self._storage.reader.contents(state), schema)
         changed = sum(s.rows for s in state.segments)
         if changed == 0:
-            return self._named(self._main(state), schema)
+            return named(self._main(state), schema)
         if changed <= OVERLAY_ROWS:
             overlay = self._storage.reader.overlay(state)
-            return self._named(self._overlaid(state, overlay), schema)
-        return self._named(self._folded(state), schema)
+            return named(self._overlaid(state, overlay), schema)
+        return named(self._folded(state), schema)
 
     def _check_files(self, state: RelationState) -> None:
         """Raise if the files of a cached frame have been lost since it was made."""
@@ -113,6 +123,13 @@ class Scanner:
             return self._created(rows, schema=struct)
         return parquet_reader(self._session, struct).parquet(as_uri(self._spool_file(rows)))
 
+    def files(self, relation_id: int, files: Sequence[DataFile], struct: StructType) -> DataFrame:
+        """The rows of files in a relation's folder."""
+        if not files:
+            return self._created([], struct)
+        home = self._storage.layout.relation(relation_id)
+        return parquet_reader(self._session, struct).parquet(*(as_uri(home / f.path) for f in files))
+
     def _created(self, rows: Any, schema: StructType) -> DataFrame:
         """A frame of these rows. PySpark makes the session of a new frame active; the user's becomes active again."""
         frame = self._session.createDataFrame(rows, schema)
@@ -127,18 +144,10 @@ class Scanner:
         pq.write_table(rows, path)
         return path
 
-    def _named(self, frame: DataFrame, schema: Schema) -> DataFrame:
-        """The frame with columns named as in the schema instead of by place, and with Spark's metadata of CHAR."""
-        named = [
-            F.col(f"c{i}").alias(c.name, metadata=metadata(c)) if metadata(c) else F.col(f"c{i}").alias(c.name)
-            for i, c in enumerate(schema.columns)
-        ]
-        return frame.select(*named)
-
     def _main(self, state: RelationState) -> DataFrame:
         """Main's rows in today's columns, by place."""
         if state.main is None or state.main_schema is None or state.main.rows == 0:
-            return self._created([], spark_schema(state.schema)).toDF(*_places(state.schema))
+            return self._created([], spark_schema(state.schema)).toDF(*places_of(state.schema))
         files = self._storage.mains.present_files(
             state.relation.id, state.main.delta_version, f"table {state.relation.name}"
         )
@@ -146,13 +155,13 @@ class Scanner:
 
     def _files(self, files: tuple[DataFile, ...], folder: Path, stored: Schema, schema: Schema) -> DataFrame:
         frame = parquet_reader(self._session, spark_schema(stored)).parquet(*(as_uri(folder / f.path) for f in files))
-        return _widened(frame.toDF(*_places(stored)), len(stored.columns), schema)
+        return _widened(frame.toDF(*places_of(stored)), len(stored.columns), schema)
 
     def _overlaid(self, state: RelationState, overlay: Overlay) -> DataFrame:
         """The rows of main ⊕ a small overlay."""
         schema = state.schema
         main = self._main(state)
-        live = self.frame(overlay.live, schema).toDF(*_places(schema))
+        live = self.frame(overlay.live, schema).toDF(*places_of(schema))
         if schema.key:
             keys = key_table(untag(overlay.rows), schema)
             touched = self.frame(
@@ -162,7 +171,7 @@ class Scanner:
             nulls = any(column.null_count for column in keys.columns)
             return _without(main, F.broadcast(touched), schema, nulls=nulls).unionAll(live)
         if overlay.removals.num_rows:
-            removals = self.frame(overlay.removals, schema).toDF(*_places(schema))
+            removals = self.frame(overlay.removals, schema).toDF(*places_of(schema))
             main = _subtract(main, removals, schema)
         return main.unionAll(live)
 
@@ -171,13 +180,14 @@ class Scanner:
         schema = state.schema
         main = self._main(state)
         if all(s.action == INSERT for s in state.segments) and _appends(state):
-            return reduce(DataFrame.unionAll, [main, *(d.select(*_places(schema)) for d in self._deltas(state))])
-        deltas = reduce(DataFrame.unionAll, self._deltas(state))
-        places = _places(schema)
+            added = [d.select(*places_of(schema)) for d in self.deltas(state, state.segments)]
+            return reduce(DataFrame.unionAll, [main, *added])
+        deltas = reduce(DataFrame.unionAll, self.deltas(state, state.segments))
+        places = places_of(schema)
         if schema.key:
             names = _key_places(schema)
             last = deltas.groupBy(*names).agg(
-                F.max_by(F.struct(*places, ACTION), F.struct(_ORDER, STMTSN, ACTION)).alias("row")
+                F.max_by(F.struct(*places, ACTION), F.struct(ORDER, STMTSN, ACTION)).alias("row")
             )
             live = last.where(F.col(f"row.{ACTION}") >= INSERT).select(*(F.col(f"row.{p}").alias(p) for p in places))
             return _without(main, last.select(*names), schema, nulls=True).unionAll(live)
@@ -185,10 +195,11 @@ class Scanner:
         deletes = deltas.where(F.col(ACTION) < INSERT).select(*places)
         return _subtract(main.unionAll(inserts), deletes, schema, small=False)
 
-    def _deltas(self, state: RelationState) -> list[DataFrame]:
-        """All delta rows: one frame per segment of files, one for all inline ones together."""
-        frames = [self._segment(s, i, state) for i, s in enumerate(state.segments) if not s.is_inline]
-        inline = [(i, s) for i, s in enumerate(state.segments) if s.is_inline]
+    def deltas(self, state: RelationState, segments: Sequence[Segment]) -> list[DataFrame]:
+        """The rows of segments by place, with the segment's order, stmtsn and action: a frame per segment of files, one
+        for all inline ones together."""
+        frames = [self._segment(s, i, state) for i, s in enumerate(segments) if not s.is_inline]
+        inline = [(i, s) for i, s in enumerate(segments) if s.is_inline]
         if inline:
             frames.append(self._inline(inline, state.schema))
         return frames
@@ -196,15 +207,15 @@ class Scanner:
     def _inline(self, segments: list[tuple[int, Segment]], schema: Schema) -> DataFrame:
         tables = [s.table(schema) for _, s in segments]
         orders = np.repeat([i for i, _ in segments], [t.num_rows for t in tables])
-        rows = pa.concat_tables(tables).append_column(_ORDER, pa.array(orders, pa.int32()))
-        struct = spark_schema(schema).add(STMTSN, IntegerType()).add(ACTION, ByteType()).add(_ORDER, IntegerType())
-        frame = self._created(rows, struct).toDF(*_places(schema), STMTSN, ACTION, _ORDER)
-        return frame.select(*_places(schema), _ORDER, STMTSN, ACTION)
+        rows = pa.concat_tables(tables).append_column(ORDER, pa.array(orders, pa.int32()))
+        struct = spark_schema(schema).add(STMTSN, IntegerType()).add(ACTION, ByteType()).add(ORDER, IntegerType())
+        frame = self._created(rows, struct).toDF(*places_of(schema), STMTSN, ACTION, ORDER)
+        return frame.select(*places_of(schema), ORDER, STMTSN, ACTION)
 
     def _segment(self, segment: Segment, place: int, state: RelationState) -> DataFrame:
         """The delta rows of a segment of files by place, with the segment's order, stmtsn and action."""
         schema = state.schema
-        order = F.lit(place).cast("int").alias(_ORDER)
+        order = F.lit(place).cast("int").alias(ORDER)
         folder = self._storage.layout.relation(segment.relation_id)
         check_present(segment.files, folder, f"table {state.relation.name}")
         paths = [str(folder / f.path) for f in segment.files]
@@ -233,21 +244,41 @@ class Scanner:
         assert state.main is not None
         assert relation.location is not None
         table = open_seen(relation, state.main)
-        parts = []
-        for values, paths in partition_groups(table, schema):
-            stored = [c for c in schema.columns if c.name not in values]
-            struct = spark_schema(Schema(tuple(stored))) if stored else spark_schema(schema)
-            read = parquet_reader(self._session, struct).parquet(*map(as_uri, paths))
-            columns = [
-                F.lit(values[c.name]).cast(to_spark(c.type)).alias(c.name)
-                if c.name in values
-                else F.col(backticked(c.name)).cast(to_spark(c.type)).alias(c.name)
-                for c in schema.columns
-            ]
-            parts.append(read.select(*columns))
+        groups = partition_groups(table, schema)
+        parts = [self._foreign(paths, values, schema, fed=False) for values, paths in groups]
         if not parts:
             return self._created([], spark_schema(schema))
-        return reduce(DataFrame.unionAll, parts)
+        return reduce(DataFrame.unionAll, parts).toDF(*schema.names)
+
+    def foreign_changes(self, state: RelationState, segments: Sequence[Segment], *, grows: bool) -> DataFrame:
+        """The rows that a run of references to versions of an external table adds and removes, by place, with a weight;
+        rows that were only rewritten are in it with both signs. If the run `grows`, no rows may be removed."""
+        schema = state.schema
+        parts = []
+        groups = changed_groups(state.relation, segments, state.main)
+        if grows and any(group.weight <= 0 for group in groups):
+            what, remedy = f"table {state.relation.name}", "Run the statement again."
+            raise SnapshotExpired(what, "files of its change were vacuumed while it was read", remedy)
+        for group in groups:
+            frame = self._foreign(group.paths, group.values, schema, fed=group.weight == 0)
+            is_old = F.col(CHANGE_TYPE).isin(*OLD_IMAGES) if group.weight == 0 else F.lit(group.weight < 0)
+            parts.append(frame.withColumn(WEIGHT, F.when(is_old, -1).otherwise(1)).select(*places_of(schema), WEIGHT))
+        empty = self._created([], spark_schema(schema)).toDF(*places_of(schema)).withColumn(WEIGHT, F.lit(1))
+        return reduce(DataFrame.unionAll, parts or [empty])
+
+    def _foreign(self, paths: Sequence[str], values: PartitionValues, schema: Schema, *, fed: bool) -> DataFrame:
+        """The rows of files of an external table, by place; partition values come from its log (law 11.16)."""
+        stored = [c for c in schema.columns if c.name not in values]
+        struct = spark_schema(Schema(tuple(stored))) if stored else spark_schema(schema)
+        struct = struct.add(CHANGE_TYPE, StringType()) if fed else struct
+        read = parquet_reader(self._session, struct).parquet(*map(as_uri, paths))
+        columns = [
+            F.lit(values[c.name]).cast(to_spark(c.type)).alias(f"c{i}")
+            if c.name in values
+            else F.col(backticked(c.name)).cast(to_spark(c.type)).alias(f"c{i}")
+            for i, c in enumerate(schema.columns)
+        ]
+        return read.select(*columns, *([CHANGE_TYPE] if fed else []))
 
 
 def parquet_reader(session: SparkSession, struct: StructType) -> DataFrameReader:
@@ -266,7 +297,23 @@ def _make_active(session: Any, frame: DataFrame) -> None:
         session.createDataFrame(frame)
 
 
-def _places(schema: Schema) -> list[str]:
+def named(frame: DataFrame, schema: Schema, *further: str) -> DataFrame:
+    """The frame with columns named as in the schema instead of by place, and with Spark's metadata of CHAR; and its
+    `further` columns."""
+    columns = [
+        F.col(f"c{i}").alias(c.name, metadata=metadata(c)) if metadata(c) else F.col(f"c{i}").alias(c.name)
+        for i, c in enumerate(schema.columns)
+    ]
+    return frame.select(*columns, *further)
+
+
+def widened(frame: DataFrame, stored: Schema, schema: Schema) -> DataFrame:
+    """A frame of a relation's columns as they were, in the places that they have now."""
+    return _widened(frame.toDF(*places_of(stored)), len(stored.columns), schema)
+
+
+def places_of(schema: Schema) -> list[str]:
+    """The names by place of a schema's columns."""
     return [f"c{i}" for i in range(len(schema.columns))]
 
 
@@ -297,7 +344,7 @@ def _without(main: DataFrame, keys: DataFrame, schema: Schema, *, nulls: bool) -
     """
     names = _key_places(schema)
     if not nulls:
-        return main.join(keys, on=names, how="left_anti").select(*_places(schema))
+        return main.join(keys, on=names, how="left_anti").select(*places_of(schema))
     others = keys.toDF(*(f"k{i}" for i in range(len(names))))
     same = F.expr(" AND ".join(f"{name} <=> k{i}" for i, name in enumerate(names)))
     return main.join(others, same, "left_anti")
@@ -305,7 +352,7 @@ def _without(main: DataFrame, keys: DataFrame, schema: Schema, *, nulls: bool) -
 
 def _subtract(base: DataFrame, removals: DataFrame, schema: Schema, *, small: bool = True) -> DataFrame:
     """The bag difference by bit identity: only rows that have an equal among the removals are counted."""
-    places = _places(schema)
+    places = places_of(schema)
     parts = ", ".join(identity_sql(p, c.type) for p, c in zip(places, schema.columns, strict=True))
     identity = F.expr(f"struct({parts})")
     marked = base.withColumn("__id", identity)

@@ -69,33 +69,40 @@ class Checkpointer:
         finally:
             self.catalog.drop_leases([lease.id])
 
+    def adopt(self, relation: Relation) -> None:
+        """Make the files of inserted rows part of main now, if that is all there is to do: it costs next to nothing."""
+        state = self.catalog.state(relation, self.catalog.snapshot())
+        if any(s.files for s in state.segments) and choose(state) == "adopt":
+            self.run(relation)
+
     def _fold(self, relation: Relation, csn: int, lease: Lease) -> CheckpointReport:
         self._settle(relation)
         state = self.catalog.state(relation, csn)
+        base = self.catalog.latest_main(relation.id)  # not the state's, which has none if its rows were replaced
         strategy = choose(state)
         if strategy == "nothing":
-            return CheckpointReport(relation.name, strategy, state.main.csn if state.main else csn)
+            return CheckpointReport(relation.name, strategy, base.csn if base else csn)
         complete_to = max([s.csn for s in state.segments], default=csn)
         self.events.emit("checkpoint.begun", relation=relation.name, csn=complete_to, strategy=strategy)
         try:
-            new = self._write(state, strategy, complete_to)
+            new = self._write(state, base, strategy, complete_to)
         except WriteConflict:  # another checkpoint was faster; vacuum removes the files of this one
             return CheckpointReport(relation.name, "busy", complete_to)
         self.events.emit("checkpoint.written", relation=relation.name, csn=complete_to)
-        done = self.catalog.record_main(relation, state.main, new, lease)
+        done = self.catalog.record_main(relation, base, new, lease)
         self.events.emit("checkpoint.done", relation=relation.name, csn=complete_to, strategy=strategy)
         return CheckpointReport(relation.name, strategy if done else "busy", complete_to, new.rows)
 
-    def _write(self, state: RelationState, strategy: str, csn: int) -> Main:
+    def _write(self, state: RelationState, base: Main | None, strategy: str, csn: int) -> Main:
         relation, schema, mains = state.relation, state.schema, self.storage.mains
-        new = NewMain(relation.id, state.main, schema, relation.schema_version, csn, self.catalog.moment(csn))
+        new = NewMain(relation.id, base, schema, relation.schema_version, csn, self.catalog.moment(csn))
         if strategy == "adopt":
             files = [f for s in state.segments for f in s.files]
             small = [untag(s.table(schema)) for s in state.segments if s.is_inline]
             if small:
                 folder = self.storage.layout.new_folder("bulk")
                 files += self.storage.write_parquet(relation.id, folder, _by_key(pa.concat_tables(small), schema))
-            return mains.adopt(new, files)
+            return mains.adopt(new, files) if state.main is not None else mains.replace(new, files)
         if strategy == "merge":
             overlay = self.storage.reader.overlay(state)
             live = is_live(overlay.rows).combine_chunks()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from freshview.catalog.records import Main, Relation
+from freshview.catalog.records import Main, Relation, Segment
 from freshview.errors import InvalidStatement, NotFound, SnapshotExpired, TypeMismatch, first_line
 from freshview.relation.delta import DELETE, INSERT, overlay, tag
 from freshview.relation.fields import cast_column
@@ -34,8 +36,9 @@ from freshview.storage.files import check_location
 _READABLE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 _FEATURES = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
 _FOLD_ROWS = 200_000  # rows that are read before equal ones cancel
-_CHANGE_TYPE = "_change_type"
-_OLD_IMAGES = ("delete", "update_preimage")
+CHANGE_TYPE = "_change_type"
+OLD_IMAGES = ("delete", "update_preimage")
+_ZONED = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 PartitionValues = dict[str, str | None]
 
@@ -193,6 +196,7 @@ class ChangedFile:
     path: str
     values: PartitionValues
     weight: int
+    rows: int | None = None  # None: the log does not list them
 
 
 def _listing(table: DeltaTable) -> list[ListedFile]:
@@ -225,12 +229,21 @@ def partition_groups(table: DeltaTable, schema: Schema) -> Iterator[tuple[Partit
         yield {schema.column(n).name: v for n, v in values}, paths
 
 
-def changed_file_count(seen: Main, newest: DeltaTable) -> int | None:
-    """The number of files with changes since the version seen last; None if the log no longer lists them."""
+def changed_since(seen: Main, newest: DeltaTable) -> list[ChangedFile] | None:
+    """The files with changes since the version seen last; None if the log no longer lists them."""
     try:
-        return len(changed_files(newest, seen.delta_version, newest.version()))
+        return changed_files(newest, seen.delta_version, newest.version())
     except SnapshotExpired:
         return None
+
+
+def rows_in(table: DeltaTable, files: Iterable[ChangedFile]) -> int:
+    """The rows of files with changes, also those that were only rewritten; files that are gone do not count."""
+    root, count = _path(table.table_uri), 0
+    for file in files:
+        with suppress(SnapshotExpired):
+            count += file.rows if file.rows is not None else _footer(root, file.path).num_rows
+    return count
 
 
 def changed_files(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]:
@@ -238,6 +251,7 @@ def changed_files(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]
     partitioned = bool(table.metadata().partition_columns)
     weights: Counter[str] = Counter()
     values: dict[str, PartitionValues] = {}
+    rows: dict[str, int | None] = {}
     feed: list[ChangedFile] = []
     for version in range(after + 1, upto + 1):
         commit = _commit_text(table, version)
@@ -254,7 +268,8 @@ def changed_files(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]
                     return _by_file_sets(table, after, upto)
                 weights[action["path"]] += weight
                 values[action["path"]] = action.get("partitionValues") or {}
-    return feed + [ChangedFile(p, values[p], w) for p, w in weights.items() if w]
+                rows[action["path"]] = json.loads(action.get("stats") or "{}").get("numRecords")
+    return feed + [ChangedFile(p, values[p], w, rows[p]) for p, w in weights.items() if w]
 
 
 def _by_file_sets(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]:
@@ -264,6 +279,71 @@ def _by_file_sets(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]
     new = {f.path: f for f in _listing(open_external(location, upto))}
     gone = [ChangedFile(p, f.values, -1) for p, f in old.items() if p not in new]
     return gone + [ChangedFile(p, f.values, 1) for p, f in new.items() if p not in old]
+
+
+@dataclass(frozen=True)
+class ChangedGroup:
+    """Files with changes that share their partition values and their weight (as of `ChangedFile`); absolute paths."""
+
+    paths: tuple[str, ...]
+    values: PartitionValues
+    weight: int
+
+
+def changed_groups(relation: Relation, segments: Sequence[Segment], seen: Main | None) -> list[ChangedGroup]:
+    """The files with the changes that a run of references leads over, for a reader that takes them as a whole.
+
+    `seen` is the newest version of the table that was noticed at the end of the run. SnapshotExpired if neither the
+    commits nor the two versions can be read any more.
+    """
+    table, after, upto = _run(relation, segments, seen)
+    root = _path(table.table_uri)
+
+    def present(files: list[ChangedFile]) -> list[ChangedFile]:
+        for file in files:
+            _footer(root, file.path)
+        return files
+
+    try:
+        files = present(changed_files(table, after, upto))
+    except SnapshotExpired:  # a file or commit in between is gone; the two versions may still be there
+        files = present(_by_file_sets(table, after, upto))
+    groups: dict[tuple[str, int], list[ChangedFile]] = {}
+    for file in files:
+        groups.setdefault((json.dumps(file.values, sort_keys=True), file.weight), []).append(file)
+    return [_group(root, same, relation.schema) for same in groups.values()]
+
+
+def _run(relation: Relation, segments: Sequence[Segment], seen: Main | None) -> tuple[DeltaTable, int, int]:
+    """The table at the end of a run of references, and the versions between which the run leads."""
+    assert relation.location is not None
+    ranges = [s.versions for s in segments if s.versions is not None]
+    after, upto = ranges[0][0], ranges[-1][1]
+    is_seen = seen is not None and seen.delta_version == upto  # a rearrangement may have moved it on
+    table = open_seen(relation, seen) if seen is not None and is_seen else open_external(relation.location, upto)
+    return table, after, upto
+
+
+def _group(root: Path, files: Sequence[ChangedFile], schema: Schema) -> ChangedGroup:
+    paths = tuple(str(root / unquote(f.path)) for f in files)
+    values = {schema.column(n).name: _for_spark(v, schema.column(n).type) for n, v in files[0].values.items()}
+    return ChangedGroup(paths, values, files[0].weight)
+
+
+def _for_spark(text: str | None, type_: DataType) -> str | None:
+    """A partition value of the log as a text that Spark casts to the value (see `_constant`)."""
+    if text is None or text == "":
+        return None
+    return f"{text}Z" if type_.kind == "timestamp" and not _ZONED.search(text) else text
+
+
+def only_adds(relation: Relation, segments: Sequence[Segment], seen: Main | None) -> bool:
+    """Do the changes that a run of references leads over only add rows? False if the log no longer lists them."""
+    table, after, upto = _run(relation, segments, seen)
+    try:
+        return all(file.weight > 0 for file in changed_files(table, after, upto))
+    except SnapshotExpired:
+        return False
 
 
 # -- rows that changed ---------------------------------------------------------------------------------
@@ -305,7 +385,7 @@ def _signed(table: DeltaTable, files: Iterable[ChangedFile], bag: Schema) -> Ite
         if file.weight:
             yield tag(rows, bag, INSERT if file.weight > 0 else DELETE, 1)
             continue
-        old = pc.is_in(stored.column(_CHANGE_TYPE), value_set=pa.array(_OLD_IMAGES))
+        old = pc.is_in(stored.column(CHANGE_TYPE), value_set=pa.array(OLD_IMAGES))
         yield tag(rows.filter(old), bag, DELETE, 1)
         yield tag(rows.filter(pc.invert(old)), bag, INSERT, 1)
 

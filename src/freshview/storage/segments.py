@@ -7,6 +7,7 @@ until the commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -38,6 +39,19 @@ def in_files(
     """A segment of rows in leased files; with an `action`, the files hold plain rows, all of that action."""
     counts = (sum(f.rows for f in files), sum(f.size for f in files), schema_version)
     return Segment(relation_id, PENDING, 0, *counts, stmtsn=stmtsn, action=action, files=tuple(files))
+
+
+@dataclass(frozen=True)
+class Written:
+    """Delta rows that Spark wrote to files of their relation's folder, as a segment, and the lease on the files."""
+
+    segment: Segment
+    folder: str
+    lease: str
+
+    @property
+    def num_rows(self) -> int:
+        return self.segment.rows
 
 
 def in_memory(relation_id: int, rows: pa.Table, schema_version: int = 1) -> Segment | None:

@@ -22,7 +22,7 @@ from freshview.refresh.job_input import JobInput
 from freshview.refresh.jobs import JobRunner, is_transient
 from freshview.refresh.plan import JobPlan
 from freshview.refresh.span import Point, Span
-from freshview.refresh.tasks import JOB_ROWS, Pending, pending
+from freshview.refresh.tasks import Pending, pending
 from freshview.storage.store import Storage
 from freshview.views.deferred import Deferred
 
@@ -40,8 +40,9 @@ class Maintenance:
     _right_since: dict[tuple[int, int], int] = field(default_factory=dict)  # by (id, epoch) of views checked again
 
     def change(self, view: Relation, span: Span, stored: RelationState, *, full: bool = False) -> Change:
-        """The change of a view's stored rows over a span; `full`: recompute it."""
-        return self.changing.change(view, span, stored, full=full)
+        """The change of a view's stored rows over a span, as differences on the driver, for a caller that holds them
+        in memory; `full`: recompute it."""
+        return self.changing.change(view, span, stored, full=full, in_memory=True)
 
     def sources(self, view: Relation) -> list[Relation]:
         return list(self.definitions.of(view).sources.values())
@@ -106,7 +107,7 @@ class Maintenance:
         self.right_since(view)
         return self.deferred.refresh(view)
 
-    def step(self, view: Relation, csn: int, *, most_rows: int = JOB_ROWS) -> Job | None:
+    def step(self, view: Relation, csn: int, *, most_rows: int | None = None) -> Job | None:
         """Run one job towards a CSN; None if nothing is pending, or another process runs a job of the view."""
         self.right_since(view)
         return self.jobs.step(view, csn, most_rows=most_rows)

@@ -11,7 +11,7 @@ from freshview.algebra.nodes import Scan
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
 from freshview.local.plans import LocalPlan
-from freshview.refresh.cost import Estimate, estimate_full
+from freshview.refresh.cost import CANCELLED, Estimate, estimate_full
 from freshview.refresh.explain import planned
 from freshview.refresh.plan import (
     EMBEDDED,
@@ -38,7 +38,11 @@ def _chosen(
     definition: Definition, *changes: SourceChange, reads: dict[str, int], factors: dict[str, float] | None = None
 ) -> JobPlan:
     def read(scan: Scan) -> int:
-        return 0 if scan.version == "delta" else reads[scan.relation]
+        return (
+            sum(c.cost for c in changes if c.source == scan.relation)
+            if scan.version == "delta"
+            else reads[scan.relation]
+        )
 
     full = estimate_full(definition, lambda _: MILLION)
     return choose(definition, changes, alternatives(definition, changes), read, full, factors or {})
@@ -91,13 +95,37 @@ def test_each_engine_has_its_own_experience() -> None:
     assert plan.on_spark("it raised").way == SPARK
 
 
-def test_a_large_change_is_recomputed_unless_the_view_says_otherwise() -> None:
-    changed = _change("t", rows=MILLION // 2)
-    plan = _chosen(with_sources(JOIN), changed, reads={"t": 0, "u": 0})
-    assert plan.strategy == FULL
-    assert plan.rejected[0].why == "500,000 of about 1,000,000 rows of t have changed"
-    forced = replace(with_sources(JOIN), refresh=INCREMENTAL)
-    assert _chosen(forced, changed, reads={"t": MILLION, "u": MILLION}).strategy == INCREMENTAL
+def test_cost_alone_decides_on_a_large_change_unless_the_view_says_otherwise() -> None:
+    """Rows of a change that stays in Spark count as read; those that have to be cancelled count several times."""
+    reads, joined = {"t": MILLION, "u": MILLION}, with_sources(JOIN)
+    added, mixed, most = (
+        SourceChange("t", rows, rows, grows, MILLION, in_spark=True)
+        for rows, grows in ((MILLION // 4, True), (MILLION // 4, False), (MILLION, False))
+    )
+    plan = _chosen(joined, added, reads={"t": 0, "u": 10})
+    assert (plan.strategy, plan.is_local, plan.delta_rows) == (INCREMENTAL, False, MILLION // 4)
+    assert plan.estimate is not None
+    assert plan.estimate.rows == MILLION // 4 + 2 * 10
+    assert [(s.scan.version, s.from_files) for s in plan.scans if s.scan.relation == "t"] == [("delta", MILLION // 4)]
+    assert "    Δt: 250,000 rows, which stay in Spark" in planned("v", 1, 2, plan)
+    dearer = _chosen(joined, mixed, reads={"t": 0, "u": 10})
+    assert dearer.estimate is not None
+    assert dearer.estimate.rows == CANCELLED * MILLION // 4 + 2 * 10
+    assert _chosen(joined, most, reads=reads).strategy == FULL
+    forced = replace(joined, refresh=INCREMENTAL)
+    assert _chosen(forced, most, reads=reads).strategy == INCREMENTAL
+
+
+def test_a_change_in_spark_is_neither_looked_up_by_nor_broadcast() -> None:
+    few = SourceChange("t", 5, 5, grows=True, size=MILLION, in_spark=True)
+    assert [way.is_small for way in alternatives(with_sources(JOIN), [few]) if way.query is not None] == [False, False]
+
+
+def test_how_a_recomputed_view_is_stored_is_part_of_the_plan() -> None:
+    compared = JobPlan(FULL)
+    assert "    stores the rows that differ from the stored ones" in planned("v", 1, 2, compared)
+    line = planned("v", 1, 2, replace(compared, replaces="no view reads it"))[1]
+    assert line == "    stores the rows that differ; from 200,000 rows on it replaces all of them: no view reads it"
 
 
 def test_a_view_without_rules_says_why_it_is_recomputed() -> None:

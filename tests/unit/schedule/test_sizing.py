@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshview.catalog.frontiers import Job
-from freshview.refresh.tasks import JOB_ROWS
-from freshview.schedule.sizing import BACKGROUND_ROWS, allowed_seconds, background_rows
+from freshview.schedule.sizing import BACKGROUND_ROWS, JOB_ROWS, allowed_seconds, background_rows
 
 
 def job(rows: int, seconds: float, wait: float = 0.0) -> Job:
