@@ -83,19 +83,21 @@ def _operand(value: Typed) -> DataType:
 def negated(over: Expressions, node: exp.Expr) -> Typed:
     if isinstance(node.this, exp.Literal) and not node.this.is_string:
         return number(node, f"-{node.this.name}")
+    return _signed(over, node, "-")
+
+
+def absolute(over: Expressions, node: exp.Expr) -> Typed:
+    return _signed(over, node, "abs")
+
+
+def _signed(over: Expressions, node: exp.Expr, change: str) -> Typed:
+    """A number with another sign, in its own type."""
     (value,) = over.values([node.this])
     if value.type is None or (value.type.kind not in DIGITS and value.type.kind != "decimal"):
         raise Unproven(node)
     if value.type.kind == "decimal" and value.type.params[0] > NEGATED:
         raise Unproven(node, f"Spark keeps {NEGATED} digits of it")
-    return Typed(f"CAST(-{value.sql} AS {duck_type(value.type)})", value.type)
-
-
-def absolute(over: Expressions, node: exp.Expr) -> Typed:
-    (value,) = over.values([node.this])
-    if value.type is None or (value.type.kind not in DIGITS and value.type.kind != "decimal"):
-        raise Unproven(node)
-    return Typed(f"CAST(abs({value.sql}) AS {duck_type(value.type)})", value.type)
+    return Typed(f"CAST({change}({value.sql}) AS {duck_type(value.type)})", value.type)
 
 
 def round_(over: Expressions, node: exp.Expr) -> Typed:
@@ -253,7 +255,9 @@ def cast_(over: Expressions, node: exp.Expr) -> Typed:
             return Typed(f"CAST({value.sql} AS {name})", target)
         case ("boolean", "tinyint" | "smallint" | "int" | "bigint"):
             return Typed(f"CAST({value.sql} AS {name})", target)
-        case ("decimal", "decimal" | "string"):
+        case ("decimal", "decimal"):
+            return Typed(f"CAST({value.sql} AS {name})", target)
+        case ("decimal", "string") if given.params[0] > given.params[1]:  # else the zero before the point is missing
             return Typed(f"CAST({value.sql} AS {name})", target)
         case ("decimal", "tinyint" | "smallint" | "int" | "bigint"):
             return Typed(f"CAST(trunc({value.sql}) AS {name})", target)
