@@ -355,8 +355,9 @@ def _statistics(path: Path, schema: Schema) -> str:
     minimum: dict[str, object] = {}
     maximum: dict[str, object] = {}
     places = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
-    for name in schema.key:
-        if schema.column(name).type.kind not in ("tinyint", "smallint", "int", "bigint", "date") or name not in places:
+    ranged = [k for k in schema.key if schema.column(k).type.kind in ("tinyint", "smallint", "int", "bigint", "date")]
+    for name in ranged:
+        if name not in places or "." in name:  # the path of a field of a struct has a dot too
             continue
         groups = [footer.row_group(g).column(places[name]).statistics for g in range(footer.num_row_groups)]
         if groups and all(s is not None and s.has_min_max for s in groups):
