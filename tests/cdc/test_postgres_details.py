@@ -244,6 +244,7 @@ def test_a_slot_that_is_gone_or_was_read_by_others_is_an_error(table: tuple[Capt
     slot = _slot(consumer).slot
     consumer.poll()
     with captured.connect() as connection:
+        connection.execute("SET synchronous_commit = on")  # so that it can be decoded at once
         captured.insert(connection, 1, 0, "a")
     _run(captured.url, f"SELECT count(*) FROM pg_logical_slot_get_changes('{slot}', NULL, NULL)")
     with pytest.raises(CaptureFailed, match="somebody else read it"):
