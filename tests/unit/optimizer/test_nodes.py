@@ -244,3 +244,27 @@ def test_long_expressions_are_not_inlined() -> None:
 
 def _as_view(text: str) -> View:
     return view("v", lower(text, {t: tuple(c) for t, c in COLUMNS.items()}))
+
+
+def _rules_of(*texts: str) -> set[str]:
+    dag = built([view(f"v{i}", lowered_view(t)) for i, t in enumerate(texts)])
+    return {o.rule for n in dag.nodes for o in n.operations}
+
+
+def test_no_expression_is_computed_from_keys_whose_equal_values_differ_in_bits() -> None:
+    """Grouping makes −0.0 to 0.0, and a condition above it might tell them apart: t.x and v.y are doubles."""
+    grouped = "SELECT t.c, SUM(t.b) AS s FROM t JOIN v ON {} GROUP BY t.c"
+    assert "eager aggregation" in _rules_of(grouped.format("t.b = v.b"))
+    assert "eager aggregation" not in _rules_of(grouped.format("t.x = v.y"))
+    selected = "SELECT a, SUM(b) AS s FROM t WHERE {} GROUP BY a"
+    assert "grouped selection" in _rules_of(selected.format("b < 1"), "SELECT a FROM t")
+    assert "grouped selection" not in _rules_of(selected.format("x < 1.5D"), "SELECT a FROM t")
+    coarse = "SELECT {} AS k, SUM(b) AS s FROM t GROUP BY {}"
+    assert "coarser grouping" in _rules_of(coarse.format("a + 1", "a + 1"), "SELECT a, SUM(b) AS s FROM t GROUP BY a")
+    negated = _rules_of(coarse.format("-x", "-x"), "SELECT x, SUM(b) AS s FROM t GROUP BY x")
+    assert "coarser grouping" in negated  # from the union of both keys, which has −x itself
+    dag = built(
+        [view(f"v{i}", lowered_view(f"SELECT {k}, SUM(b) AS s FROM t GROUP BY {k}")) for i, k in enumerate(("-x", "x"))]
+    )
+    minus, plain = (r.node for r in dag.roots)
+    assert plain not in [u.node for o in minus.operations for u in o.inputs]
