@@ -45,6 +45,10 @@ RULE_SETS = {
         "SELECT a + 1 AS x, SUM(b) AS s FROM t GROUP BY a + 1",
         "SELECT a, COUNT(*) AS n FROM t GROUP BY a",
     ],
+    "coarser grouping that adds a sum of the other side": [  # which a grouping pushed below the join does not have
+        "SELECT t.c, u.d, SUM(t.b) AS s FROM t JOIN u ON t.a = u.a GROUP BY t.c, u.d",
+        "SELECT t.c, SUM(u.d) AS s FROM t JOIN u ON t.a = u.a GROUP BY t.c",
+    ],
     "coarser grouping from the union of keys": [
         "SELECT a, SUM(b) AS s FROM t GROUP BY a",
         "SELECT c, SUM(b) AS s FROM t GROUP BY c",
