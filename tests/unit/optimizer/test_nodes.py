@@ -268,3 +268,13 @@ def test_no_expression_is_computed_from_keys_whose_equal_values_differ_in_bits()
     )
     minus, plain = (r.node for r in dag.roots)
     assert plain not in [u.node for o in minus.operations for u in o.inputs]
+
+
+def test_a_later_call_takes_ways_out_that_cannot_compute_it() -> None:
+    """γ of t below the join has no sum over u: a coarser grouping that needs one ends that way of the finer one."""
+    fine = "SELECT t.c, u.d, SUM(t.b) AS s FROM t JOIN u ON t.a = u.a GROUP BY t.c, u.d"
+    coarse = "SELECT t.c, SUM(u.d) AS s FROM t JOIN u ON t.a = u.a GROUP BY t.c"
+    alone, beside = (built([view(f"v{i}", lowered_view(t)) for i, t in enumerate(s)]) for s in ([fine], [fine, coarse]))
+    assert "eager aggregation" in {o.rule for o in alone.roots[0].node.operations}
+    assert "eager aggregation" not in {o.rule for o in beside.roots[0].node.operations}
+    assert "coarser grouping" in {o.rule for o in beside.roots[1].node.operations}
