@@ -75,6 +75,7 @@ def test_what_users_call_has_an_example() -> None:
         "freshview.warehouse.warehouse.Warehouse.propagate",  # shown together with partial_refresh
         "freshview.warehouse.transaction.UserTransaction.create",
         "freshview.warehouse.transaction.UserTransaction.run",
+        "freshview.warehouse.transaction.UserTransaction.take",  # shown by Warehouse.capture
     }
     results = (
         freshview.CheckReport,
