@@ -12,6 +12,7 @@ from tests.spark.sessions import rows
 import freshview
 from freshview import Warehouse
 from freshview.definition import analysis
+from freshview.definition.verdict import FACT, Verdict
 from freshview.spark import scan
 from freshview.storage import checkpoint, reader
 
@@ -122,6 +123,33 @@ def test_a_key_that_does_not_hold_is_found(swh: Warehouse, monkeypatch: pytest.M
     swh.sql("INSERT INTO s (id, customer) VALUES (-1, 77), (-2, 77)")
     assert (-1, 77) in rows(swh, "SELECT * FROM v")  # the definition answers
     assert "two of its rows have the key (customer=77)" in str(swh.history("v")[-1].error)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["at once", "after a crash"])
+def test_a_key_that_is_given_up_leaves_each_row_once(
+    swh: Warehouse, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """Rows that a wrong key has hidden come back once, whether or not the program dies before it recomputes the view."""
+    _tables(swh)
+    with monkeypatch.context() as patch:
+        patch.setattr(analysis, "_key", lambda *_: ("customer",))
+        swh.sql("CREATE MATERIALIZED VIEW v AS SELECT id, customer FROM s WHERE id < 10")
+    parts = internals(swh).views
+    parts.catalog.note(internals(swh).relation("v"), FACT, Verdict("plan", version="earlier").to_json())
+    parts.definitions.forget()
+    if dies:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(type(parts.maintenance), "refresh", _killed)
+            swh.sql("SELECT * FROM v")
+        parts.definitions.forget()
+    wanted = sorted(rows(swh, "SELECT id, customer FROM s WHERE id < 10"))
+    assert sorted(rows(swh, "SELECT * FROM v")) == wanted
+    assert swh.check("v").ok
+    assert not internals(swh).relation("v").schema.key
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.selftest

@@ -195,6 +195,17 @@ def test_large_changes_are_maintained_by_rules_in_spark(lwh: Warehouse, monkeypa
         assert {name: lwh.check(name).ok for name in definitions} == dict.fromkeys(definitions, True)
 
 
+def test_a_large_change_with_a_column_that_the_view_does_not_know(lwh: Warehouse) -> None:
+    lwh.sql("CREATE TABLE t (id BIGINT, g INT, PRIMARY KEY (id))")
+    lwh.sql("CREATE MATERIALIZED VIEW v TBLPROPERTIES ('refresh'='incremental') AS SELECT g, count(*) n FROM t GROUP BY g")
+    assert lwh.sql("SELECT * FROM v").collect() == []  # the definition is known from now on
+    lwh.sql("ALTER TABLE t ADD COLUMN z INT")
+    lwh.sql("INSERT INTO t SELECT id, CAST(id % 4 AS INT), 1 FROM range(20)")
+    lwh.sql("UPDATE t SET z = 2, g = 9 WHERE id < 5")
+    assert {j.strategy for j in lwh.maintain()} == {"incremental"}
+    assert lwh.check("v").ok
+
+
 def test_a_commit_that_was_seen_in_part_comes_before_later_ones(lwh: Warehouse) -> None:
     """Law: rows apply in the order of statements and commits, also where a view has seen a part of the first commit."""
     lwh.sql("CREATE TABLE t (id BIGINT, g INT, PRIMARY KEY (id))")

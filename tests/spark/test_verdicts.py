@@ -248,7 +248,7 @@ def test_what_fails_in_what_was_made_of_a_text_is_not_the_users(
         raise error
 
     monkeypatch.setattr(embedded, "ENGINE", "spark")
-    monkeypatch.setattr(execute, "_by_rules", fails)
+    monkeypatch.setattr(execute, "_over_rows_at_hand", fails)
     assert rows(tables, "SELECT * FROM x") == rows(tables, LEFT)
     assert "job.recomputes" in seen
     assert tables.history("x")[-1].strategy == "full"

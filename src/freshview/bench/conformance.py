@@ -122,7 +122,7 @@ def named_apart(text: str) -> str:
     for i, item in enumerate(select.expressions if isinstance(select, exp.Select) else ()):
         if isinstance(item, exp.Star) or item.is_star:
             continue
-        name = item.alias_or_name or f"c{i}"
+        name = item.alias_or_name or item.unnest().alias_or_name or f"c{i}"
         if name.lower() in seen or not name.replace("_", "a").isalnum():
             name = f"{name}_{i}" if name.replace("_", "a").isalnum() else f"c{i}"
         if item.alias_or_name != name:

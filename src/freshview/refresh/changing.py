@@ -89,7 +89,9 @@ class Changing:
         A deferred view stores differences: they are its differential tables. If no view reads this one, nobody needs
         the differences. Otherwise they are computed unless those views recompute in less time.
         """
-        if plan.strategy != FULL or given.in_memory or is_deferred(given.view):
+        if plan.strategy != FULL or given.in_memory:
+            return plan
+        if is_deferred(self._catalog.relation_by_id(given.view.id) or given.view):  # it may have become so meanwhile
             return plan
         above = self._views.above(given.view)
         if not above:

@@ -241,7 +241,9 @@ class JobRunner:
         pin = self._catalog.begin("job", at=c0)
         try:
             span = Span(self._catalog, self._storage, Point(start.csn, start.stmtsn), Point(c1))
-            change = self._executor.change(view, span, self._views.stored(view, start.csn), full=full or left.reset)
+            # The rows are read as they will be from now on, though the view may have had a key when they were stored.
+            stored = replace(self._views.stored(view, start.csn), relation=view)
+            change = self._executor.change(view, span, stored, full=full or left.reset)
             phases = {"wait": waited, "sources": sources, "compute": self._clock() - begun}
             job = self._publish(view, left, c1, change, begun, phases, full)
         except Exception as error:

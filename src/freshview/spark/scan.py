@@ -222,6 +222,7 @@ class Scanner:
         # Columns are appended or renamed, never moved: the file's own names in place order.
         stored = pq.read_schema(paths[0]).names
         width = len(stored) if segment.action is not None else len(stored) - 2
+        width = min(width, len(schema.columns))  # the file may have columns that its reader does not know yet
         struct = spark_schema(Schema(schema.columns[:width]))
         for i, field in enumerate(struct.fields):
             field.name = stored[i]

@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -361,8 +361,8 @@ def _statistics(path: Path, schema: Schema) -> str:
             continue
         groups = [footer.row_group(g).column(places[name]).statistics for g in range(footer.num_row_groups)]
         if groups and all(s is not None and s.has_min_max for s in groups):
-            minimum[name] = min(s.min for s in groups)
-            maximum[name] = max(s.max for s in groups)
+            with suppress(OverflowError, ValueError):  # Python has no date beyond the year 9999
+                minimum[name], maximum[name] = min(s.min for s in groups), max(s.max for s in groups)
     return json.dumps({"numRecords": footer.num_rows, "minValues": minimum, "maxValues": maximum}, default=str)
 
 

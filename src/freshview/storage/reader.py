@@ -305,7 +305,10 @@ def _may_hold(file: pq.ParquetFile, group: int, place: int, condition: Condition
     statistics = file.metadata.row_group(group).column(leaves[0]).statistics
     if statistics is None or not statistics.has_min_max:
         return True
-    return condition.is_met_within(statistics.min, statistics.max)
+    try:
+        return condition.is_met_within(statistics.min, statistics.max)
+    except (OverflowError, ValueError):  # Python has no date beyond the year 9999
+        return True
 
 
 def _is_empty(condition: Condition) -> bool:

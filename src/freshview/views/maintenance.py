@@ -27,6 +27,9 @@ from freshview.storage.store import Storage
 from freshview.views.deferred import Deferred
 
 
+_GIVEN_UP = "key given up"  # a fact of a view: its rows are to be recomputed as a bag
+
+
 @dataclass(frozen=True)
 class Maintenance:
     """Maintains the views of one warehouse."""
@@ -151,13 +154,14 @@ class Maintenance:
         key, before = (view.id, view.epoch), Verdict.of(view.facts)
         if key in self._right_since:
             return self._right_since[key]
-        if before is not None and before.is_current:
+        given_up = bool(view.facts.get(_GIVEN_UP))
+        if before is not None and before.is_current and not given_up:
             return before.since
         definition = self.definitions.of(view)
         lower = [self.right_since(r) for r in definition.sources.values() if r.kind == "view"]
         verdict, since = definition.verdict, max([0, *lower])
         assert verdict is not None
-        broken = bool(view.schema.key) and not identified(definition, view.schema.key)
+        broken = given_up or (bool(view.schema.key) and not identified(definition, view.schema.key))
         if broken:
             view = self._as_bags(view)
         if broken or (definition.form is None and (before is None or before.kind != RECOMPUTED)):
@@ -165,20 +169,27 @@ class Maintenance:
             if is_deferred(view):
                 self.deferred.partial_refresh(view)
             for above in self.views.above(view):
+                if above.facts.get(_GIVEN_UP):
+                    continue  # it is recomputed when it is asked for
                 self._right_since[above.id, above.epoch] = since
                 known = Verdict.of(above.facts)
                 if known is not None:
                     self.views.note(above, FACT, replace(known, since=since).to_json())
         self.views.note(view, FACT, replace(verdict, since=since).to_json())
+        if broken:
+            self.views.note(view, _GIVEN_UP, "")
         self._right_since[key] = since
         return since
 
     def _as_bags(self, view: Relation) -> Relation:
         """Make a view and those above it bags; return the view. Their segments have both images of every update, so
-        that they can be laid over by whole rows as well."""
-        for one in (view, *self.views.above(view)):
-            if one.schema.key:
-                self.views.catalog.alter(one.name, lambda schema: part(schema, None))
+        that they can be laid over by whole rows as well. A mark stays with each until it has been recomputed, so that
+        a crash in between loses nothing."""
+        keyed = [one for one in (view, *self.views.above(view)) if one.schema.key]
+        for one in keyed:
+            self.views.note(one, _GIVEN_UP, "true")
+        for one in keyed:
+            self.views.catalog.alter(one.name, lambda schema: part(schema, None))
         self.definitions.forget()
         found = self.views.catalog.relation_by_id(view.id)
         assert found is not None
