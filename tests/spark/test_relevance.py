@@ -291,8 +291,9 @@ def test_every_answer_equals_the_recomputation(watched: Watched) -> None:
     for name, text in _VIEWS.items():
         wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
     columns = {n: wh.sql(f"SELECT * FROM {n}").columns for n in _VIEWS}
-    skipped = 0
-    for _ in range(4):
+    rounds = skipped = 0
+    while rounds < 4 or (skipped < 3 and rounds < 20):
+        rounds += 1
         with wh.transaction() as tx:
             key, customer = draw.randint(1, 8), draw.choice([None, 1, 2, 3, 4])
             match draw.randint(0, 3):

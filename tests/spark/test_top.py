@@ -24,7 +24,7 @@ _STEPS = [
     "DELETE FROM t WHERE k IN (19, 20)",
     "UPDATE t SET v = 100, x = 0.0 WHERE k = 1",
     "DELETE FROM t WHERE v >= 12",
-    "DELETE FROM t WHERE g < 6 AND k > 3",
+    "DELETE FROM t WHERE k IN (10, 11) OR g = 5",
 ]
 
 
