@@ -59,6 +59,11 @@ def tables(swh: Warehouse) -> Warehouse:
 
 
 _STATEMENTS: list[tuple[str, type[FreshviewError]]] = [
+    # clauses that a condition does not have
+    ("DELETE FROM t WHERE abs(k) = 1 LIMIT 1", InvalidStatement),
+    ("DELETE FROM t WHERE abs(k) = 1 UNION ALL SELECT 3, NULL, 3", InvalidStatement),
+    ("UPDATE t SET v = 'x' WHERE abs(k) = 1 ORDER BY k LIMIT 1", InvalidStatement),
+    ("MERGE INTO t USING b ON t.k = b.a WHERE b.a > 5 WHEN MATCHED THEN DELETE", InvalidStatement),
     # unknown things
     ("SELECT * FROM nope", NotFound),
     ("SELECT nope FROM t", NotFound),

@@ -241,7 +241,7 @@ def test_upkeep_after_a_commit_does_not_make_it_look_failed(
         tried.append(1)
         raise StorageUnavailable("folder", "is full", "Make room.")
 
-    monkeypatch.setattr(internals(table).storage.mains, "adopt", fails)
+    monkeypatch.setattr(internals(table).storage.mains, "replace", fails)  # as main is adopted for the first time
     with table.transaction() as tx:
         tx.insert("u", [{"k": 1}])
     assert tried

@@ -72,4 +72,8 @@ def _placed(table: pa.Table, read: Node) -> pa.Table:
     columns = list(read.columns)
     if isinstance(read, Scan):
         columns = [stored for stored, _ in read.fields] + ([WEIGHT] if read.version == "delta" else [])
-    return pa.table([table.column(c) for c in columns], names=[f"c{i}" for i in range(len(columns))])
+    arrays = [table.column(c) for c in columns]
+    for array in arrays:
+        if pa.types.is_string(array.type):
+            array.validate(full=True)  # DuckDB counts the characters of a text that is no UTF-8 otherwise than Spark
+    return pa.table(arrays, names=[f"c{i}" for i in range(len(columns))])

@@ -75,8 +75,8 @@ def trim(over: Expressions, node: exp.Expr) -> Typed:
 
 
 def replaced(over: Expressions, node: exp.Expr) -> Typed:
-    part = constant(node.expression, node)
-    return Typed(f"replace({text(over, node.this)}, {part}, {text(over, node.args['replacement'])})", STRING)
+    part, other = constant(node.expression, node), node.args.get("replacement") or exp.Literal.string("")
+    return Typed(f"replace({text(over, node.this)}, {part}, {text(over, other)})", STRING)
 
 
 def cased(over: Expressions, node: exp.Expr) -> Typed:

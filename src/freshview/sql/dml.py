@@ -99,7 +99,7 @@ def has_star(text: str) -> bool:
 
 
 def _select(columns: list[str], qualifier: str, where: str) -> str:
-    condition = f"\nWHERE {where}" if where else ""
+    condition = f"\nWHERE ({where}\n)" if where else ""  # in brackets: a condition, not further clauses
     return f"SELECT {', '.join(columns)}\nFROM {TARGET} AS {backticked(qualifier)}{condition}"
 
 
@@ -153,5 +153,5 @@ def merge_query(statement: Merge, schema: Schema) -> str:
         f"FROM (SELECT *, monotonically_increasing_id() AS {ROW_ID} FROM {TARGET}) AS {target}\n"
         f"{join} JOIN (SELECT *, TRUE AS {_FOUND} FROM {statement.source}"
         f"{' AS ' + source if statement.source.startswith('(') else ''}) AS {source}\n"
-        f"ON {statement.condition}) WHERE {CLAUSE} IS NOT NULL"
+        f"ON ({statement.condition}\n)) WHERE {CLAUSE} IS NOT NULL"
     )

@@ -224,3 +224,17 @@ def test_rows_of_nested_types_are_taken_if_spark_makes_plain_ones_of_them() -> N
     assert len(plan.prepared) == 1
     with pytest.raises(Unproven, match="nested"):
         translated(lower("SELECT a, c FROM t", {"t": ("a", "c")}).node, lambda _: types, lambda _: types)
+
+
+def test_a_text_that_is_no_utf_8_goes_to_spark() -> None:
+    """DuckDB counts its characters otherwise, or does not end."""
+    plan = translated(lower("SELECT length(s) AS n FROM t", {"t": ("s",)}).node, lambda _: {"s": STRING})
+    broken = pa.Array.from_buffers(pa.string(), 1, pa.array(["ab"]).buffers()[:2] + [pa.py_buffer(b"\x80A")])
+    assert ENGINE.run(plan, lambda _: pa.table({"s": ["ab"]})).column(0).to_pylist() == [2]
+    with pytest.raises(LocalError):
+        ENGINE.run(plan, lambda _: pa.table({"s": broken}))
+
+
+def test_replace_without_a_replacement_removes() -> None:
+    plan = translated(lower("SELECT replace(s, 'a') AS r FROM t", {"t": ("s",)}).node, lambda _: {"s": STRING})
+    assert ENGINE.run(plan, lambda _: pa.table({"s": ["banana"]})).column(0).to_pylist() == ["bnn"]
