@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from freshview import Warehouse
 from freshview.catalog import tables as t
+from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Commit, DataFile, Main, Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError
@@ -206,6 +207,10 @@ class Internals:
         if is_due:
             self._wh._upkeep._advice_due = 0.0
         self._wh._upkeep._follow_advice()
+
+    def maintain(self, views: list[Relation]) -> list[Job]:
+        """Bring views up to date that were read before."""
+        return self._wh._upkeep.maintain(views, self.newest_csn(), named=False)
 
     def is_busy(self) -> bool:
         """Whether the background leaves the machine to others."""

@@ -21,6 +21,7 @@ from freshview.catalog.views import READERS
 from freshview.catalog.writer import checkpoint_lease
 from freshview.definition.properties import BASE_LOG, COMBINED, DIFFERENTIAL, policy_of
 from freshview.errors import InvalidStatement
+from freshview.storage import segments
 from freshview.storage.checkpoint import Checkpointer
 from freshview.storage.vacuum import vacuum
 from freshview.views.invariants import Differentials, strong_minimality
@@ -278,6 +279,27 @@ def test_composition_does_not_wait_for_readers_and_they_keep_their_version(p: Pr
     assert found is not None
     assert p.storage.reader.contents(found).to_pylist() == [{"k": 1, "v": 2}]
     p.catalog.release(pin)
+
+
+def test_files_that_are_composed_while_a_vacuum_looks_stay(p: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: composition moves files from segments to leases; a vacuum that reads leases before and segments after it
+    leaves them for the queries that have begun."""
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
+    v = deferred(p, "v", p.table("a"), scenario=DIFFERENTIAL)
+    for value in (1, 2):
+        p.put({"a": {1: value}})
+    held = p.views.stored(v, p.catalog.snapshot())
+    honest, composed = p.catalog.referenced_files, []
+
+    def composes_first(relation_id: int) -> set[str]:
+        if relation_id == v.id:
+            composed.append(p.deferred.compose(v))
+        return honest(relation_id)
+
+    monkeypatch.setattr(p.catalog, "referenced_files", composes_first)
+    vacuum(p.catalog, p.storage, p.events, timedelta(0))
+    assert composed == [True]
+    assert p.storage.reader.contents(held).to_pylist() == [{"k": 1, "v": 2}]
 
 
 def test_nothing_is_composed_while_a_view_is_created(p: Process) -> None:

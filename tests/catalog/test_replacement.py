@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.catalog.view_world import BAG, Process, World
+from tests.conftest import PostgresServer
 
+from freshview.catalog import tables as t
+from freshview.catalog.engine import Database
 from freshview.catalog.frontiers import Job, ViewStep
 from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.views import ViewCatalog
@@ -166,12 +170,43 @@ def _is_known(p: Process, view: Relation, file: Path) -> bool:
 def test_a_view_that_was_made_deferred_meanwhile_is_not_replaced(world: World) -> None:
     """Law: the segments of a deferred view are its differential tables: none of them replaces rows."""
     p = _replacing(world)
+    step = _replacement(p)
+    p.views.set_properties(step.view, {"maintenance": "deferred"}, deferred=True)
+    assert p.views.apply([step]) is False
+    assert p.catalog.segments([step.view.id], -1) == []
+
+
+def _replacement(p: Replacing) -> ViewStep:
+    """A step that replaces the rows of a view, computed and not yet published."""
     low = p.view("low", p.table("a"))
     end = p.put({"a": {1: 1}})
     change = p.change(low, Span.between(p.catalog, p.storage, p.views.frontier(low), end), p.views.stored(low, end))
     assert isinstance(change.rows, Written)
-    p.views.set_properties(low, {"maintenance": "deferred"}, deferred=True)
     job = Job(view_id=low.id, from_csn=0, to_csn=end, strategy="full", seconds=0.0)
-    step = ViewStep(low, p.views.position(low), end, (change.rows.segment,), (change.rows.lease,), job)
-    assert p.views.apply([step]) is False
-    assert p.catalog.segments([low.id], -1) == []
+    return ViewStep(low, p.views.position(low), end, (change.rows.segment,), (change.rows.lease,), job)
+
+
+@pytest.mark.postgres
+def test_a_view_that_becomes_deferred_while_its_job_publishes_is_not_replaced(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """Law: on PostgreSQL the job's update waits for the ALTER, and then looks at what the ALTER has left."""
+    world = World(tmp_path, url=postgres.new_database())
+    p = _replacing(world)
+    step, database, f = _replacement(p), p.catalog.database, t.frontiers.c
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as altering:
+            altering.execute(t.frontiers.update().where(f.view_id == step.view.id).values(shown=f.csn))
+            published = pool.submit(p.views.apply, [step])
+            while not _waits(database):
+                assert not published.done()
+        assert published.result() is False
+    assert p.catalog.segments([step.view.id], -1) == []
+    world.close()
+
+
+def _waits(database: Database) -> bool:
+    """Does a transaction wait for another's lock?"""
+    with database.read() as c:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return bool(c.exec_driver_sql(waiting).scalar_one())

@@ -206,6 +206,7 @@ class World:
     now: int = 1_000_000_000_000
     processes: list[Process] = field(default_factory=list)
     while_waiting: Callable[[], None] = lambda: None
+    url: str | None = None  # of a PostgreSQL catalog, which has a clock of its own
     known: dict[tuple[int, int], Counter[tuple[int, int]]] = field(default_factory=dict)  # view id, CSN → definition
 
     def forget(self) -> None:
@@ -213,7 +214,7 @@ class World:
         self.known.clear()
 
     def process(self) -> Process:
-        database = Database(sqlite_url(self.folder / "catalog.db"), clock=lambda: self.now)
+        database = Database(self.url or sqlite_url(self.folder / "catalog.db"), clock=lambda: self.now)
         migrate(database)
         self.processes.append(Process(self, Catalog(database), Storage(self.folder)))
         return self.processes[-1]

@@ -9,7 +9,8 @@ from tests.internals import internals
 
 import freshview
 from freshview.catalog.records import Relation
-from freshview.errors import InvalidStatement, StorageUnavailable
+from freshview.catalog.views import ViewCatalog
+from freshview.errors import CatalogUnavailable, InvalidStatement, NotFound, StorageUnavailable, WarehouseClosed
 from freshview.schedule import upkeep
 from freshview.storage.checkpoint import Checkpointer, CheckpointReport
 
@@ -53,3 +54,35 @@ def test_the_manager_sleeps_while_others_want_the_processors(
 def test_there_is_at_least_one_worker(tmp_path: Path) -> None:
     with pytest.raises(InvalidStatement, match="workers 0: views are maintained by one at least"):
         freshview.connect(tmp_path, workers=0)
+
+
+def test_a_catalog_that_fails_at_the_end_does_not_keep_a_warehouse_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: close() gives up pins and leases and closes the catalog, though the last uses could not be noted."""
+
+    def fails(*_: object) -> None:
+        raise CatalogUnavailable("catalog", "the server restarts", "Try again.")
+
+    wh = freshview.connect(tmp_path, background=False)
+    left: list[bool] = []
+    monkeypatch.setattr(internals(wh).catalog, "leave", lambda: left.append(True))
+    internals(wh).used(1)
+    monkeypatch.setattr(ViewCatalog, "note_uses", fails)
+    wh.close()
+    assert left == [True]
+    with pytest.raises(WarehouseClosed):
+        internals(wh).newest_csn()
+
+
+def test_a_view_that_is_dropped_while_all_are_maintained_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with freshview.connect(tmp_path, background=False) as wh:
+        wh.sql("CREATE TABLE a (k INT, PRIMARY KEY (k))")
+        wh.sql("CREATE MATERIALIZED VIEW v AS SELECT k FROM a")
+        wh.sql("INSERT INTO a VALUES (1)")
+        view = internals(wh).relation("v")
+        internals(wh).views.catalog.drop(view)
+        with pytest.raises(NotFound, match="view v: it was dropped meanwhile"):
+            internals(wh).maintain([view])

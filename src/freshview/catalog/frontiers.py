@@ -104,12 +104,6 @@ def frontier_of(c: sa.Connection, view: Relation) -> Frontier:
     return Frontier(row.csn, row.stmtsn)
 
 
-def is_deferred(c: sa.Connection, view: Relation) -> bool:
-    """Does a view show another CSN than its frontier's?"""
-    f = t.frontiers.c
-    return c.execute(sa.select(f.shown).where(f.view_id == view.id)).scalar() is not None
-
-
 def changed(c: sa.Connection, view: Relation, after: int, upto: int) -> bool:
     """Whether a commit with after < csn ≤ upto changed what the view reads."""
     csn = t.commits.c.csn
@@ -128,9 +122,12 @@ def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
 
 def move(c: sa.Connection, step: ViewStep | ViewChange, start: Frontier, end: Frontier) -> bool:
     """Move a view's frontier from `start` to `end`, with the step's rows and what it taught of the view's costs; False
-    if the frontier is no longer at `start`."""
+    if the frontier is no longer at `start`, or the rows replace those of a view that was made deferred meanwhile: its
+    segments are differential tables. Both are conditions of the update, which waits for others that change the row."""
     f, s, view, segments = t.frontiers.c, t.segments.c, step.view, step.segments
     expected = sa.and_(f.view_id == view.id, f.epoch == view.epoch, f.csn == start.csn, f.stmtsn == start.stmtsn)
+    if any(segment.replaces for segment in segments):
+        expected = sa.and_(expected, f.shown.is_(None))
     learnt = {"costs": json.dumps(dict(step.factors))} if step.factors else {}
     moved = c.execute(t.frontiers.update().where(expected).values(csn=end.csn, stmtsn=end.stmtsn, **learnt))
     if moved.rowcount != 1:

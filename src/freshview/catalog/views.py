@@ -21,7 +21,6 @@ from freshview.catalog.frontiers import (
     changed,
     end_leases,
     frontier_of,
-    is_deferred,
     move,
     record,
 )
@@ -265,8 +264,6 @@ class ViewCatalog:
 
     def _apply(self, c: sa.Connection, step: ViewStep) -> None:
         check_leases(c, step.leases)
-        if any(s.replaces for s in step.segments) and is_deferred(c, step.view):
-            raise _Moved  # it was made deferred meanwhile: its segments are differential tables
         if not move(c, step, step.start, Frontier(step.end)):
             raise _Moved
         record(c, self.catalog.database.now(c), step.job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -102,7 +102,8 @@ class Upkeep:
         for loop in reversed(self._loops):
             loop.stop()
         self._presence.stop()
-        self._note_uses()
+        with suppress(FreshviewError):  # the uses since the last heartbeat are lost; closing goes on
+            self._note_uses()
 
     # -- beside statements -------------------------------------------------------------------------
 
@@ -138,15 +139,15 @@ class Upkeep:
         `wanted` are in the order in which their jobs are returned. `named`: deferred views are refreshed.
         """
         views = {r.id: r for r in self._catalog.relations() if r.kind == "view"}
-        ids = {view.id for view in wanted}
-        below = {view.id: (with_lower([view.id], views) - {view.id}) & ids for view in wanted}
-        stale = ids.intersection(backlog.view_id for backlog in self._views.catalog.backlogs())
+        asked = {view.id: view for view in wanted}  # one may have been dropped meanwhile, and is not in `views`
+        below = {view.id: (with_lower([view.id], views) - {view.id}) & asked.keys() for view in wanted}
+        stale = asked.keys() & (backlog.view_id for backlog in self._views.catalog.backlogs())
         workers = min(self._workers, len(stale))
 
         def run(view_id: int, interruption: Interruption) -> list[Job]:
             # Only work in a thread of its own has to be broken off there; little work starts no Spark.
             with self._engine().interruptible(interruption) if workers > 1 and view_id in stale else nullcontext():
-                return self._views.maintenance.maintain(views[view_id], csn, named=named)
+                return self._views.maintenance.maintain(asked[view_id], csn, named=named)
 
         outcomes = side_by_side(below, run, max(workers, 1))
         for view in wanted:

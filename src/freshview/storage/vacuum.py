@@ -125,12 +125,14 @@ def _unneeded(catalog: Catalog, storage: Storage, relation_id: int, paths: list[
     """The paths that no version, segment or lease needs.
 
     Leases, segments and versions are read in the order in which a file moves: from a lease to a segment, then to main.
+    Leases are read once more after the segments: composition moves files from a segment back to a lease.
     """
-    leased = catalog.leased_paths(relation_id)
-    if "" in leased:  # a checkpoint runs in this folder
-        return []
+    leased = set(catalog.leased_paths(relation_id))
     folder = storage.layout.relation(relation_id)
     kept = {folder / path for path in catalog.referenced_files(relation_id)}
+    leased.update(catalog.leased_paths(relation_id))
+    if "" in leased:  # a checkpoint runs in this folder
+        return []
     for main in catalog.mains(relation_id):
         kept |= {folder / f.path for f in storage.mains.files(relation_id, main.delta_version)}
     latest = storage.mains.latest_version(relation_id)

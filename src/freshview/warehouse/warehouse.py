@@ -444,8 +444,10 @@ class Warehouse:
         self._views.close()
         if self._engine is not None:
             self._engine.close()
-        self._catalog.leave()
-        self._catalog.database.close()
+        try:
+            self._catalog.leave()
+        finally:
+            self._catalog.database.close()
 
     def __enter__(self) -> Warehouse:
         return self
