@@ -5,21 +5,27 @@ from __future__ import annotations
 import random
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.catalog.view_world import World
+from tests.conftest import PostgresServer
 from tests.effort import examples
 
+from freshview.catalog import tables as t
+from freshview.catalog.activity import ActivityCatalog
 from freshview.catalog.records import DataFile, Frontier, Relation, Task
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import LIFETIME
 from freshview.errors import (
     Cancelled,
+    CatalogUnavailable,
     Crowded,
     FreshviewError,
     QueryFailed,
@@ -107,6 +113,70 @@ def test_a_dead_owner_is_taken_over_from_when_its_lease_expires(world: World) ->
     assert LIFETIME <= world.now - begun < LIFETIME + 1_000_000
     assert job.phases["wait"] >= LIFETIME / 1e6
     assert alive.stored(view, csn) == alive.defined(view, csn)
+
+
+def test_a_lease_that_could_not_be_given_up_is_not_held_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the heartbeat ends pins and leases whose end the catalog did not take, and prolongs the others."""
+    p, other = world.process(), world.process()
+    view = p.view("v", p.table("a"))
+    pin, kept = p.catalog.begin("query"), p.catalog.begin("query")
+    assert p.catalog.lease(view.id, "job", f"job-{view.id}") is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(p.catalog.database, "write", _unavailable)
+        with pytest.raises(CatalogUnavailable):
+            p.catalog.drop_leases([f"job-{view.id}"])
+        with pytest.raises(CatalogUnavailable):
+            p.catalog.release(pin)
+    assert other.catalog.lease(view.id, "job", f"job-{view.id}") is None
+    p.catalog.heartbeat()
+    assert other.catalog.lease(view.id, "job", f"job-{view.id}") is not None
+    assert p.views.snapshots(-1, kept.csn + 1) == [kept.csn]
+    p.catalog.release(kept)
+    assert p.views.snapshots(-1, kept.csn + 1) == []
+
+
+def test_a_lease_that_could_not_be_given_up_can_be_taken_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: what is taken again is no longer given up, and the heartbeat leaves it."""
+    p, other = world.process(), world.process()
+    view = p.view("v", p.table("a"))
+    for _ in range(2):
+        assert p.catalog.lease(view.id, "job", f"job-{view.id}") is not None
+        with monkeypatch.context() as patch, pytest.raises(CatalogUnavailable):
+            patch.setattr(p.catalog.database, "write", _unavailable)
+            p.catalog.drop_leases([f"job-{view.id}"])
+    assert p.catalog.lease(view.id, "job", f"job-{view.id}") is not None
+    p.catalog.heartbeat()
+    assert other.catalog.lease(view.id, "job", f"job-{view.id}") is None
+
+
+def _unavailable(**_: object) -> NoReturn:
+    raise CatalogUnavailable("catalog", "the server restarts", "Try again.")
+
+
+def test_who_cannot_take_back_that_it_waits_does_its_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the lease that it has waited for is not lost."""
+    ours, theirs = world.process(), world.process()
+    view = ours.view("v", ours.table("a"))
+    csn = ours.put({"a": {1: 1}})
+    lease = theirs.catalog.lease(view.id, "job", f"job-{view.id}")
+    assert lease is not None
+    world.while_waiting = lambda: bool(theirs.catalog.drop_leases([lease.id])) and None
+    monkeypatch.setattr(ActivityCatalog, "waited", lambda *_: _unavailable())
+    assert len(ours.jobs.bring(view, csn)) == 1
+    assert theirs.catalog.lease(view.id, "job", f"job-{view.id}") is not None
+
+
+@pytest.mark.postgres
+def test_a_heartbeat_waits_for_no_commit(tmp_path: Path, postgres: PostgresServer) -> None:
+    """Law: a commit that deletes leases and pins, in any order, and a heartbeat do not wait for each other."""
+    world = World(tmp_path, url=postgres.new_database())
+    p = world.process()
+    pins = [p.catalog.begin("query") for _ in range(2)]
+    with ThreadPoolExecutor(1) as pool, p.catalog.database.write() as c:
+        c.execute(t.snapshots.delete().where(t.snapshots.c.id == pins[0].id))
+        pool.submit(p.catalog.heartbeat).result(timeout=20)
+        c.execute(t.snapshots.delete().where(t.snapshots.c.id == pins[1].id))
+    world.close()
 
 
 def test_a_live_owner_is_waited_for_but_not_for_ever(world: World) -> None:

@@ -195,6 +195,7 @@ class ViewCatalog:
         f = t.frontiers.c
         waiting = beyond_frontiers(t.inputs.c.view_id).where(t.commits.c.csn <= csn)
         with self.catalog.database.write(durable=False) as c:
+            self.catalog.database.lock_clock(c)  # a commit moves several frontiers as well, in another order
             needed = [query.correlate(None) for query in (waiting, self._at_work(c))]
             idle = sa.and_(f.csn < csn, f.stmtsn == 0, *(f.view_id.not_in(query) for query in needed))
             return c.execute(t.frontiers.update().where(idle).values(csn=csn)).rowcount
@@ -395,6 +396,7 @@ class ViewCatalog:
     def note_uses(self, seen: Mapping[int, tuple[int, int]]) -> None:
         """Add uses to the history: view id → (how often, last time)."""
         with self.catalog.database.write(durable=False) as c:
+            self.catalog.database.lock_clock(c)  # other processes add uses of the same views
             known = self._uses(c)
             held = set(c.execute(sa.select(t.frontiers.c.view_id)).scalars())
             for view_id, (count, last_at) in seen.items():

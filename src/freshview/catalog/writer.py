@@ -6,7 +6,8 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
@@ -18,7 +19,14 @@ from freshview.catalog.frontiers import ViewChange, end_leases, publish_with_com
 from freshview.catalog.positions import Move, move
 from freshview.catalog.reader import CatalogReader, last_csn, main_at, readable_csn, relation_row, segments_of
 from freshview.catalog.records import Commit, Lease, Main, Pin, Relation, Segment, segment_values
-from freshview.errors import AlreadyExists, NotFound, SnapshotExpired, StorageUnavailable, WriteConflict
+from freshview.errors import (
+    AlreadyExists,
+    FreshviewError,
+    NotFound,
+    SnapshotExpired,
+    StorageUnavailable,
+    WriteConflict,
+)
 from freshview.relation.schema import Schema, check_relation_name, fold, refuse_weight
 
 LIFETIME = 120 * 1_000_000  # µs a pin or lease lives without a heartbeat
@@ -56,6 +64,7 @@ class Catalog(CatalogReader):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._given_up: set[str] = set()  # pins and leases whose rows the catalog may still hold
 
     @property
     def owner(self) -> str:
@@ -83,7 +92,7 @@ class Catalog(CatalogReader):
 
     def release(self, pin: Pin) -> None:
         """Give up a snapshot."""
-        with self.database.write(durable=False) as c:
+        with self._giving_up([pin.id]), self.database.write(durable=False) as c:
             c.execute(t.snapshots.delete().where(t.snapshots.c.id == pin.id))
 
     def lease(self, relation_id: int, path: str, name: str | None = None) -> Lease | None:
@@ -93,6 +102,7 @@ class Catalog(CatalogReader):
             lease = Lease(name or uuid.uuid4().hex, relation_id, path)
             if name is not None:
                 self.database.lock_clock(c)  # of two processes that ask at once, one waits for the other
+                self._end_given_up(c)
                 c.execute(t.leases.delete().where(t.leases.c.id == name, t.leases.c.expires_at < now))
                 if c.execute(sa.select(t.leases.c.id).where(t.leases.c.id == name)).first():
                     return None
@@ -101,22 +111,49 @@ class Catalog(CatalogReader):
 
     def drop_leases(self, ids: Sequence[str]) -> set[str]:
         """Give up leases and return the ids that were still held; only files under those may be removed."""
-        with self.database.write(durable=False) as c:
+        with self._giving_up(ids), self.database.write(durable=False) as c:
             own = sa.and_(t.leases.c.id.in_(list(ids)), t.leases.c.owner == self._owner)
             held = set(c.execute(sa.select(t.leases.c.id).where(own)).scalars())
             c.execute(t.leases.delete().where(own))
             return held
 
     def heartbeat(self) -> None:
-        """Prolong all pins and leases of this process."""
+        """Prolong all pins and leases of this process, except those that were given up while the catalog failed.
+
+        Rows that a transaction holds locked are left out: it ends them, or the next heartbeat prolongs them. So a
+        heartbeat waits for no commit that waits for it.
+        """
         with self.database.write(durable=False) as c:
+            self._end_given_up(c)
             until = self.database.now(c) + LIFETIME
             for table in (t.snapshots, t.leases):
-                c.execute(table.update().where(table.c.owner == self._owner).values(expires_at=until))
+                own = sa.select(table.c.id).where(table.c.owner == self._owner).with_for_update(skip_locked=True)
+                ids = c.execute(own).scalars().all()
+                c.execute(table.update().where(table.c.id.in_(ids)).values(expires_at=until))
+
+    @contextmanager
+    def _giving_up(self, ids: Sequence[str]) -> Iterator[None]:
+        """Note pins or leases that nobody needs any more, if the block that deletes their rows fails."""
+        try:
+            yield
+        except FreshviewError:
+            self._given_up.update(ids)
+            raise
+
+    def _end_given_up(self, c: Connection) -> None:
+        """Delete the rows of pins and leases that could not be given up before."""
+        if not self._given_up:
+            return
+        self.database.lock_clock(c)  # no thread takes a lease of the same name meanwhile
+        ended = set(self._given_up)
+        for table in (t.snapshots, t.leases):
+            c.execute(table.delete().where(table.c.id.in_(ended), table.c.owner == self._owner))
+        self._given_up -= ended
 
     def leave(self) -> None:
         """Give up all pins and leases of this process, and end its announced work."""
         with self.database.write(durable=False) as c:
+            self.database.lock_clock(c)  # a commit deletes several of these rows as well
             for table in (t.snapshots, t.leases, t.activity):
                 c.execute(table.delete().where(table.c.owner == self._owner))
 

@@ -228,7 +228,8 @@ class JobRunner:
             yield announce
         finally:
             if since > float("-inf"):
-                activity.waited(view.id)
+                with suppress(FreshviewError):  # it expires; the lease that was obtained is not lost
+                    activity.waited(view.id)
 
     # -- one job -----------------------------------------------------------------------------------
 
