@@ -17,10 +17,11 @@ from tests.effort import examples
 
 from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Pin, Relation
+from freshview.catalog.reports import Reports
 from freshview.catalog.views import READERS
 from freshview.catalog.writer import checkpoint_lease
 from freshview.definition.properties import BASE_LOG, COMBINED, DIFFERENTIAL, policy_of
-from freshview.errors import InvalidStatement
+from freshview.errors import InvalidStatement, SnapshotExpired
 from freshview.storage import segments
 from freshview.storage.checkpoint import Checkpointer
 from freshview.storage.vacuum import vacuum
@@ -124,6 +125,53 @@ def test_the_log_is_released_when_it_was_propagated_and_what_is_shown_stays(p: P
     assert mv(p, v) == then
     p.deferred.partial_refresh(v)
     assert mv(p, v) == Counter({(1, 3): 1})
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_what_was_shown_before_a_refresh_stays_for_the_retention(world: World, p: Process, folded: bool) -> None:
+    """Law: a reader of MV keeps it for as long after a refresh as the retention, however old the next main is."""
+    a, day = p.table("a"), timedelta(hours=24)
+    v = deferred(p, "v", a)
+    fold = Checkpointer(p.catalog, p.storage, p.events, lambda: pytest.fail("no Spark")).run
+    p.put({"a": {1: 1}})
+    p.deferred.refresh(v)
+    if folded:
+        fold(v)
+    held = p.deferred.catalog.shown(v)
+    p.put({"a": {1: 2}})
+    p.deferred.propagate(v)
+    fold(v)
+    world.now += 25 * HOUR
+    p.deferred.refresh(v)
+    p.put({"a": {1: 3}})
+    p.deferred.propagate(v)
+    world.now += 23 * HOUR
+    vacuum(p.catalog, p.storage, p.events, day)
+    assert p.catalog.horizon() > held.csn
+    assert p.deferred.catalog.shown(v, held.csn) == held
+    assert p.storage.reader.contents(held).to_pylist() == [{"k": 1, "v": 1}]
+    with pytest.raises(SnapshotExpired):
+        p.views.stored(v, held.csn - 1)
+    stock = next(h for h in Reports(p.catalog).holders(day) if h.kind == "retention")
+    assert stock.keeps.segments
+    world.now += 2 * HOUR
+    vacuum(p.catalog, p.storage, p.events, day)
+    with pytest.raises(SnapshotExpired):
+        p.deferred.catalog.shown(v, held.csn)
+    assert mv(p, v) == Counter({(1, 2): 1})
+
+
+def test_a_composed_job_is_a_job_of_the_past(p: Process) -> None:
+    """Law: what was learnt of jobs, and that an error is over, is not forgotten when their versions are composed."""
+    v = deferred(p, "v", p.table("a"))
+    failed = Job(view_id=v.id, from_csn=0, to_csn=0, strategy="failed", seconds=0.0, error="no")
+    p.views.record(failed)
+    for value in (1, 2):
+        p.put({"a": {1: value}})
+        p.deferred.propagate(v)
+    assert p.views.stored_at(v, p.catalog.snapshot() - 1) is None, "composed"
+    assert len(p.views.finished(v, 9)) == 2
+    assert Reports(p.catalog).views()[0].error is None
 
 
 @pytest.mark.parametrize("scenario", [BASE_LOG, DIFFERENTIAL, COMBINED])
@@ -388,6 +436,26 @@ def test_policies_run_when_they_are_due(world: World, p: Process) -> None:
         begun.refreshed_at + 24 * HOUR,
         begun.propagated_at + 24 * HOUR,
     )
+
+
+@pytest.mark.parametrize("policy", ["on query", "partial on query"])
+def test_a_query_of_what_is_shown_already_writes_nothing(
+    p: Process, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """Law: a view that is refreshed on query is refreshed by the first query after a change, and by no other."""
+    v = deferred(p, "v", p.table("a"), refresh__policy=policy)
+    p.put({"a": {1: 1}})
+    p.jobs.bring(v, p.catalog.snapshot())
+    p.deferred.refresh_for_query(v)
+    assert mv(p, v) == Counter({(1, 1): 1})
+    if policy == "on query":
+        p.put({"a": {1: 2}})
+        p.deferred.refresh_for_query(v)
+        assert mv(p, v) == Counter({(1, 2): 1})
+    jobs = p.views.history(v)
+    monkeypatch.setattr(p.catalog.database, "write", lambda **_: pytest.fail("the catalog was written"))
+    p.deferred.refresh_for_query(v)
+    assert p.views.history(v) == jobs
 
 
 def _wanted(p: Process, view: Relation) -> bool:

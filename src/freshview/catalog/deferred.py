@@ -16,15 +16,13 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
-from freshview.catalog.frontiers import MAINTAIN, Job, changes_after, end_leases, record
-from freshview.catalog.reader import main_at, readable_csn, segments_of
+from freshview.catalog.frontiers import COMPOSED, MAINTAIN, Job, changes_after, end_leases, record
+from freshview.catalog.reader import APPLIED, main_at, readable_csn, segments_of
 from freshview.catalog.records import Deferral, Relation, RelationState, Segment, segment_values
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import check_leases, checkpoint_lease
 from freshview.errors import InvalidStatement
 
-APPLIED = "refresh"  # jobs that moved the shown CSN
-COMPOSED = "composed"  # jobs whose versions were composed with later ones: no version ends there any more
 _KEPT = 24 * 3600 * 1_000_000  # µs for which the files of composed segments stay for queries that have begun
 
 

@@ -21,6 +21,8 @@ REFRESH = "refresh"  # commits by which views above learn that a view was comput
 RESETS = ("reset", REFRESH)  # changes to which no delta leads
 CHANGES = ("data", *RESETS)  # commits that a view has to follow; others change no rows
 MAINTAIN = "maintain"  # jobs that took a view from one version to the next
+COMPOSED = "composed"  # jobs whose versions were composed with later ones: no version ends there any more
+MAINTAINED = (MAINTAIN, COMPOSED)  # jobs that maintained a view, whatever became of their versions
 
 
 @dataclass(frozen=True, kw_only=True)

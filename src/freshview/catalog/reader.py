@@ -27,6 +27,9 @@ from freshview.catalog.records import (
 from freshview.errors import CorruptWarehouse, InvalidStatement, NotFound, SnapshotExpired
 from freshview.relation.schema import Schema, fold, require_text
 
+APPLIED = "refresh"  # jobs that moved the shown CSN
+SHOWN = 2**62  # in place of the time until which a deferred view showed a CSN: it does so now
+
 
 class CatalogReader:
     """The reading half of the catalog."""
@@ -194,7 +197,7 @@ class CatalogReader:
     def state_in(self, c: Connection, relation: Relation, csn: int) -> RelationState:
         """The main ⊕ segments of a relation at a CSN that is committed and not vacuumed."""
         clock = self.database.clock(c)
-        if csn < clock.horizon and csn < self._kept_from(c, relation, clock.horizon):
+        if csn < clock.horizon and not self._is_kept(c, relation, csn):
             raise SnapshotExpired(
                 f"{relation.name} at CSN {csn}",
                 f"versions before CSN {clock.horizon} have been vacuumed",
@@ -218,10 +221,13 @@ class CatalogReader:
             return RelationState(at, csn, None, None, replaced)
         return RelationState(at, csn, main, main_schema, tuple(s for s in segments if s.versions is None))
 
-    def _kept_from(self, c: Connection, relation: Relation, horizon: int) -> int:
-        """The lowest CSN at which a relation can be read: the state that a deferred view shows is always kept."""
-        shown = c.execute(sa.select(t.frontiers.c.shown).where(t.frontiers.c.view_id == relation.id)).scalar()
-        return horizon if shown is None else min(horizon, shown)
+    def _is_kept(self, c: Connection, relation: Relation, csn: int) -> bool:
+        """Can a relation be read at a CSN before the horizon? What a deferred view shows, and what came after, always
+        can; a state that it showed before can until vacuum has removed it."""
+        shown = shown_csns(c, relation.id)
+        if any(csn >= at for at, until, _ in shown if until == SHOWN):
+            return True
+        return any(csn == at for at, *_ in shown) and csn >= _stored_from(c, relation.id)
 
     def relations_in(self, c: Connection, csn: int | None = None, kind: str | None = None) -> list[Relation]:
         """The relations at a CSN (default: now), of one kind or of all, by name."""
@@ -275,6 +281,29 @@ def last_csn(c: Connection, moment: int) -> int:
     """The last CSN committed at or before a time (microseconds since the epoch); 0 before the first."""
     query = sa.select(sa.func.max(t.commits.c.csn)).where(t.commits.c.committed_at <= moment)
     return c.execute(query).scalar() or 0
+
+
+def shown_csns(c: Connection, view_id: int | None = None, since: int = 0) -> list[Row[tuple[int, int, int]]]:
+    """What deferred views, or one, have shown since a time: rows (CSN, until when it was shown or SHOWN, view id)."""
+    f, j = t.frontiers.c, t.jobs.c
+    now = sa.select(f.shown.label("csn"), sa.literal(SHOWN, sa.BigInteger).label("until"), f.view_id).where(f.shown.is_not(None))
+    before = sa.select(j.from_csn, j.finished_at, j.relation_id).where(j.kind == APPLIED, j.finished_at > since)
+    if view_id is not None:
+        now, before = now.where(f.view_id == view_id), before.where(j.relation_id == view_id)
+    return list(c.execute(sa.union_all(now, before)))
+
+
+def _stored_from(c: Connection, relation_id: int) -> int:
+    """The lowest CSN at which no row of a relation was vacuumed.
+
+    Vacuum keeps one version of main as the oldest, and no segment at or before it.
+    """
+    m, s = t.mains.c, t.segments.c
+    oldest = c.execute(sa.select(sa.func.min(m.csn)).where(m.relation_id == relation_id)).scalar()
+    if oldest is None:
+        return 0
+    folded = sa.select(s.csn).where(s.relation_id == relation_id, s.csn <= oldest).limit(1)
+    return oldest if c.execute(folded).first() is None else 0
 
 
 def relation_row(c: Connection, relation_id: int) -> Row[Any] | None:

@@ -14,9 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
-from freshview.catalog.deferred import COMPOSED, deferrals
-from freshview.catalog.frontiers import CHANGES, MAINTAIN
-from freshview.catalog.reader import last_csn, readable_csn
+from freshview.catalog.deferred import deferrals
+from freshview.catalog.frontiers import CHANGES, MAINTAINED
+from freshview.catalog.reader import last_csn, readable_csn, shown_csns
 from freshview.catalog.records import Backlog, Deferral, Relation
 from freshview.catalog.views import Use, ViewCatalog, beyond_frontiers, source_ids
 from freshview.catalog.writer import Catalog
@@ -151,7 +151,7 @@ class Reports:
             kept = Holder("retention", "retention", retained, _moment(superseded), age=max(retention, timedelta(0)))
             found = [*_views(c, now), *_snapshots(c, clock.csn, now), kept]
             found = [replace(h, csn=max(h.csn, clock.horizon)) for h in found]
-            measured = _measured(found, _stocks(c), clock.csn, superseded, now)
+            measured = _measured(found, _stocks(c, superseded), clock.csn, superseded, now)
         return tuple(h for h in measured if h.kind != "retention" or h.csn < clock.csn or h.keeps != Amount())
 
     def views(self) -> list[ViewReport]:
@@ -230,22 +230,22 @@ class _Stock:
     dropped_csn: int | None
     checkpoints: tuple[_Checkpoint, ...]
     unfolded: Amount
-    shown: int | None = None  # of a deferred view: its shown CSN, which stays readable
+    shown: tuple[tuple[int, int], ...] = ()  # CSNs that a deferred view shows or showed, and until when
 
     def released(self, horizon: int, superseded: int) -> Amount:
         """What vacuum removes at a horizon (`Catalog.expire`): all that a checkpoint at or before it replaces.
 
-        Only checkpoints made up to the time `superseded` count.
+        Only checkpoints made up to the time `superseded` count, and what a deferred view has shown after it is kept.
         """
         if self.dropped_csn is not None and self.dropped_csn <= horizon:
             return sum((p.folded for p in self.checkpoints), self.unfolded) + Amount(checkpoints=len(self.checkpoints))
-        needed = horizon if self.shown is None else min(horizon, self.shown)
+        needed = min([horizon, *(csn for csn, until in self.shown if until > superseded)])
         last = [p.csn for p in self.checkpoints if p.csn <= needed and p.created_at <= superseded]
         gone = [p.folded for p in self.checkpoints if last and p.csn <= last[-1]]
         return sum(gone, Amount(checkpoints=max(len(gone) - 1, 0)))
 
 
-def _stocks(c: sa.Connection) -> list[_Stock]:
+def _stocks(c: sa.Connection, superseded: int) -> list[_Stock]:
     """The checkpoints and segments of each relation; segments are counted at the first checkpoint that folded them."""
     m, s, r = t.mains.c, t.segments.c, t.relations.c
     first = sa.select(sa.func.min(m.csn)).where(m.relation_id == s.relation_id, m.csn >= s.csn)
@@ -259,9 +259,11 @@ def _stocks(c: sa.Connection) -> list[_Stock]:
     for row in c.execute(sa.select(m.relation_id, m.csn, m.created_at).order_by(m.csn)):
         folds = amounts.get((row.relation_id, row.csn), Amount())
         checkpoints.setdefault(row.relation_id, []).append(_Checkpoint(row.csn, row.created_at, folds))
-    shown = {view_id: deferral.shown for view_id, deferral in deferrals(c).items()}
+    shown: dict[int, list[tuple[int, int]]] = {}
+    for csn, until, view_id in shown_csns(c, since=superseded):
+        shown.setdefault(view_id, []).append((csn, until))
     return [
-        _Stock(dropped, tuple(checkpoints.get(id_, ())), amounts.get((id_, None), Amount()), shown.get(id_))
+        _Stock(dropped, tuple(checkpoints.get(id_, ())), amounts.get((id_, None), Amount()), tuple(shown.get(id_, ())))
         for id_, dropped in c.execute(sa.select(r.id, r.dropped_csn))
     ]
 
@@ -305,7 +307,7 @@ def _places(c: sa.Connection) -> dict[int, sa.Row[Any]]:
 def _last_errors(c: sa.Connection) -> dict[int, str]:
     """Errors of views whose newest job failed, by view id; a job that was cancelled to give way has not failed."""
     j = t.jobs.c
-    ended = sa.and_(j.kind == MAINTAIN, j.report.not_like('%"strategy": "cancelled"%'))
+    ended = sa.and_(j.kind.in_(MAINTAINED), j.report.not_like('%"strategy": "cancelled"%'))
     newest = sa.select(sa.func.max(j.id)).where(ended).group_by(j.relation_id)
     query = sa.select(j.relation_id, j.error).where(j.id.in_(newest), j.error.is_not(None))
     return {row.relation_id: row.error for row in c.execute(query)}
@@ -329,7 +331,7 @@ def _jobs(c: sa.Connection, since: int) -> dict[int, tuple[int, float]]:
     j = t.jobs.c
     query = (
         sa.select(j.relation_id, sa.func.count(), sa.func.avg(j.finished_at - j.started_at))
-        .where(j.kind.in_((MAINTAIN, COMPOSED)), j.error.is_(None), j.finished_at > since)
+        .where(j.kind.in_(MAINTAINED), j.error.is_(None), j.finished_at > since)
         .group_by(j.relation_id)
     )
     return {view_id: (int(jobs), float(took) / 1e6) for view_id, jobs, took in c.execute(query)}

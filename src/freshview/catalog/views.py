@@ -14,6 +14,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.frontiers import (
     CHANGES,
     MAINTAIN,
+    MAINTAINED,
     REFRESH,
     RESETS,
     Job,
@@ -315,7 +316,7 @@ class ViewCatalog:
         """The newest jobs of a view that were done, newest first."""
         j = t.jobs.c
         query = sa.select(t.jobs, sa.literal(view.name).label("name")).where(
-            j.relation_id == view.id, j.kind == MAINTAIN, j.error.is_(None)
+            j.relation_id == view.id, j.kind.in_(MAINTAINED), j.error.is_(None)
         )
         with self.catalog.database.read() as c:
             return [_job(row) for row in c.execute(query.order_by(j.id.desc()).limit(most))]

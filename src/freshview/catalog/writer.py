@@ -17,7 +17,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
 from freshview.catalog.frontiers import ViewChange, end_leases, publish_with_commit
 from freshview.catalog.positions import Move, move
-from freshview.catalog.reader import CatalogReader, last_csn, main_at, readable_csn, relation_row, segments_of
+from freshview.catalog.reader import CatalogReader, last_csn, main_at, readable_csn, relation_row, segments_of, shown_csns
 from freshview.catalog.records import Commit, Lease, Main, Pin, Relation, Segment, segment_values
 from freshview.errors import (
     AlreadyExists,
@@ -405,13 +405,13 @@ class Catalog(CatalogReader):
             retained = clock.csn if retention <= 0 else last_csn(c, now - retention)
             horizon = max(clock.horizon, min(x for x in (retained, pinned, frontier) if x is not None))
             c.execute(t.clock.update().where(t.clock.c.id == 1).values(horizon=horizon))
-            f = t.frontiers.c
-            deferred = c.execute(sa.select(f.view_id, f.shown).where(f.shown.is_not(None)))
-            shown = {row.view_id: row.shown for row in deferred}
+            superseded = now - max(retention, 0)
+            shown: dict[int, int] = {}  # the oldest state that a deferred view shows, or showed within the retention
+            for csn, _, view_id in shown_csns(c, since=superseded):
+                shown[view_id] = min(csn, shown.get(view_id, csn))
             stored = c.execute(sa.select(t.mains.c.relation_id).distinct()).scalars().all()
             for relation_id in (i for i in stored if only is None or i in only):
-                needed = min(horizon, shown.get(relation_id, horizon))  # the state that a deferred view shows stays
-                self._expire_relation(c, relation_id, needed, now - max(retention, 0))
+                self._expire_relation(c, relation_id, min(horizon, shown.get(relation_id, horizon)), superseded)
             self._expire_history(c, min([horizon, *shown.values()]), now - HISTORY)
             dropped = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars()
             gone = [i for i in dropped if only is None or i in only]

@@ -7,8 +7,8 @@ needs Spark, in any process, has the jobs in progress cancelled; they begin agai
 
 Law: a job that a statement waits for is not cancelled, and goes on at the statement's priority.
 Law: steady foreground work holds no view up for ever. A view whose oldest task has waited for 30 seconds, or whose jobs
-gave way three times in a row, gets a *protected* job: it begins even if the system is busy (one such job at a time),
-and does not give way for ten seconds; after that it does. Each job in a row that gave way halves the tasks' rows that
+gave way three times in a row, gets a *protected* job, one at a time: it begins even if the system is busy, and does not
+give way for ten seconds; after that it does. Each job in a row that gave way halves the tasks' rows that
 the next one takes, down to one task, and each protected one doubles the time for which the next one is protected. So a
 job that takes T seconds for one task is done after at most log₂(T / 10 s) + 1 protected jobs that gave way. A job
 whose deadline is near does not give way at all.
@@ -183,14 +183,18 @@ class Manager:
         return not self._stopped and (job.protected_until is not None or not self._is_busy())
 
     def _may_disturb(self, view: Candidate) -> bool:
-        """May a job of a view begin beside foreground work? Protected ones may, one at a time."""
-        alone = all(job.protected_until is None for job in self.running)
-        return is_near(view, self._now()) or (alone and self._protection(view) is not None)
+        """May a job of a view begin beside foreground work? Protected ones may."""
+        return self._protection(view) is not None
 
     def _protection(self, view: Candidate) -> float | None:
-        """Until when a job of a view that begins now does not give way; None: it gives way at once."""
+        """Until when a job of a view that begins now does not give way; None: it gives way at once.
+
+        Unless its deadline is near, a job is protected only while no other one is.
+        """
         if is_near(view, self._now()):
             return float("inf")
+        if any(job.protected_until is not None for job in self.running):
+            return None
         yielded = self._yielded.get(view.view_id, Yielded())
         if yielded.jobs < GAVE_WAY and not has_waited(view, self._now()):
             return None

@@ -24,6 +24,7 @@ from freshview.delta.signed import part
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.refresh.jobs import JobRunner, give_up, store
+from freshview.refresh.tasks import pending
 from freshview.relation.delta import overlay
 from freshview.storage.reader import OVERLAY_ROWS
 from freshview.storage.store import Storage
@@ -67,6 +68,16 @@ class Deferred:
         see the old state; a crash leaves that state."""
         self._empty_log(view)
         return self._show(view)
+
+    def refresh_for_query(self, view: Relation) -> None:
+        """Refresh a view whose policy is 'on query', as far as the policy says. Nothing is written if nothing moves."""
+        partial, stand = policy_of(view).partial, self.catalog.deferral(view)
+        if partial and stand.shown < stand.propagated:
+            self.partial_refresh(view)
+        elif not partial and (
+            stand.shown < stand.propagated or pending(self.views, view, self.views.catalog.snapshot()).tasks
+        ):
+            self.refresh(view)
 
     def maintain(self, view: Relation, *, named: bool) -> list[Job]:
         """Refresh a deferred view that was `named`; else only propagate its log, if its scenario allows that."""

@@ -59,7 +59,7 @@ class Reading:
         """What a deferred view shows; if that is not fresh enough, with its differentials, and with its log."""
         policy = policy_of(view)
         if freshness is None and policy.refresh.kind == "query":
-            self.deferred.partial_refresh(view) if policy.partial else self.deferred.refresh(view)
+            self.deferred.refresh_for_query(view)
         limit = freshness if isinstance(freshness, timedelta) else None
         if freshness in (None, "any") or (limit is not None and self.deferred.catalog.age(view) <= limit):
             return self.read_shown(view)
