@@ -87,7 +87,7 @@ class Beats:
     def __init__(self, process: Process) -> None:
         clock = lambda: process.world.now / 1e6  # noqa: E731
         self.work = Activity(clock)
-        self.presence = Presence(activity_of(process), self.work.is_busy, process.events, clock)
+        self.presence = Presence(activity_of(process), self.work.is_on_spark, process.events, clock)
 
 
 def test_a_busy_process_renews_its_announcement_and_an_idle_one_writes_nothing(world: World) -> None:
@@ -96,12 +96,17 @@ def test_a_busy_process_renews_its_announcement_and_an_idle_one_writes_nothing(w
     assert not beats.presence.beat()
     assert rows(theirs) == 0
     with beats.work.working():
+        assert not beats.presence.beat(), "it only writes rows"
+        beats.work.needs_spark()
+        with beats.work.working():
+            beats.work.needs_spark()
         for _ in range(5):
             assert beats.presence.beat()
             world.now += int(RENEW_SECONDS * 1e6)
             assert activity_of(theirs).of_others().busy
     world.now += 600_000
-    assert not beats.presence.beat()
+    with beats.work.working():
+        assert not beats.presence.beat(), "the statement that needed Spark is over"
     world.now += LIFETIME
     assert not activity_of(theirs).of_others().busy
 
@@ -130,6 +135,30 @@ def test_a_statement_is_announced_without_waiting_for_the_catalog(
             owners = [owner for owner, _ in ActivityCatalog(internals(theirs).catalog).of_others().busy]
             assert owners == [internals(ours).catalog.owner]
     assert set(wrote) == {"freshview-presence"}
+
+
+def test_a_statement_is_announced_when_the_catalog_is_back(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: neither a catalog that fails once nor a listener that fails ends the announcements."""
+    monkeypatch.setattr("freshview.schedule.presence.RENEW_SECONDS", 0.01)
+    announced, tries = threading.Event(), []
+
+    def fails_once(_: ActivityCatalog) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise CatalogUnavailable("catalog", "is locked")
+        announced.set()
+
+    def no_listener(_: object) -> None:
+        raise ValueError("a listener that fails")
+
+    monkeypatch.setattr(ActivityCatalog, "busy", fails_once)
+    process.events.listen(no_listener)
+    presence = Presence(activity_of(process), lambda: True, process.events)
+    presence.announce()
+    try:
+        assert announced.wait(20)
+    finally:
+        presence.stop()
 
 
 def test_a_catalog_that_cannot_be_reached_is_told_and_nobody_counts_as_busy(process: Process) -> None:

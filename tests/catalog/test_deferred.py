@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from tests.catalog.view_world import Process, World
+from tests.conftest import PostgresServer
 from tests.effort import examples
 
+from freshview.catalog import tables as t
 from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Pin, Relation
 from freshview.catalog.reports import Reports
@@ -159,6 +161,27 @@ def test_what_was_shown_before_a_refresh_stays_for_the_retention(world: World, p
     with pytest.raises(SnapshotExpired):
         p.deferred.catalog.shown(v, held.csn)
     assert mv(p, v) == Counter({(1, 2): 1})
+
+
+@pytest.mark.postgres
+def test_what_was_shown_before_a_refresh_stays_on_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
+    world = World(tmp_path, url=postgres.new_database())
+    p = world.process()
+    v = deferred(p, "v", p.table("a"))
+    for value in (1, 2):
+        p.put({"a": {1: value}})
+        p.deferred.refresh(v)
+        if value == 1:
+            held = p.deferred.catalog.shown(v)
+    Checkpointer(p.catalog, p.storage, p.events, lambda: pytest.fail("no Spark")).run(v)
+    with p.catalog.database.write() as c:
+        c.execute(t.clock.update().values(horizon=p.catalog.snapshot()))
+    assert p.deferred.catalog.shown(v, held.csn) == held
+    vacuum(p.catalog, p.storage, p.events, timedelta(0))
+    with pytest.raises(SnapshotExpired):
+        p.deferred.catalog.shown(v, held.csn)
+    assert mv(p, v) == Counter({(1, 2): 1})
+    world.close()
 
 
 def test_a_composed_job_is_a_job_of_the_past(p: Process) -> None:

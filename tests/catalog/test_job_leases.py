@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.catalog.view_world import World
+from tests.catalog.view_world import World, waits
 from tests.conftest import PostgresServer
 from tests.effort import examples
 
@@ -141,9 +141,10 @@ def test_a_lease_that_could_not_be_given_up_can_be_taken_again(world: World, mon
     view = p.view("v", p.table("a"))
     for _ in range(2):
         assert p.catalog.lease(view.id, "job", f"job-{view.id}") is not None
-        with monkeypatch.context() as patch, pytest.raises(CatalogUnavailable):
+        with monkeypatch.context() as patch:
             patch.setattr(p.catalog.database, "write", _unavailable)
-            p.catalog.drop_leases([f"job-{view.id}"])
+            with pytest.raises(CatalogUnavailable):
+                p.catalog.drop_leases([f"job-{view.id}"])
     assert p.catalog.lease(view.id, "job", f"job-{view.id}") is not None
     p.catalog.heartbeat()
     assert other.catalog.lease(view.id, "job", f"job-{view.id}") is None
@@ -160,10 +161,31 @@ def test_who_cannot_take_back_that_it_waits_does_its_job(world: World, monkeypat
     csn = ours.put({"a": {1: 1}})
     lease = theirs.catalog.lease(view.id, "job", f"job-{view.id}")
     assert lease is not None
-    world.while_waiting = lambda: bool(theirs.catalog.drop_leases([lease.id])) and None
+
+    def let_go() -> None:
+        theirs.catalog.drop_leases([lease.id])
+
+    world.while_waiting = let_go
     monkeypatch.setattr(ActivityCatalog, "waited", lambda *_: _unavailable())
     assert len(ours.jobs.bring(view, csn)) == 1
     assert theirs.catalog.lease(view.id, "job", f"job-{view.id}") is not None
+
+
+@pytest.mark.postgres
+def test_what_changes_rows_of_many_views_takes_its_turn_with_commits(tmp_path: Path, postgres: PostgresServer) -> None:
+    """Law: who changes several frontiers or uses holds the clock first, so that two of them cannot deadlock."""
+    world = World(tmp_path, url=postgres.new_database())
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    for change in (lambda: p.views.advance(p.catalog.snapshot()), lambda: p.views.note_uses({view.id: (1, 1)})):
+        with ThreadPoolExecutor(1) as pool, p.catalog.database.write() as commit:
+            p.catalog.database.lock_clock(commit)
+            changed = pool.submit(change)
+            while not waits(p.catalog.database):
+                assert not changed.done()
+        changed.result()
+    assert p.views.uses()[view.id].uses == 1
+    world.close()
 
 
 @pytest.mark.postgres

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.catalog.view_world import BAG, Process, World
+from tests.catalog.view_world import BAG, Process, World, waits
 from tests.conftest import PostgresServer
 
 from freshview.catalog import tables as t
-from freshview.catalog.engine import Database
 from freshview.catalog.frontiers import Job, ViewStep
 from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.views import ViewCatalog
@@ -198,15 +197,8 @@ def test_a_view_that_becomes_deferred_while_its_job_publishes_is_not_replaced(
         with database.write() as altering:
             altering.execute(t.frontiers.update().where(f.view_id == step.view.id).values(shown=f.csn))
             published = pool.submit(p.views.apply, [step])
-            while not _waits(database):
+            while not waits(database):
                 assert not published.done()
         assert published.result() is False
     assert p.catalog.segments([step.view.id], -1) == []
     world.close()
-
-
-def _waits(database: Database) -> bool:
-    """Does a transaction wait for another's lock?"""
-    with database.read() as c:
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        return bool(c.exec_driver_sql(waiting).scalar_one())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import sqlalchemy as sa
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.engine import Database, sqlite_url
@@ -222,3 +223,10 @@ class World:
     def close(self) -> None:
         for process in self.processes:
             process.catalog.database.close()
+
+
+def waits(database: Database) -> bool:
+    """Does a transaction on a PostgreSQL catalog wait for another's lock?"""
+    waiting = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = :name")
+    with database.read() as c:
+        return bool(c.execute(waiting, {"name": c.engine.url.database}).scalar_one())

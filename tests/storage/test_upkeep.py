@@ -9,9 +9,10 @@ import pytest
 from tests.internals import internals
 
 import freshview
+from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
-from freshview.errors import CatalogUnavailable, InvalidStatement, NotFound, StorageUnavailable, WarehouseClosed
+from freshview.errors import CatalogUnavailable, InvalidStatement, StorageUnavailable, WarehouseClosed
 from freshview.schedule import upkeep
 from freshview.storage.checkpoint import Checkpointer, CheckpointReport
 from freshview.views.maintenance import Maintenance
@@ -85,6 +86,11 @@ def test_a_view_that_is_dropped_while_all_are_maintained_is_not_looked_for(
         wh.sql("CREATE TABLE a (k INT, PRIMARY KEY (k))")
         view = replace(internals(wh).relation("a"), id=99, name="v", kind="view")  # as read before it was dropped
         asked: list[Relation] = []
-        monkeypatch.setattr(Maintenance, "maintain", lambda _, view, *__, **___: asked.append(view) or [])
+
+        def maintain(_: Maintenance, view: Relation, csn: int, *, named: bool) -> list[Job]:  # noqa: ARG001
+            asked.append(view)
+            return []
+
+        monkeypatch.setattr(Maintenance, "maintain", maintain)
         assert internals(wh).maintain([view]) == []
         assert asked == [view]

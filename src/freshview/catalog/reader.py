@@ -283,14 +283,14 @@ def last_csn(c: Connection, moment: int) -> int:
     return c.execute(query).scalar() or 0
 
 
-def shown_csns(c: Connection, view_id: int | None = None, since: int = 0) -> list[Row[tuple[int, int, int]]]:
+def shown_csns(c: Connection, view_id: int | None = None, since: int = 0) -> list[tuple[int, int, int]]:
     """What deferred views, or one, have shown since a time: rows (CSN, until when it was shown or SHOWN, view id)."""
     f, j = t.frontiers.c, t.jobs.c
-    now = sa.select(f.shown.label("csn"), sa.literal(SHOWN, sa.BigInteger).label("until"), f.view_id).where(f.shown.is_not(None))
+    now = sa.select(f.shown, sa.literal(SHOWN, sa.BigInteger), f.view_id).where(f.shown.is_not(None))
     before = sa.select(j.from_csn, j.finished_at, j.relation_id).where(j.kind == APPLIED, j.finished_at > since)
     if view_id is not None:
         now, before = now.where(f.view_id == view_id), before.where(j.relation_id == view_id)
-    return list(c.execute(sa.union_all(now, before)))
+    return [(csn, until, id_) for csn, until, id_ in c.execute(sa.union_all(now, before))]
 
 
 def _stored_from(c: Connection, relation_id: int) -> int:

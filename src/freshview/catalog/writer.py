@@ -17,7 +17,15 @@ from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
 from freshview.catalog.frontiers import ViewChange, end_leases, publish_with_commit
 from freshview.catalog.positions import Move, move
-from freshview.catalog.reader import CatalogReader, last_csn, main_at, readable_csn, relation_row, segments_of, shown_csns
+from freshview.catalog.reader import (
+    CatalogReader,
+    last_csn,
+    main_at,
+    readable_csn,
+    relation_row,
+    segments_of,
+    shown_csns,
+)
 from freshview.catalog.records import Commit, Lease, Main, Pin, Relation, Segment, segment_values
 from freshview.errors import (
     AlreadyExists,

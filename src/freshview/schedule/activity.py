@@ -25,6 +25,9 @@ class Activity:
         self._clock = clock
         self._guard = threading.Lock()
         self._running = 0
+        self._on_spark = 0
+        self._last_on_spark = float("-inf")
+        self._here = threading.local()  # needs_spark: whether the statement of this thread has said that it does
         self._last = float("-inf")
         self._transactions: list[tuple[float, Callable[[], bool]]] = []
         self._uses: dict[int, tuple[int, int]] = {}
@@ -32,6 +35,8 @@ class Activity:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Count the block as a statement of the user."""
+        outer = getattr(self._here, "needs_spark", None)
+        self._here.needs_spark = False
         with self._guard:
             self._running += 1
         try:
@@ -40,6 +45,23 @@ class Activity:
             with self._guard:
                 self._running -= 1
                 self._last = self._clock()
+                if self._here.needs_spark:
+                    self._on_spark -= 1
+                    self._last_on_spark = self._last
+            self._here.needs_spark = outer
+
+    def needs_spark(self) -> None:
+        """Note that the statement of this thread needs Spark."""
+        with self._guard:
+            if getattr(self._here, "needs_spark", None) is False:
+                self._here.needs_spark = True
+                self._on_spark += 1
+            self._last_on_spark = self._clock()
+
+    def is_on_spark(self) -> bool:
+        """Is there a statement that needs Spark? One that only writes rows disturbs no job of another process."""
+        with self._guard:
+            return self._on_spark > 0 or self._clock() - self._last_on_spark < _QUIET
 
     def began(self, is_open: Callable[[], bool]) -> None:
         """Note that a transaction has begun."""

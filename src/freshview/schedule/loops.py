@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from freshview.events import Events
 
@@ -26,7 +27,8 @@ class Loop:
             try:
                 again = self._step()
             except Exception as error:  # reported, and tried again at the next turn
-                self._events.emit("background.failed", error=str(error))
+                with suppress(Exception):  # a listener that fails does not end the loop
+                    self._events.emit("background.failed", error=str(error))
 
     def stop(self) -> None:
         self._stop.set()

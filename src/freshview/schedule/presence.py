@@ -1,7 +1,7 @@
 """Foreground work across processes: this one announces its own in the catalog, and hears of the others'.
 
-A statement that needs Spark only sets a flag; a thread writes the announcement, renews it once a second while the
-process is busy, and sleeps while it is idle. So no query waits for a write, a busy process writes one row a second, and
+A statement that needs Spark only sets a flag; a thread writes the announcement, renews it once a second while such
+a statement runs, and sleeps else. So no query waits for a write, a busy process writes one row a second, and
 an idle one writes nothing. An announcement that is not renewed expires.
 
 Law: a background job in any process hears of a statement in any other within a second: the announcement is written at
@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from freshview.catalog.activity import ActivityCatalog, Work
 from freshview.errors import CatalogUnavailable, FreshviewError
@@ -62,7 +63,10 @@ class Presence:
                 while self.beat() and not self._ended.wait(RENEW_SECONDS):
                     pass
             except FreshviewError as error:
-                self._events.emit("background.failed", error=str(error))
+                with suppress(Exception):  # a listener that fails does not end the thread
+                    self._events.emit("background.failed", error=str(error))
+                self._ended.wait(RENEW_SECONDS)
+                self._wanted.set()  # a statement that still runs is announced when the catalog is back
 
     def beat(self) -> bool:
         """Announce this process if it is busy, at most once in so many seconds; return whether it is busy."""

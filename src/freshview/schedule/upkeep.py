@@ -85,7 +85,7 @@ class Upkeep:
         self._workers = wishes.workers
         self._garbage = Garbage(catalog, storage, events, self._is_busy)
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
-        self._presence = Presence(ActivityCatalog(catalog), self.activity.is_busy, events)
+        self._presence = Presence(ActivityCatalog(catalog), self.activity.is_on_spark, events)
         self._loops = [Loop("freshview-heartbeat", _HEARTBEAT_SECONDS, self._heartbeat, events)]
         if wishes.background:
             look, policy = partial(candidates, views.catalog), POLICIES[wishes.policy]
@@ -112,6 +112,7 @@ class Upkeep:
 
         `names` are the views that it reads. Other processes hear of the statement through the catalog.
         """
+        self.activity.needs_spark()
         self._presence.announce()
         if self.manager is None or not self.manager.running:
             return

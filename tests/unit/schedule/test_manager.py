@@ -502,6 +502,25 @@ def test_protected_jobs_run_one_at_a_time_beside_foreground_work() -> None:
     world.settle()
 
 
+def test_one_job_at_a_time_is_protected_also_while_nothing_else_runs() -> None:
+    """Law: a statement that arrives finds one job at most that does not give way."""
+    world = Simulation({1: (frozenset("a"), ()), 2: (frozenset("a"), ())})
+    world.commit("a")
+    world.now += MINUTE
+    protected: list[list[bool]] = []
+
+    def beside(_: CurrentJob) -> None:
+        protected.append([job.protected_until is not None for job in world.manager.running])
+
+    def during(_: CurrentJob) -> None:
+        world.during = beside
+        world.manager.turn()
+
+    world.during = during
+    world.manager.turn()
+    assert protected == [[True, False]]
+
+
 def test_a_protected_job_goes_on_when_the_statement_is_gone() -> None:
     """Law: at the end of its time it gives way only to what is still there."""
     world = Simulation(ONE)
@@ -742,3 +761,23 @@ def test_the_loop_goes_on_at_once_while_there_is_work_and_stops_when_told() -> N
     before = len(turns)
     done.wait(0.05)
     assert len(turns) == before
+
+
+def test_a_listener_that_fails_does_not_end_a_loop() -> None:
+    events, again, turns = Events(), threading.Event(), []
+
+    def turn() -> None:
+        turns.append(1)
+        if len(turns) == 2:
+            again.set()
+        raise StorageUnavailable("folder", "is gone")
+
+    def fails(_: object) -> None:
+        raise ValueError("a listener that fails")
+
+    events.listen(fails)
+    loop = Loop("test", 0.01, turn, events)
+    try:
+        assert again.wait(20)
+    finally:
+        loop.stop()
