@@ -299,6 +299,8 @@ def test_a_table_whose_log_names_no_rows_is_refused(database: str, identity: str
         ("TABLE {t} (id int)", "it has no primary key"),
         ("TABLE {t} (id int PRIMARY KEY) PARTITION BY RANGE (id)", "it has partitions or inherited tables"),
         ("UNLOGGED TABLE {t} (id int PRIMARY KEY)", "it has no log"),
+        ("TABLE {t} (id int PRIMARY KEY DEFERRABLE)", "its primary key is deferrable: two rows may have one key"),
+        ("TABLE {t} (a int, b int, PRIMARY KEY (b, a) DEFERRABLE INITIALLY DEFERRED)", "its primary key is deferrable"),
     ],
 )
 def test_a_table_that_cannot_be_captured_is_refused(database: str, definition: str, cause: str) -> None:

@@ -36,11 +36,12 @@ _TYPES = {
 }
 _LONGEST = 63 - len("fv_track_")  # bytes of a name in PostgreSQL
 _COLUMNS = """
-    SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, k.place, c.relreplident::text, c.oid,
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, k.place, k.indimmediate,
+           c.relreplident::text, c.oid,
            CASE WHEN c.relkind <> 'r' OR c.relhassubclass THEN 'partitions or inherited tables'
                 WHEN c.relpersistence <> 'p' THEN 'no log (it is unlogged or temporary)' END
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-    LEFT JOIN (SELECT indrelid, unnest(indkey::int2[]) AS attnum, generate_subscripts(indkey, 1) AS place
+    LEFT JOIN (SELECT indrelid, indimmediate, unnest(indkey::int2[]) AS attnum, generate_subscripts(indkey, 1) AS place
                FROM pg_index WHERE indisprimary) k ON k.indrelid = c.oid AND k.attnum = a.attnum
     WHERE c.oid = to_regclass(%s) ORDER BY a.attnum"""
 
@@ -67,6 +68,12 @@ def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout
     *_, identity, oid, obstacle = found[0]
     if obstacle:
         raise CaptureFailed(f"table {name}", f"it has {obstacle}", "Capture a plain table, or dump it instead.")
+    if any(row[4] is False for row in found):
+        raise CaptureFailed(
+            f"table {name}",
+            "its primary key is deferrable: two rows may have one key while a statement or transaction runs",
+            "Create the key anew as NOT DEFERRABLE: changes are told by key.",
+        )
     kept = [row[:4] for row in found if row[0] not in without]
     key = [c for _, c in sorted((place, c) for c, _, _, place in kept if place is not None)]
     if not key:
