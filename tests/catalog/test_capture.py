@@ -193,6 +193,25 @@ def test_a_table_takes_the_changes_of_one_source(wh: Warehouse, log: _Log, tmp_p
         wh.capture("theirs", log)
 
 
+@pytest.mark.parametrize(
+    ("columns", "cause"),
+    [
+        ("id INT PRIMARY KEY, name STRING, mine INT, Other INT", r"public\.t has no column mine, Other\. Create"),
+        ("id INT PRIMARY KEY", r"the table has no column name\. Create"),
+        ("id INT PRIMARY KEY, mine INT", r"public\.t has no column mine and the table has no column name\. Create"),
+    ],
+)
+def test_table_and_source_have_the_same_columns(wh: Warehouse, log: _Log, columns: str, cause: str) -> None:
+    """A column that the source does not have would be set to NULL by each change of its row."""
+    wh.sql(f"CREATE TABLE u ({columns})")
+    log.write("c", None, (1, "a"))
+    with pytest.raises(InvalidStatement, match=f"table u: {cause} the table with the columns of the source"):
+        wh.capture("u", log)
+    assert contents(wh, "u") == []
+    wh.sql("CREATE TABLE v (ID INT PRIMARY KEY, Name STRING)")
+    assert wh.capture("v", log).rows == 1
+
+
 def test_a_table_that_is_created_anew_begins_at_the_beginning(wh: Warehouse, log: _Log) -> None:
     log.write("c", None, (1, "a"))
     wh.capture("t", log)

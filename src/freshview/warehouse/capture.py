@@ -53,3 +53,15 @@ def _check(relation: Relation, source: Source, fed_by: str | None) -> None:
             f"its primary key is ({keys[0]}), that of {source.name} ({keys[1]})",
             "Create the table with the key of the source.",
         )
+    missing = ((source.name, _without(relation, source)), ("the table", _without(source, relation)))
+    lacks = [f"{owner} has no column {', '.join(columns)}" for owner, columns in missing if columns]
+    if lacks:
+        raise InvalidStatement(
+            f"table {relation.name}", " and ".join(lacks), "Create the table with the columns of the source."
+        )
+
+
+def _without(some: Relation | Source, others: Relation | Source) -> list[str]:
+    """The columns of one that the other does not have."""
+    known = set(map(fold, others.schema.names))
+    return [n for n in some.schema.names if fold(n) not in known]

@@ -271,8 +271,8 @@ class Warehouse:
         """Take what changed at a source since the last call into a table; return the changes and the CSN.
 
         The source's position is stored in the same commit, so each change is taken once, whatever dies. A table takes
-        the changes of one source and has its primary key; the first call takes all rows that the source has. Sources
-        are in `freshview.cdc`: files of events, dumps, tables of PostgreSQL.
+        the changes of one source, and has its columns and primary key; the first call takes all rows that the source
+        has. Sources are in `freshview.cdc`: files of events, dumps, tables of PostgreSQL.
 
         >>> from freshview.cdc.dumps import Dumps
         >>> from freshview.relation.schema import Column, Schema
