@@ -169,6 +169,10 @@ class Internals:
         """One turn of the background loop: notice, due checkpoints, schedules of deferred views, advice."""
         self._wh._upkeep._step()
 
+    def replace_engine(self, engine: Any) -> None:
+        """Have the upkeep use another engine than Spark."""
+        self._wh._upkeep._engine = lambda: engine
+
     def replace_garbage(self, garbage: Garbage) -> None:
         """Let the background loop use another remover of garbage, on a clock of the test."""
         self._wh._upkeep._garbage = garbage

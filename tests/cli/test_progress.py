@@ -337,3 +337,14 @@ def test_a_context_that_starts_keeps_the_answer_to_ctrl_c() -> None:
     assert callable(raising)
     with pytest.raises(KeyboardInterrupt):
         raising(signal.SIGINT, None)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.failed", "schedule.failed"])
+def test_serve_reports_what_fails_in_the_background(name: str) -> None:
+    class Kept(Report):
+        def failure(self, what: str, error: str) -> None:
+            self.failures.append(f"{what}: {error}")
+
+    report = Kept()
+    report(Event(name, {"relation": "v", "error": "no"}))
+    assert report.failures == ["v: no"]

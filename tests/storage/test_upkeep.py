@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
 from freshview.errors import CatalogUnavailable, InvalidStatement, StorageUnavailable, WarehouseClosed
+from freshview.interruption import Interruption
 from freshview.schedule import upkeep
 from freshview.storage.checkpoint import Checkpointer, CheckpointReport
 from freshview.views.maintenance import Maintenance
@@ -94,3 +96,28 @@ def test_a_view_that_is_dropped_while_all_are_maintained_is_not_looked_for(
         monkeypatch.setattr(Maintenance, "maintain", maintain)
         assert internals(wh).maintain([view]) == []
         assert asked == [view]
+
+
+def test_a_checkpoint_of_the_background_is_broken_off_when_the_warehouse_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: close() does not wait until Spark has rewritten a table that nobody asked to rewrite."""
+    monkeypatch.setattr(upkeep, "DUE_SEGMENTS", 1)
+    asked: list[Interruption] = []
+
+    class Engine:
+        def background(self, interruption: Interruption) -> AbstractContextManager[None]:
+            asked.append(interruption)
+            return nullcontext()
+
+    def run(checkpointer: Checkpointer, relation: Relation) -> None:  # noqa: ARG001
+        checkpointer.engine()
+
+    monkeypatch.setattr(Checkpointer, "run", run)
+    with freshview.connect(tmp_path, background=False) as wh:
+        internals(wh).replace_engine(Engine())
+        wh.sql("CREATE TABLE a (k INT, PRIMARY KEY (k))")
+        wh.sql("INSERT INTO a VALUES (1)")
+        internals(wh).step_of_upkeep()
+        assert [interruption.requested for interruption in asked] == [False]
+    assert asked[0].requested

@@ -122,7 +122,7 @@ class Report:
             case "maintain.failed":
                 self.failures.append(details["view"])
                 self.failed(details["view"], details["error"])
-            case "manager.failed" | "background.failed" | "checkpoint.failed":
+            case "manager.failed" | "background.failed" | "checkpoint.failed" | "schedule.failed":
                 self.failed(details.get("relation", "maintenance"), details["error"])
 
     def failed(self, what: str, error: str) -> None:

@@ -252,7 +252,8 @@ class JobRunner:
             raise
         finally:
             self._catalog.release(pin)
-        self._events.emit("job.done" if job else "job.lost", view=view.name, from_csn=c0, to_csn=c1, rows=left.rows)
+        emit = partial(self._events.emit, view=view.name, from_csn=c0, to_csn=c1, rows=left.rows)
+        emit("job.done") if job is not None else emit("job.lost")
         if job is not None:
             with suppress(FreshviewError):  # the job stands
                 self._executor.applied(self._views.stored(view, c1))
@@ -289,7 +290,8 @@ class JobRunner:
             if self._views.position(view) == start:
                 job = Job(view_id=view.id, from_csn=c0, to_csn=c1, strategy=how, seconds=seconds, error=what)
                 self._views.record(replace(job, view=view.name, tasks=len(left.tasks), rows_in=left.rows))
-        self._events.emit(f"job.{how}", view=view.name, from_csn=c0, to_csn=c1, error=what)
+        emit = partial(self._events.emit, view=view.name, from_csn=c0, to_csn=c1, error=what)
+        emit("job.cancelled") if isinstance(error, Cancelled) else emit("job.failed")
 
 
 def detailed(job: Job, view: Relation, rows_in: int, phases: Phases, sizes: Sizes) -> Job:

@@ -84,6 +84,7 @@ class Upkeep:
         self._busy_load = wishes.busy_load
         self._workers = wishes.workers
         self._garbage = Garbage(catalog, storage, events, self._is_busy)
+        self._stopping = Interruption()  # breaks off the checkpoints of the background
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
         self._presence = Presence(ActivityCatalog(catalog), self.activity.is_on_spark, events)
         self._loops = [Loop("freshview-heartbeat", _HEARTBEAT_SECONDS, self._heartbeat, events)]
@@ -96,7 +97,8 @@ class Upkeep:
                 self._loops.append(Loop(f"freshview-manager-{number + 1}", SECONDS, self.manager.turn, events))
 
     def stop(self) -> None:
-        """End all loops; the manager's jobs are cancelled, and their tasks stay pending."""
+        """End all loops; the manager's jobs and checkpoints on Spark are cancelled, and their tasks stay pending."""
+        self._stopping.request()
         if self.manager is not None:
             self.manager.stop()
         for loop in reversed(self._loops):
@@ -192,7 +194,7 @@ class Upkeep:
 
             def engine() -> SparkEngine:
                 found = self._engine()
-                stack.enter_context(found.background(Interruption()))
+                stack.enter_context(found.background(self._stopping))
                 return found
 
             replace(self._checkpointer, engine=engine).run(relation)
