@@ -30,7 +30,7 @@ from freshview.cli.progress import Bar, Size, Stages, steps, working
 from freshview.cli.serve import Report, _maintain_all, until_signal
 from freshview.cli.upkeep import _each
 from freshview.errors import FreshviewError
-from freshview.events import Events
+from freshview.events import Event, Events
 from freshview.spark.interrupts import _after_cancelling, own_interrupts
 from freshview.spark.loading import InputFiles
 
