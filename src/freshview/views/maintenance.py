@@ -26,7 +26,6 @@ from freshview.refresh.tasks import Pending, pending
 from freshview.storage.store import Storage
 from freshview.views.deferred import Deferred
 
-
 _GIVEN_UP = "key given up"  # a fact of a view: its rows are to be recomputed as a bag
 
 
