@@ -1,11 +1,13 @@
 """Snapshot differentials: changes inferred from two dumps of a table in a directory (CSV, JSON lines or Parquet).
 
 Dumps are taken in the order of their names, one per poll. The position names the dump up to which changes were
-delivered; that dump must still be there. Dumps are compared on the driver.
+delivered, with its checksum: the next dump is compared with it, so it must still be there, and unchanged. Dumps are
+compared on the driver.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -50,28 +52,44 @@ class Dumps:
         """Nothing is kept for readers: whoever writes the dumps removes them."""
 
     def poll(self, position: str | None) -> Poll:
-        last = None if position is None else json.loads(position)["dump"]
-        later = sorted(f.name for f in self._path.iterdir() if f.suffix in _KINDS and (last is None or f.name > last))
+        given = {"dump": None} if position is None else json.loads(position)
+        last = given["dump"]
+        names = sorted(f.name for f in self._path.iterdir() if f.suffix in _KINDS)
+        later = [n for n in names if last is None or n > last]
+        before = self._delivered(last, given.get("sha256")) if last is not None and (later or last in names) else b""
         if not later:
-            return Poll(self.capture, partial_delta(self.name, self.schema), json.dumps({"dump": last}))
-        new = self._dump(later[0])
-        old = self.schema.arrow.empty_table() if last is None else self._dump(last)
+            return Poll(self.capture, partial_delta(self.name, self.schema), json.dumps(given))
+        content = (self._path / later[0]).read_bytes()
+        new = self._dump(later[0], content)
+        old = self.schema.arrow.empty_table() if last is None else self._dump(last, before)
         if new.num_rows < self._least * old.num_rows and later[0] not in self._confirmed:
             raise CaptureFailed(
                 f"dump {later[0]} of {self.name}",
                 f"it has {new.num_rows} rows, and the dump before had {old.num_rows}",
                 f"Replace it if it was cut off; if it is right, confirm it: confirmed={{{later[0]!r}}}.",
             )
-        return Poll(self.capture, difference(self.name, self.schema, old, new), json.dumps({"dump": later[0]}))
+        end = json.dumps({"dump": later[0], "sha256": _checksum(content)})
+        return Poll(self.capture, difference(self.name, self.schema, old, new), end)
 
-    def _dump(self, name: str) -> pa.Table:
-        file = self._path / name
-        if not file.exists():
+    def _delivered(self, name: str, checksum: str | None) -> bytes:
+        """The content of the dump of a position; positions of earlier versions have no checksum."""
+        try:
+            content = (self._path / name).read_bytes()
+        except FileNotFoundError:
             raise CaptureFailed(
                 f"dump {name} of {self.name}", "it is gone, and the next one is compared with it", "Restore the file."
+            ) from None
+        if checksum not in (None, _checksum(content)):
+            raise CaptureFailed(
+                f"dump {name} of {self.name}",
+                "it has changed since it was delivered, and the next one is compared with it",
+                "Restore the file, and write what is new to a dump with a later name; or load the table anew.",
             )
+        return content
+
+    def _dump(self, name: str, content: bytes) -> pa.Table:
         try:
-            rows = to_table(_read(file, self.schema), self.schema, self.name)
+            rows = to_table(_read(content, Path(name).suffix, self.schema), self.schema, self.name)
             check_required(rows, self.schema, self.name)
         except (pa.ArrowException, FreshviewError) as error:
             raise CaptureFailed(
@@ -101,20 +119,25 @@ def difference(name: str, schema: Schema, old: pa.Table, new: pa.Table) -> Parti
     )
 
 
-def _read(file: Path, schema: Schema) -> pa.Table:
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(content: bytes, suffix: str, schema: Schema) -> pa.Table:
     """The rows of a dump, whose further columns are refused later; a field that JSON leaves out is NULL."""
-    if file.stat().st_size == 0:
+    if not content:
         return schema.arrow.empty_table()
-    if file.suffix == ".csv":
+    file = pa.BufferReader(content)
+    if suffix == ".csv":
         types = {f.name: f.type for f in schema.arrow}
         options = pyarrow.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=False)
         rows = pyarrow.csv.read_csv(file, convert_options=options)
-    elif file.suffix == ".parquet":
+    elif suffix == ".parquet":
         rows = pyarrow.parquet.read_table(file)
     else:
         options = pyarrow.json.ParseOptions(explicit_schema=schema.arrow, unexpected_field_behavior="error")
         rows = pyarrow.json.read_json(file, parse_options=options)
     missing = [n for n in schema.names if n not in rows.column_names]
-    if missing and file.suffix in (".csv", ".parquet"):
+    if missing and suffix in (".csv", ".parquet"):
         raise NotFound(f"column {missing[0]}", "the dump does not have it")
     return rows

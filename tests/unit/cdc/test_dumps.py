@@ -120,3 +120,43 @@ def test_the_dump_of_the_position_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "2.csv").write_text("k,v,s\n1,,x\n")
     with pytest.raises(CaptureFailed, match=r"dump 1.csv of t: it is gone, and the next one is compared with it"):
         source.poll(position)
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_the_dump_of_the_position_must_be_unchanged(tmp_path: Path, later: bool) -> None:
+    """Compared with a dump that was written anew, what changed before that would be lost."""
+    first = "k,v,s\n1,,x\n2,,y\n"
+    (tmp_path / "1.csv").write_text(first)
+    source = Dumps(tmp_path, "t", _T)
+    taken = source.poll(None)
+    (tmp_path / "1.csv").write_text(first.replace("x", "z"))
+    if later:
+        (tmp_path / "2.csv").write_text(first.replace("x", "z"))
+    with pytest.raises(CaptureFailed, match=r"dump 1.csv of t: it has changed since it was delivered"):
+        source.poll(taken.position)
+    (tmp_path / "1.csv").write_text(first)
+    assert cells(source.poll(taken.position).delta.un) == ([(1, None, "z")] if later else [])
+
+
+def test_a_position_of_an_earlier_version_has_no_checksum(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("k,v,s\n1,,x\n")
+    source = Dumps(tmp_path, "t", _T)
+    earlier = json.dumps({"dump": "1.csv"})
+    assert source.poll(earlier).position == earlier
+    (tmp_path / "2.csv").write_text("k,v,s\n1,,y\n")
+    poll = source.poll(earlier)
+    assert cells(poll.delta.un) == [(1, None, "y")]
+    (tmp_path / "2.csv").write_text("k,v,s\n1,,z\n")
+    with pytest.raises(CaptureFailed, match=r"dump 2.csv of t: it has changed"):
+        source.poll(poll.position)
+
+
+def test_a_delivered_dump_may_be_missing_until_there_is_another(tmp_path: Path) -> None:
+    source = Dumps(tmp_path, "t", _T)
+    nothing = source.poll(None)
+    assert nothing.delta.num_changes == 0
+    (tmp_path / "1.csv").write_text("k,v,s\n1,,x\n")
+    first = source.poll(nothing.position)
+    assert cells(first.delta.ins) == [(1, None, "x")]
+    (tmp_path / "1.csv").unlink()
+    assert source.poll(first.position).position == first.position
