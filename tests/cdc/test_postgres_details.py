@@ -361,6 +361,35 @@ def test_a_key_that_comes_back_at_once_is_an_error(database: str) -> None:
         applied(consumer.rows, poll.delta)
 
 
+@pytest.mark.parametrize("table", ["one audit column", "two audit columns", "three audit columns"], indirect=True)
+def test_a_row_that_changes_twice_with_the_same_time(table: tuple[Captured, Consumer]) -> None:
+    """Times in whole seconds; here one that is always beyond the position."""
+    captured, consumer = table
+    time = "changed = '2100-01-01', inserted = '2100-01-01'"
+    with captured.connect() as connection:
+        captured.insert(connection, 1, 0, "a")
+        captured.insert(connection, 2, 0, "a")
+        connection.execute(f"UPDATE {captured.name} SET {time}".encode())
+    consumer.poll()
+    _run(captured.url, f"UPDATE {captured.name} SET name = 'b', {time} WHERE id = 1")
+    assert consumer.poll() == ({"ups"} if captured.technique == "one audit column" else {"up"})
+    assert consumer.poll() == frozenset()
+
+
+@pytest.mark.parametrize("table", ["three audit columns"], indirect=True)
+def test_the_image_of_a_row_that_changed_at_the_same_time_is_not_its_old_one(table: tuple[Captured, Consumer]) -> None:
+    captured, consumer = table
+    with captured.connect() as connection:
+        captured.insert(connection, 1, 0, "a")
+        captured.insert(connection, 2, 0, "a")
+        connection.execute(f"UPDATE {captured.name} SET changed = '2100-01-01'".encode())
+    consumer.poll()
+    _run(captured.url, f"UPDATE {captured.name} SET name = 'b', deleted = clock_timestamp() WHERE id = 1")
+    assert consumer.poll() == {"delk"}
+    _run(captured.url, f"UPDATE {captured.name} SET deleted = clock_timestamp() WHERE id = 2")
+    assert consumer.poll() == {"del"}
+
+
 def test_a_row_without_a_time_is_an_error(database: str) -> None:
     captured = Captured(database, "two audit columns")
     _run(

@@ -4,7 +4,8 @@ One column delivers ups, two deliver ins and up, three also deletions. Deletions
 
 A time is taken when a transaction writes and becomes visible when it commits, so rows with earlier times may appear
 later. The position therefore holds a time before which no more rows appear, and the rows with later times that were
-delivered already (`ahead`).
+delivered already (`ahead`), with a checksum: applications may write times in whole seconds, so that a row changes twice
+with the same time. Times in larger steps are not supported, since they may lie before the position.
 
 Columns hold one time each, so a key that is deleted and inserted again between two polls looks like an insertion; the
 consumer, who has the row, gets an error (`application`). A key may come back after the deletion was delivered, if the
@@ -13,6 +14,7 @@ time of its insertion is set anew.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -71,26 +73,25 @@ class Audit(PostgresTable):
         given = position or {"since": _EVER, "ahead": {}}
         until = self._settled(snapshot, given["since"])
         sets: dict[str, list[Any]] = {name: [] for name in ("ins", "deleted", "up", "ups", "delk")}
-        ahead: dict[str, list[int | None]] = {}
+        ahead: dict[str, list[Any]] = {}
         for key, stamps, row in self._stamped(snapshot, given["since"]):
+            now = [*stamps, hashlib.sha256(repr(row).encode()).hexdigest()]
             if max(s for s in stamps if s is not None) >= until:
-                ahead[key] = stamps
+                ahead[key] = now
             before = given["ahead"].get(key)
-            if before != stamps:
-                name = self._set(stamps, before, given["since"])
+            if before != now:
+                name = self._set(now, before, given["since"])
                 sets[name or "ins"].extend([row] if name else [])
         delk = [[row[i] for i in self.schema.key_positions] for row in sets.pop("delk")]
         full = {name: self.table(rows) for name, rows in sets.items()}
         delta = partial_delta(self.name, self.schema, **full, delk=self.table(delk, self.schema.key))
         return delta, {"since": until, "ahead": ahead}
 
-    def _set(self, stamps: list[int | None], before: list[int | None] | None, since: int) -> str | None:
-        """The set of a row by its times: since the position, or since it was delivered ahead of it."""
-        changed, inserted, deleted = stamps
-        assert changed is not None
-        assert inserted is not None
+    def _set(self, now: list[Any], before: list[Any] | None, since: int) -> str | None:
+        """The set of a row by its times and checksum: since the position, or since it was delivered ahead of it."""
+        changed, inserted, deleted, checksum = now
         existed = inserted < since if before is None else before[2] is None
-        was_changed = changed >= since if before is None else changed != before[0]
+        was_changed = changed >= since if before is None else checksum != before[-1]
         if deleted is None:
             return "ups" if not self._columns.inserted else "up" if existed else "ins"
         if not existed:
