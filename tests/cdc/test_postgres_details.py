@@ -376,6 +376,13 @@ def test_a_row_that_changes_twice_with_the_same_time(table: tuple[Captured, Cons
     assert consumer.poll() == frozenset()
 
 
+def test_times_in_whole_seconds_lie_after_the_position(database: str) -> None:
+    with Server(database).snapshot() as snapshot:
+        latest = snapshot.fetch("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0]
+        assert snapshot.settled is not None
+        assert snapshot.settled <= latest - 2_000_000, "one second for the cut, one for a transaction not listed yet"
+
+
 @pytest.mark.parametrize("table", ["three audit columns"], indirect=True)
 def test_the_image_of_a_row_that_changed_at_the_same_time_is_not_its_old_one(table: tuple[Captured, Consumer]) -> None:
     captured, consumer = table

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _EPOCH = 2**32
 # Rows of transactions that ran at this moment may still appear, with times from their start on. A second more covers a
-# transaction that has taken its time and is not listed yet.
+# transaction that has taken its time and is not listed yet, and another one times that are cut to whole seconds.
 _SETTLED = """
     SELECT pg_has_role('pg_read_all_stats', 'usage'),
            EXISTS (SELECT FROM pg_prepared_xacts WHERE database = current_database()),
-           (extract(epoch FROM least(clock_timestamp(), min(xact_start))) * 1000000)::bigint - 1000000
+           (extract(epoch FROM least(clock_timestamp(), min(xact_start))) * 1000000)::bigint - 2000000
     FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"""
 
 
