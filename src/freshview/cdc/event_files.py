@@ -112,7 +112,7 @@ class EventFiles:
             self._read(file, start, found, may_grow=file is files[-1])
         events = self._in_order(found.events, start)
         sequences = [e.sequence for e in events if e.sequence is not None]
-        last = max([*sequences, *([start.sequence] if start.sequence is not None else [])], default=None)
+        last = max([*sequences, *([start.sequence] if start.sequence is not None else [])], key=_order, default=None)
         delta = net_effect(self.name, self.schema, (c for e in events for c in e.changes))
         end = _Position({**start.files, **found.files}, last)
         return Poll(self.capture, delta, end.text(), tuple(found.quarantined), dict(found.skipped))
@@ -185,12 +185,12 @@ class EventFiles:
             return events
         seen: set[str] = set()
         fresh: list[_Event] = []
-        old = [e for e in events if start.sequence is not None and _sequence(e) <= start.sequence]
+        old = [e for e in events if start.sequence is not None and _order(_sequence(e)) <= _order(start.sequence)]
         delivered = set(self._delivered(start, {_sequence(e) for e in old})) if old else set()
         for event in events:
             if event.identity in seen or event.identity in delivered:
                 continue
-            if start.sequence is not None and _sequence(event) < start.sequence:
+            if start.sequence is not None and _order(_sequence(event)) < _order(start.sequence):
                 raise CaptureFailed(
                     f"event of {self.name}, {event.place}",
                     f"its sequence {_shown(_sequence(event))} is before {_shown(start.sequence)}, up to which changes "
@@ -199,7 +199,7 @@ class EventFiles:
                 )
             seen.add(event.identity)
             fresh.append(event)
-        return sorted(fresh, key=_sequence)
+        return sorted(fresh, key=lambda e: _order(_sequence(e)))
 
     def _delivered(self, start: _Position, sequences: set[tuple[Any, ...]]) -> Iterator[str]:
         """The identities of events with these sequences in the parts of the files that were delivered."""
@@ -232,6 +232,11 @@ class _Found:
 def _sequence(event: _Event) -> tuple[Any, ...]:
     assert event.sequence is not None
     return event.sequence
+
+
+def _order(sequence: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What sequences are compared by. Texts are names of binlog files: binlog.1000000 follows binlog.999999."""
+    return tuple((len(part), part) if isinstance(part, str) else part for part in sequence)
 
 
 def _shown(sequence: tuple[Any, ...]) -> str:

@@ -221,21 +221,35 @@ def test_an_incremental_snapshot_is_not_what_the_log_declared(tmp_path: Path) ->
         _source(file).poll(None)
 
 
-def test_events_of_mysql_are_ordered_by_file_position_and_row(tmp_path: Path) -> None:
-    def event(op: str, file: str, pos: int, row: int, before: Any, after: Any) -> dict[str, Any]:
-        return {
-            "before": before,
-            "after": after,
-            "op": op,
-            "source": {"db": "shop", "table": "t", "file": file, "pos": pos, "row": row},
-        }
+def _mysql(op: str, file: str, pos: int, row: int, before: Any, after: Any) -> dict[str, Any]:
+    source = {"db": "public", "table": "t", "file": file, "pos": pos, "row": row}
+    return {"before": before, "after": after, "op": op, "source": source}
 
-    first = event("c", "binlog.000009", 900, 0, None, _image(1, "a"))
-    second = event("u", "binlog.000009", 900, 1, _image(1, "a"), _image(1, "b"))
-    third = event("u", "binlog.000010", 4, 0, _image(1, "b"), _image(1, "c"))
+
+def test_events_of_mysql_are_ordered_by_file_position_and_row(tmp_path: Path) -> None:
+    first = _mysql("c", "binlog.000009", 900, 0, None, _image(1, "a"))
+    second = _mysql("u", "binlog.000009", 900, 1, _image(1, "a"), _image(1, "b"))
+    third = _mysql("u", "binlog.000010", 4, 0, _image(1, "b"), _image(1, "c"))
     file = _write(tmp_path / "e.json", third, first, second)
-    poll = EventFiles(file, "shop.t", T, Debezium(old_images=True)).poll(None)
-    assert cells(poll.delta.ins) == [(1, "c")]
+    assert cells(_source(file).poll(None).delta.ins) == [(1, "c")]
+
+
+def test_the_number_of_a_binlog_file_may_grow_by_a_digit(tmp_path: Path) -> None:
+    first = _mysql("c", "binlog.999999", 900, 0, None, _image(1, "a"))
+    second = _mysql("u", "binlog.1000000", 4, 0, _image(1, "a"), _image(1, "b"))
+    third = _mysql("u", "binlog.1000000", 70, 0, _image(1, "b"), _image(1, "c"))
+    file = _write(tmp_path / "at_once.json", second, first)
+    assert cells(_source(file).poll(None).delta.ins) == [(1, "b")]
+    reader = _Reader(_source(_write(tmp_path / "one_by_one.json", first)))
+    reader.poll()
+    for event, sets in ((second, {"un/uo"}), (second, set()), (third, {"un/uo"}), (first, set())):
+        _write(tmp_path / "one_by_one.json", event)
+        assert reader.poll() == sets
+    assert cells(reader.rows) == [(1, "c")]
+    late = _mysql("c", "binlog.999999", 901, 0, None, _image(2, "a"))
+    _write(tmp_path / "one_by_one.json", late)
+    with pytest.raises(CaptureFailed, match=r"sequence binlog\.999999/901/0 is before binlog\.1000000/70/0"):
+        reader.poll()
 
 
 # -- Maxwell and Canal -----------------------------------------------------------------------------------------------
