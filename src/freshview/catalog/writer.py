@@ -161,8 +161,7 @@ class Catalog(CatalogReader):
     def leave(self) -> None:
         """Give up all pins and leases of this process, and end its announced work."""
         with self.database.write(durable=False) as c:
-            self.database.lock_clock(c)  # a commit deletes several of these rows as well
-            for table in (t.snapshots, t.leases, t.activity):
+            for table in (t.leases, t.snapshots, t.activity):  # in the order of a commit
                 c.execute(table.delete().where(table.c.owner == self._owner))
 
     # -- commits -------------------------------------------------------------------------------
