@@ -122,7 +122,7 @@ class Changing:
             changes = given.changes if definition.incremental else ()
             if definition.incremental and not changes:
                 return JobPlan(NOTHING, given.written)
-            factors = self._calibration(given.view).factors() if given.full.rows else {}
+            factors = given.calibration.factors() if given.full.rows else {}
             ways, embed = alternatives(definition, changes), partial(embedded, given=given, runner=small)
             return choose(definition, changes, ways, given.reads, given.full, factors, embed)
         except _NOT_BY_RULES as error:
@@ -148,12 +148,8 @@ class Changing:
         if plan.strategy == NOTHING or not given.full.rows:
             return change  # where all is small there is little to choose, and times say more of the machine
         cost = plan.estimate if plan.estimate is not None else given.full
-        learnt = self._calibration(given.view).after(plan.way, cost.seconds, took).learnt
+        learnt = given.calibration.after(plan.way, cost.seconds, took).learnt
         return replace(change, expected=plan.seconds, otherwise=plan.otherwise, factors=learnt)
-
-    def _calibration(self, view: Relation) -> Calibration:
-        """What was learnt from the jobs of a view; the catalog keeps it with the frontier that each job moves."""
-        return Calibration(ViewCatalog(self._catalog).factors(view))
 
     def close(self) -> None:
         self._local.close()

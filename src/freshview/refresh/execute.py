@@ -12,7 +12,7 @@ import pyarrow as pa
 from freshview.algebra.nodes import Scan, Stored
 from freshview.definition.analysis import member_column
 from freshview.definition.known import visible_rows
-from freshview.delta.signed import RanOut, net, part, repeated_key, weighted, with_weight
+from freshview.delta.signed import net, part, repeated_key, weighted, with_weight
 from freshview.local.engine import LocalEngine
 from freshview.refresh.job_input import JobInput
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
@@ -88,10 +88,7 @@ def _by_spark(plan: JobPlan, given: JobInput, runner: Runner) -> tuple[int, Rows
         count = sum(f.rows for f in files)
         if count <= OVERLAY_ROWS:
             return count, net(runner.read(0, files, with_weight(schema)), schema)
-        signed = runner.engine.read_files(0, files, with_weight(schema))
-        if plan.proviso and runner.engine.has_weightless(signed, given.view.name):
-            raise RanOut
-        return count, _netted(signed, given, runner)
+        return count, _netted(runner.engine.read_files(0, files, with_weight(schema)), given, runner)
 
 
 def _netted(signed: Any, given: JobInput, runner: Runner) -> Rows:

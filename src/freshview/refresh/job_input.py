@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from freshview.algebra.nodes import WEIGHT, Node, Scan, Stored
 from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation, RelationState, Segment
+from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import Definition
-from freshview.refresh.cost import Estimate, estimate_full
+from freshview.refresh.cost import Calibration, Estimate, estimate_full
 from freshview.refresh.deltas import changes, fits_driver, member_rows
 from freshview.refresh.lookups import Lookups
 from freshview.refresh.plan import SourceChange
@@ -137,6 +138,11 @@ class JobInput:
     def full(self) -> Estimate:
         """The estimated cost of recomputing the view."""
         return estimate_full(self.definition, lambda source: self.after(source).rows_at_most)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """What was learnt from the jobs of the view; the catalog keeps it with the frontier that each job moves."""
+        return Calibration(ViewCatalog(self.span.catalog).factors(self.view))
 
     def state(self, scan: Scan) -> RelationState:
         """The state that a scan reads. A relation without a change is the same before and after."""

@@ -15,14 +15,13 @@ from freshview.algebra.nodes import Scan, SemiJoin, Stored
 from freshview.catalog.records import RelationState
 from freshview.definition.analysis import member_column
 from freshview.refresh.deltas import member_rows
-from freshview.relation.conditions import Among
+from freshview.relation.conditions import EXACT, Among, comparable, distinct
 from freshview.relation.delta import encode
 from freshview.relation.schema import Column
 from freshview.storage.reader import StateReader
 
 _ROWS = 300_000  # rows of one scan that are fetched at most
-_WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
-_BINARY = frozenset({"string", "varchar", "char", "date"})  # two values are equal exactly if their bits are
+_EXACT = (*EXACT, "varchar", "char")  # under the settings of one view two texts of one such type are padded alike
 
 
 class Lookups:
@@ -76,15 +75,7 @@ class Lookups:
         parts = []
         for source, name in by.sources:
             rows = self.table(source)
-            if rows is None or not _comparable(self._state(source).schema.column(name), target):
+            if rows is None or not comparable(self._state(source).schema.column(name).type, target.type, _EXACT):
                 return None
-            # An integer that does not fit is cut to one that does: one value too many does no harm.
-            parts.append(pc.unique(rows.column(name)).cast(target.type.arrow, safe=False))
-        return pc.unique(pa.chunked_array(parts, target.type.arrow)).drop_null()
-
-
-def _comparable(a: Column, b: Column) -> bool:
-    """May equality in Spark be replaced by equality of values here?"""
-    if a.type.kind in _WHOLE and b.type.kind in _WHOLE:
-        return True
-    return a.type == b.type and a.type.kind in _BINARY
+            parts.append(distinct(rows.column(name), target.type))
+        return pc.unique(pa.chunked_array(parts, target.type.arrow))

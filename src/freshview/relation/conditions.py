@@ -6,7 +6,7 @@ are equal exactly if their bits are, and the order of strings is that of their b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -15,13 +15,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.relation.delta import digest
-from freshview.relation.types import INTEGERS
+from freshview.relation.types import INTEGERS, DataType
 
 EXACT = (*INTEGERS, "string", "date")  # kinds of types
 # Operators in the notation of SQL. Each is also the name of a function of Arrow.
 OPERATORS: Mapping[str, str] = MappingProxyType(
     {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 )
+
+
+def comparable(a: DataType, b: DataType, exact: Collection[str] = EXACT) -> bool:
+    """May Spark's equality of two types be replaced by equality of values: among integers, or in one exact type?"""
+    if a.kind in INTEGERS and b.kind in INTEGERS:
+        return True
+    return a == b and a.kind in exact
+
+
+def distinct(values: pa.ChunkedArray, type_: DataType) -> pa.Array:
+    """The distinct values but NULL, typed as the column that they are compared with.
+
+    An integer that does not fit is cut to one that does: one value too many does no harm.
+    """
+    return pc.unique(pc.unique(values).cast(type_.arrow, safe=False)).drop_null()
 
 
 @dataclass(frozen=True)

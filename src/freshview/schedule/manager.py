@@ -171,7 +171,7 @@ class Manager:
             self._yielded = {i: y for i, y in self._yielded.items() if i in known}
             ready = maintainable(waiting, [c for c in waiting if self._is_ready(c)])
             if ready and self._is_busy():
-                ready = maintainable(ready, [c for c in ready if self._may_disturb(c)])
+                ready = maintainable(ready, [c for c in ready if self._protection(c) is not None])
             chosen = choose(ready, self._policy, self._now())
             if chosen is None:
                 return None
@@ -181,10 +181,6 @@ class Manager:
 
     def _may_begin(self, job: CurrentJob) -> bool:
         return not self._stopped and (job.protected_until is not None or not self._is_busy())
-
-    def _may_disturb(self, view: Candidate) -> bool:
-        """May a job of a view begin beside foreground work? Protected ones may."""
-        return self._protection(view) is not None
 
     def _protection(self, view: Candidate) -> float | None:
         """Until when a job of a view that begins now does not give way; None: it gives way at once.

@@ -354,11 +354,6 @@ class SparkEngine:
         parts = [rows.where(F.col(ACTION) >= INSERT), rows.where(F.col(ACTION) < INSERT)]
         return next((found for p in parts if (found := self.repeated_key([p], schema)) is not None), None)
 
-    def has_weightless(self, signed: DataFrame, what: str) -> bool:
-        """Does a signed bag have a row of weight 0, by which a query reports that rows it needs are not stored?"""
-        with spark_errors(what):
-            return bool(signed.where(F.col(WEIGHT) == 0).limit(1).collect())
-
     def offending(self, frame: DataFrame, schema: Schema, what: str, limit: int = 10) -> list[dict[str, Any]]:
         """Rows with a NULL in a required column, and keys that occur more than once, with their count."""
         found: list[dict[str, Any]] = []

@@ -57,13 +57,6 @@ class Pins:
     matches: tuple[Match, ...] = ()
 
 
-def comparable(a: Column, b: Column) -> bool:
-    """Is equality of two columns in Spark that of their values: among integers, or in one exact type?"""
-    if a.type.kind in INTEGERS and b.type.kind in INTEGERS:
-        return True
-    return a.type == b.type and a.type.kind in EXACT
-
-
 def pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> Pins | None:
     """What a condition on the rows of a table asks of its columns; None if it asks nothing that a lookup answers."""
     if not where:

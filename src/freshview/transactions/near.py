@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from freshview.catalog.records import Relation
-from freshview.relation.conditions import Among
-from freshview.sql.pins import Match, Pins, comparable, merge_pins, pins
+from freshview.relation.conditions import Among, comparable, distinct
+from freshview.sql.pins import Match, Pins, merge_pins, pins
 from freshview.sql.statements import Merge
 from freshview.sql.tokens import Cursor
 from freshview.storage.reader import LOCAL_ROWS, StateReader
@@ -71,8 +70,6 @@ class Nearby:
             return None
         column, target = other.schema.column(match.other), relation.schema.column(match.column)
         state = self.transaction.state(other)
-        if not comparable(column, target) or not state.is_small(LOCAL_ROWS):
+        if not comparable(column.type, target.type) or not state.is_small(LOCAL_ROWS):
             return None
-        values = self.reader.contents(state).column(column.name)
-        # An integer that does not fit is cut to one that does: one value too many does no harm.
-        return pc.unique(values).drop_null().cast(target.type.arrow, safe=False)
+        return distinct(self.reader.contents(state).column(column.name), target.type)

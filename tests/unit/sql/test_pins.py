@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 
-from freshview.relation.conditions import Among, Compared
+from freshview.relation.conditions import Among, Compared, comparable
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
-from freshview.sql.pins import Match, Pins, comparable, merge_pins, pins
+from freshview.sql.pins import Match, Pins, merge_pins, pins
 
 
 def schema_of(*columns: str, key: tuple[str, ...] = ()) -> Schema:
@@ -324,8 +324,8 @@ def test_equal_columns_of_a_merge_match(on: str, columns: list[tuple[str, str]])
     ],
 )
 def test_only_equal_exact_types_are_comparable(one: str, other: str, same: bool) -> None:
-    assert comparable(Column("a", parse_type(one)), Column("b", parse_type(other))) is same
-    assert comparable(Column("b", parse_type(other)), Column("a", parse_type(one))) is same
+    assert comparable(parse_type(one), parse_type(other)) is same
+    assert comparable(parse_type(other), parse_type(one)) is same
 
 
 # -- the law -----------------------------------------------------------------------------------------------
