@@ -97,29 +97,35 @@ def _insist(stop: Callable[[], None], done: threading.Event) -> None:
         stop()
 
 
+def current() -> Interruption | None:
+    """The work of this thread; None if nobody can stop or hurry it."""
+    interruption: Interruption | None = getattr(_here, "interruption", None)
+    return interruption
+
+
 def ask_to_stop() -> None:
     """Ask this thread's work to stop: for a signal handler, which runs in the thread that it interrupts."""
-    interruption: Interruption | None = getattr(_here, "interruption", None)
+    interruption = current()
     if interruption is not None:
         interruption.request()
 
 
 def is_asked_to_stop() -> bool:
     """Whether this thread's work was asked to stop."""
-    interruption: Interruption | None = getattr(_here, "interruption", None)
+    interruption = current()
     return interruption is not None and interruption.requested
 
 
 def stop_if_asked(what: str) -> None:
     """Raise Cancelled if this thread's work was asked to stop; called where work can stop without harm."""
-    interruption: Interruption | None = getattr(_here, "interruption", None)
+    interruption = current()
     if interruption is not None:
         interruption.step(what)
 
 
 def gives_way() -> bool:
     """Whether this thread works in the background, and no statement waits for its work."""
-    interruption: Interruption | None = getattr(_here, "interruption", None)
+    interruption = current()
     return interruption is not None and interruption.gives_way
 
 

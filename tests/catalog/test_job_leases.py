@@ -34,6 +34,7 @@ from freshview.errors import (
     TypeMismatch,
     WriteConflict,
 )
+from freshview.interruption import Interruption
 from freshview.refresh.jobs import is_transient
 from freshview.storage import segments
 from freshview.storage.store import Storage
@@ -100,6 +101,45 @@ def test_who_finds_a_job_in_progress_waits_for_it(world: World) -> None:
     assert len(waits) == 3
     assert (len(ours.ran), theirs.ran) == (1, [])
     assert theirs.stored(view, csn) == theirs.defined(view, csn)
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_statement_raises_the_job_of_its_own_process_that_it_waits_for(world: World, in_background: bool) -> None:
+    """Law: whenever that job began, and though nobody told the manager; work in the background raises no other."""
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    csn = p.put({"a": {1: 1}})
+    begun, go, job = threading.Event(), threading.Event(), Interruption(gives_way=True)
+
+    def hold(*_: object) -> None:
+        begun.set()
+        assert go.wait(10)
+
+    def in_its_thread(work: Interruption) -> None:
+        with work.here():
+            p.jobs.bring(view, csn)
+
+    p.before = hold
+    asked: list[Interruption | None] = []
+    hurry = p.jobs._hurry
+
+    def noted(view: Relation) -> None:
+        hurry(view)
+        asked.append(p.jobs._working.get(view.id))
+        go.set()
+
+    p.jobs._hurry = noted  # type: ignore[method-assign]
+    runs = threading.Thread(target=in_its_thread, args=(job,))
+    runs.start()
+    assert begun.wait(10)
+    waits = threading.Thread(target=in_its_thread, args=(Interruption(gives_way=in_background),))
+    waits.start()
+    for thread in (waits, runs):
+        thread.join(10)
+    assert asked[0] is job
+    assert job.gives_way is in_background
+    assert p.stored(view, csn) == p.defined(view, csn)
+    assert len(p.ran) == 1
 
 
 def test_a_dead_owner_is_taken_over_from_when_its_lease_expires(world: World) -> None:

@@ -34,7 +34,7 @@ from freshview.errors import (
     WriteConflict,
 )
 from freshview.events import Events
-from freshview.interruption import gives_way, stop_if_asked
+from freshview.interruption import Interruption, current, gives_way, stop_if_asked
 from freshview.refresh.execute import Change, Rows, Sizes
 from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import Pending, combined, pending
@@ -43,7 +43,7 @@ from freshview.storage.store import Storage
 
 _ATTEMPTS = 20
 _PATIENCE = 600.0  # seconds of waiting for a job in progress elsewhere
-_ANNOUNCE = 1.0  # seconds between two announcements that a statement waits
+_ANNOUNCE = 1.0  # seconds between two announcements that a statement waits, to this and to other processes
 _POLLS = (0.01, 0.25)  # seconds between two looks at the lease: at first, at most
 
 
@@ -81,6 +81,7 @@ class JobRunner:
         self._clock = clock
         self._sleep = sleep
         self._locks: dict[int, threading.Lock] = {}
+        self._working: dict[int, Interruption | None] = {}  # by view: the work of this process that has its lock
         self._guard = threading.Lock()
 
     def bring(
@@ -185,14 +186,27 @@ class JobRunner:
         """Take the view's lock in this process, so that threads wait without polling; yield False if it is taken."""
         with self._guard:
             lock = self._locks.setdefault(view.id, threading.Lock())
-        taken = lock.acquire(timeout=_PATIENCE) if wait else lock.acquire(blocking=False)
-        if not taken and wait:
-            raise _crowded(view)
+        taken, until = lock.acquire(blocking=False), self._clock() + _PATIENCE
+        while wait and not taken:
+            if self._clock() > until:
+                raise _crowded(view)
+            self._hurry(view)
+            taken = lock.acquire(timeout=_ANNOUNCE)
+        if not taken:
+            yield False
+            return
+        self._working[view.id] = current()
         try:
-            yield taken
+            yield True
         finally:
-            if taken:
-                lock.release()
+            del self._working[view.id]
+            lock.release()
+
+    def _hurry(self, view: Relation) -> None:
+        """Raise the view's job in this process to the priority of the statement that waits for it here."""
+        job = self._working.get(view.id)
+        if job is not None and not gives_way():
+            job.raise_priority()
 
     def _lease(self, view: Relation, c0: Frontier, wait: bool) -> Lease | None:
         """The lease on the view's next job; None as soon as another process has moved the frontier."""

@@ -50,8 +50,12 @@ class CurrentJob:
     halvings: int = 0  # how often the rows that it takes are halved
     protected_until: float | None = None  # on the manager's clock; None: it gives way at once
     interruption: Interruption = field(default_factory=lambda: Interruption(gives_way=True))
-    awaited: bool = False  # a statement waits for it
     asked: bool = False  # a statement wants it to give way
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a statement waits for it: said by `give_way`, or by a statement that finds the view's turn taken."""
+        return not self.interruption.gives_way
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,6 @@ class Manager:
         """
         for job in self.running:
             if job.view.view_id in needed:
-                job.awaited = True
                 job.interruption.raise_priority()
             elif not job.awaited:
                 job.asked = True
