@@ -97,6 +97,12 @@ def _add_positions(connection: Connection) -> None:
     t.positions.create(connection, checkfirst=True)
 
 
+def _add_flows(connection: Connection) -> None:
+    """Add sources, the flows that feed tables from them, and the events that flows set aside."""
+    for table in (t.sources, t.flows, t.quarantine):
+        table.create(connection, checkfirst=True)
+
+
 def _add_to_frontiers(connection: Connection, column: str) -> None:
     _add_column(connection, t.frontiers.name, column)
 
@@ -121,6 +127,7 @@ STEPS: tuple[Step, ...] = (
     _add_view_keys,
     _add_positions,
     _allow_replacement,
+    _add_flows,
 )
 
 

@@ -207,3 +207,46 @@ positions = Table(
     Column("source", String(255), nullable=False),
     Column("position", Text, nullable=False),
 )
+
+# Systems that others own, and how changes of their tables are captured. Never holds a password.
+sources = Table(
+    "fv_sources",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("name", String(255), nullable=False),
+    Column("folded", String(512), nullable=False, unique=True),
+    Column("kind", String(32), nullable=False),
+    Column("options", Text, nullable=False),  # JSON
+    sqlite_autoincrement=True,
+)
+
+# Flows: each takes the changes of one table of a source into one table here.
+flows = Table(
+    "fv_flows",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("name", String(255), nullable=False),
+    Column("folded", String(512), nullable=False, unique=True),
+    Column("relation_id", BigInteger, nullable=False, unique=True),
+    Column("source_id", BigInteger, nullable=False),
+    Column("spec", Text, nullable=False),  # JSON: the statement
+    Column("memory_id", BigInteger),  # the table of sequences and tombstones, if the flow has one
+    Column("polled_at", BigInteger),  # µs on the catalog's clock: when the source was last polled with success
+    Column("failed_at", BigInteger),
+    Column("error", Text),  # of the last poll, if it failed
+    sqlite_autoincrement=True,
+)
+
+# Events that a flow could not read and set aside.
+quarantine = Table(
+    "fv_quarantine",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("flow_id", BigInteger, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Index("fv_quarantine_flow", "flow_id"),
+    sqlite_autoincrement=True,
+)

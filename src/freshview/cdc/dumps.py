@@ -36,13 +36,21 @@ class Dumps:
     """
 
     def __init__(
-        self, path: Path, name: str, schema: Schema, *, least: float = 0.5, confirmed: frozenset[str] = frozenset()
+        self,
+        path: Path,
+        name: str,
+        schema: Schema,
+        *,
+        least: float = 0.5,
+        confirmed: frozenset[str] = frozenset(),
+        suffixes: tuple[str, ...] = _KINDS,
     ) -> None:
         self.name = name
         self.schema = schema
         self._path = path
         self._least = least
         self._confirmed = confirmed
+        self._suffixes = suffixes
 
     @property
     def capture(self) -> Capture:
@@ -54,7 +62,9 @@ class Dumps:
     def poll(self, position: str | None) -> Poll:
         given = {"dump": None} if position is None else json.loads(position)
         last = given["dump"]
-        names = sorted(f.name for f in self._path.iterdir() if f.suffix in _KINDS)
+        if not self._path.is_dir():
+            raise CaptureFailed(f"dumps of {self.name}", f"{self._path} is no folder", "Check the path.")
+        names = sorted(f.name for f in self._path.iterdir() if f.suffix in self._suffixes)
         later = [n for n in names if last is None or n > last]
         before = self._delivered(last, given.get("sha256")) if last is not None and (later or last in names) else b""
         if not later:

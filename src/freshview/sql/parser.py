@@ -14,6 +14,7 @@ from freshview.errors import InvalidStatement, TypeMismatch, first_line
 from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import from_sqlglot
 from freshview.sql.dml_parser import delete, insert, merge, truncate, update
+from freshview.sql.flow_parser import create_source, drop_source
 from freshview.sql.statements import (
     AddColumns,
     AlterView,
@@ -142,6 +143,11 @@ def _definition(node: exp.Expr, cursor: Cursor) -> tuple[list[Column], tuple[str
     return columns, tuple(by_name.get(fold(k), k) for k in keys[0]) if keys else ()
 
 
+def _defined(text: str, cursor: Cursor) -> tuple[list[Column], tuple[str, ...]]:
+    """The columns and the primary key of definitions in brackets."""
+    return _definition(_tree(f"CREATE TABLE t {text}", cursor).this, cursor)
+
+
 def _column_name(node: exp.Expr) -> str:
     return node.this.name if isinstance(node, exp.Ordered) else node.name
 
@@ -194,8 +200,7 @@ def _alter(cursor: Cursor) -> AddColumns | RenameTable | RenameColumn:
         return RenameColumn(name, old, new)
     if cursor.accept("ADD", "COLUMNS") or cursor.accept("ADD", "COLUMN"):
         text = cursor.rest().strip()
-        inner = text if text.startswith("(") else f"({text})"
-        columns, key = _definition(_tree(f"CREATE TABLE t {inner}", cursor).this, cursor)
+        columns, key = _defined(text if text.startswith("(") else f"({text})", cursor)
         if key or not columns:
             raise cursor.error("a key cannot be added to a table")
         for column in columns:
@@ -324,6 +329,8 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("ALTER", "MATERIALIZED", "VIEW"), _alter_view),
     (("REFRESH", "MATERIALIZED", "VIEW"), _refresh_view),
     (("EXPLAIN", "REFRESH", "MATERIALIZED", "VIEW"), _explain_refresh),
+    (("CREATE", "SOURCE"), create_source),
+    (("DROP", "SOURCE"), drop_source),
     (("CREATE", "OR", "REPLACE", "TABLE"), _refuse("OR REPLACE is not supported for tables; drop the table first")),
     (("DROP", "TABLE"), _drop),
     (("ALTER", "TABLE"), _alter),
@@ -337,6 +344,7 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("SHOW", "MATERIALIZED", "VIEWS"), _show("views")),
     (("SHOW", "TASKS"), _show("tasks")),
     (("SHOW", "COLUMNS"), _show("columns")),
+    (("SHOW", "SOURCES"), _show("sources")),
     (("DESCRIBE",), _describe),
     (("DESC",), _describe),
     (("CHECKPOINT",), _checkpoint),

@@ -103,7 +103,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Show:
-    what: str  # "tables" | "views" | "tasks" | "columns"
+    what: str  # "tables" | "views" | "tasks" | "columns" | "sources" | "flows" | "quarantine"
     pattern: str = ""
     name: str = ""
 
@@ -158,6 +158,78 @@ class ExplainRefresh:
     name: str
 
 
+@dataclass(frozen=True)
+class CreateSource:
+    name: str
+    kind: str  # in capitals, such as POSTGRES
+    options: tuple[tuple[str, str], ...] = ()  # names in small letters
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class DropSource:
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A choice of columns: those named or, if `is_except`, all but those named."""
+
+    names: tuple[str, ...] = ()
+    is_except: bool = True
+
+
+@dataclass(frozen=True)
+class CreateFlow:
+    """CREATE FLOW … AS AUTO CDC INTO. Expressions are texts that Spark evaluates over rows of the source."""
+
+    name: str
+    target: str
+    source: str
+    table: str  # as the source knows it, such as public.customer
+    columns: tuple[Column, ...]  # of the source's rows; empty: as the source or the target has them
+    keys: tuple[str, ...]
+    sequence: str = ""
+    delete_when: str = ""
+    truncate_when: str = ""
+    chosen: Columns = Columns()
+    ignore_null_updates: bool = False
+    scd_type: int = 1
+    tracked: Columns = Columns()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class DropFlow:
+    name: str
+    if_exists: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class RefreshFlow:
+    name: str
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class ExplainFlow:
+    name: str
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """REPLAY QUARANTINE and CLEAR QUARANTINE of a flow."""
+
+    flow: str
+    what: str  # "replay" | "clear"
+
+
 Dml = Insert | Update | Delete | Merge
 Ddl = CreateView | DropView | AlterView | CreateTable | DropTable | RenameTable | AddColumns | RenameColumn
-Statement = Query | Dml | Ddl | Show | Describe | Checkpoint | Vacuum | RefreshView | ExplainRefresh
+Flows = CreateSource | DropSource | CreateFlow | DropFlow | RefreshFlow | Quarantine
+Statement = (
+    Query | Dml | Ddl | Flows | Show | Describe | Checkpoint | Vacuum | RefreshView | ExplainRefresh | ExplainFlow
+)

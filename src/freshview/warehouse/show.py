@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from freshview.catalog.flows import FlowCatalog
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
 from freshview.relation.schema import fold
@@ -28,13 +29,15 @@ def listed(catalog: Catalog, statement: Show | Describe) -> Listing:
 
 
 def show(catalog: Catalog, statement: Show) -> Listing:
-    """SHOW TABLES | MATERIALIZED VIEWS | TASKS | COLUMNS."""
+    """SHOW TABLES | MATERIALIZED VIEWS | TASKS | COLUMNS | SOURCES."""
     if statement.what == "columns":
         return Listing(("col_name",), [(c.name,) for c in catalog.relation(statement.name).schema.columns])
     if statement.what == "tasks":
         return _tasks(catalog, statement)
     if statement.what == "views":
         return _views(catalog, statement)
+    if statement.what == "sources":
+        return _sources(catalog, statement)
     kinds = ("table", "external")
     found = [r for r in catalog.relations() if r.kind in kinds and _matches(r.name, statement.pattern)]
     return Listing(("name", "kind", "primary_key"), [(r.name, r.kind, ", ".join(r.schema.key)) for r in found])
@@ -58,6 +61,18 @@ def _tasks(catalog: Catalog, statement: Show) -> Listing:
         if _matches(t.view, statement.pattern)
     ]
     return Listing(("view", "txsn", "csn", "stmtsn", "tables", "rows", "age", "status"), rows)
+
+
+def _sources(catalog: Catalog, statement: Show) -> Listing:
+    """Return a row per source: how it is read, its options, and what reads it."""
+    flows = FlowCatalog(catalog)
+    readers = {s.id: [f.name for f in flows.flows() if f.source_id == s.id] for s in flows.sources()}
+    rows = [
+        (s.name, s.kind, ", ".join(f"{k} '{v}'" for k, v in s.options.items()), ", ".join(readers[s.id]))
+        for s in flows.sources()
+        if _matches(s.name, statement.pattern)
+    ]
+    return Listing(("name", "kind", "options", "flows"), rows)
 
 
 def _seconds(age: timedelta) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from freshview.cdc.postgres.decoding import _HEAD, _number, _parsed, _plain
 from freshview.cdc.postgres.server import Server, Visible
-from freshview.cdc.postgres.tables import helper_name, is_text_form, spark_type
+from freshview.cdc.postgres.tables import Helper, is_text_form, spark_type
 from freshview.cdc.texts import BadEvent, typed
 from freshview.errors import CaptureFailed
 from freshview.relation.exact import Unfit
@@ -159,6 +159,6 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_must_leave_room_for_that_of_a_log() -> None:
-    assert helper_name("s.t", "log") == "s.fv_log_t"
+    assert Helper("s.t", "log").name == "s.fv_log_t"
     with pytest.raises(CaptureFailed, match="too long"):
-        helper_name("s." + "t" * 60, "log")
+        Helper("s." + "t" * 60, "log").name  # noqa: B018

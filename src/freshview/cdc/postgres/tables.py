@@ -188,21 +188,41 @@ class SnapshotStates:
         return self._tables[name].lookup(self._snapshot, columns, values)
 
 
-def helper_name(table: str, what: str) -> str:
-    """The name of a table, function or trigger that a technique installs beside a table."""
-    schema, _, name = table.partition(".")
-    if len(name.encode()) > _LONGEST:
-        raise CaptureFailed(f"table {table}", "its name is too long for that of a log beside it", "Rename it.")
-    return f"{schema}.fv_{what}_{name}"
+@dataclass(frozen=True)
+class Helper:
+    """What a technique installs beside a table: a table of records, a function and two triggers.
+
+    Each reader has its own, by its name (`owner`): a reader removes the records that it has taken.
+    """
+
+    table: str
+    what: str
+    owner: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the table of records and of the function."""
+        schema, _, name = self.table.partition(".")
+        name = self.owner or name
+        if len(name.encode()) > _LONGEST:
+            raise CaptureFailed(f"table {self.table}", "its name is too long for that of a log beside it", "Rename it.")
+        return f"{schema}.fv_{self.what}_{name}"
+
+    @property
+    def triggers(self) -> tuple[str, str]:
+        """The names of the triggers for rows and for TRUNCATE."""
+        name = f"fv_{self.what}_{self.owner}" if self.owner else f"fv_{self.what}"
+        return name, f"{name}_all"
 
 
-def trigger_commands(table: str, what: str, body: str) -> list[str]:
+def trigger_commands(helper: Helper, body: str) -> list[str]:
     """A trigger on every changed row of a table, and on TRUNCATE, that runs a body of PL/pgSQL.
 
     The function's own settings keep the writer's from changing how values are written.
     """
-    function, settings = qualified(helper_name(table, what)), "extra_float_digits = 1 SET IntervalStyle = 'postgres'"
-    rows, all_rows = (quoted(f"fv_{what}{suffix}") for suffix in ("", "_all"))
+    function, settings = qualified(helper.name), "extra_float_digits = 1 SET IntervalStyle = 'postgres'"
+    table = helper.table
+    rows, all_rows = map(quoted, helper.triggers)
     return [
         f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
         f"SET search_path = pg_catalog, pg_temp SET {settings} AS $fv$ BEGIN {body} RETURN NULL; END $fv$",
@@ -214,21 +234,31 @@ def trigger_commands(table: str, what: str, body: str) -> list[str]:
     ]
 
 
-def check_triggers(snapshot: Snapshot, table: str, what: str) -> None:
-    """Raise CaptureFailed if a trigger was dropped or disabled: changes may have been missed."""
-    query = "SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgenabled = 'A' AND tgname IN (%s, %s)"
-    parameters = (qualified(table).replace("%%", "%"), f"fv_{what}", f"fv_{what}_all")
-    if snapshot.fetch(query, parameters)[0][0] != 2:
-        raise CaptureFailed(
-            f"table {table}",
-            f"its triggers fv_{what} are missing or disabled",
-            "Changes may have been missed: install them, and load the table anew.",
-        )
+def check_triggers(snapshot: Snapshot, helper: Helper, records: int | None) -> int:
+    """The number (oid) of the table of records. CaptureFailed if changes may have been missed: if a trigger was dropped
+    or disabled, or the table of records is not the one of the position (`records`)."""
+    query = """SELECT (SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgenabled = 'A'
+        AND tgname IN (%s, %s)), to_regclass(%s)::oid::bigint"""
+    parameters = (
+        qualified(helper.table).replace("%%", "%"),
+        *helper.triggers,
+        qualified(helper.name).replace("%%", "%"),
+    )
+    triggers, found = snapshot.fetch(query, parameters)[0]
+    if triggers != 2 or found is None:
+        cause = f"its triggers {helper.triggers[0]} are missing or disabled"
+    elif records not in (None, found):
+        cause = f"its table of records {helper.name} was created anew"
+    else:
+        return int(found)
+    raise CaptureFailed(
+        f"table {helper.table}", cause, "Changes may have been missed: install them, and load the table anew."
+    )
 
 
-def drop_commands(table: str, what: str) -> list[str]:
+def drop_commands(helper: Helper) -> list[str]:
     """Remove what a technique installed beside a table."""
     return [
-        f"DROP FUNCTION IF EXISTS {qualified(helper_name(table, what))}() CASCADE",
-        f"DROP TABLE IF EXISTS {qualified(helper_name(table, what))}",
+        f"DROP FUNCTION IF EXISTS {qualified(helper.name)}() CASCADE",
+        f"DROP TABLE IF EXISTS {qualified(helper.name)}",
     ]

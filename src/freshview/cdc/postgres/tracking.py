@@ -11,7 +11,7 @@ from typing import Any
 from freshview.cdc.captures import TRACKING, Capture
 from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
-from freshview.cdc.postgres.tables import PostgresTable, check_triggers, drop_commands, helper_name, trigger_commands
+from freshview.cdc.postgres.tables import Helper, PostgresTable, check_triggers, drop_commands, trigger_commands
 from freshview.errors import CaptureFailed
 
 _WHAT = "track"
@@ -20,9 +20,10 @@ _WHAT = "track"
 class Tracking(PostgresTable):
     """A table of whose changes a trigger notes the keys."""
 
-    def __init__(self, server: Server, name: str) -> None:
+    def __init__(self, server: Server, name: str, *, owner: str = "") -> None:
         super().__init__(server, name)
-        self._notes = qualified(helper_name(name, _WHAT))
+        self._helper = Helper(name, _WHAT, owner)
+        self._notes = qualified(self._helper.name)
 
     @property
     def capture(self) -> Capture:
@@ -44,12 +45,12 @@ class Tracking(PostgresTable):
         self.server.run(
             f"CREATE TABLE {self._notes} (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
             f'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL{types})',
-            *trigger_commands(self.name, _WHAT, body),
+            *trigger_commands(self._helper, body),
         )
 
     def drop(self) -> None:
         """Remove the trigger and the notes."""
-        self.server.run(*drop_commands(self.name, _WHAT))
+        self.server.run(*drop_commands(self._helper))
 
     def confirm(self, position: str) -> None:
         """Delete the notes up to a position."""
@@ -57,8 +58,8 @@ class Tracking(PostgresTable):
         self.server.run(query, parameters=(json.loads(position)["snapshot"],))
 
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
-        check_triggers(snapshot, self.name, _WHAT)
-        end = {"snapshot": snapshot.text}
+        table = check_triggers(snapshot, self._helper, (position or {}).get("records"))
+        end = {"snapshot": snapshot.text, "records": table}
         if position is None:
             return partial_delta(self.name, self.schema, ins=self.rows(snapshot)), end
         before = position["snapshot"]

@@ -12,7 +12,7 @@ from freshview.cdc.captures import LOG, LOG_CHEAP, Capture
 from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.net import Change, key_of, net_effect
 from freshview.cdc.postgres.server import Server, Snapshot, literal, qualified, quoted
-from freshview.cdc.postgres.tables import PostgresTable, check_triggers, drop_commands, helper_name, trigger_commands
+from freshview.cdc.postgres.tables import Helper, PostgresTable, check_triggers, drop_commands, trigger_commands
 from freshview.errors import CaptureFailed
 
 _WHAT = "log"
@@ -21,10 +21,11 @@ _WHAT = "log"
 class TriggerLog(PostgresTable):
     """A table whose changes a trigger records."""
 
-    def __init__(self, server: Server, name: str, *, precise: bool = True) -> None:
+    def __init__(self, server: Server, name: str, *, precise: bool = True, owner: str = "") -> None:
         super().__init__(server, name)
         self._precise = precise
-        self._log = qualified(helper_name(name, _WHAT))
+        self._helper = Helper(name, _WHAT, owner)
+        self._log = qualified(self._helper.name)
 
     @property
     def capture(self) -> Capture:
@@ -44,12 +45,12 @@ class TriggerLog(PostgresTable):
         self.server.run(
             f"CREATE TABLE {self._log} (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
             'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL, old json, new json)',
-            *trigger_commands(self.name, _WHAT, body),
+            *trigger_commands(self._helper, body),
         )
 
     def drop(self) -> None:
         """Remove the trigger and the log."""
-        self.server.run(*drop_commands(self.name, _WHAT))
+        self.server.run(*drop_commands(self._helper))
 
     def confirm(self, position: str) -> None:
         """Delete the records up to a position."""
@@ -57,8 +58,8 @@ class TriggerLog(PostgresTable):
         self.server.run(query, parameters=(json.loads(position)["snapshot"],))
 
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
-        check_triggers(snapshot, self.name, _WHAT)
-        end = {"snapshot": snapshot.text}
+        table = check_triggers(snapshot, self._helper, (position or {}).get("records"))
+        end = {"snapshot": snapshot.text, "records": table}
         if position is None:
             rows = self.rows(snapshot)
             return partial_delta(self.name, self.schema, **{"ins" if self._precise else "ups": rows}), end
