@@ -16,7 +16,7 @@ import pyarrow as pa
 from freshview.cdc.captures import Capture, reporting
 from freshview.errors import NotMaintainable
 from freshview.relation.schema import Column, Schema
-from freshview.relation.types import DataType
+from freshview.relation.types import INTEGERS, DataType
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +64,7 @@ class Condition:
 
     columns: tuple[str, ...]
     test: Callable[[pa.Table], pa.ChunkedArray]
+    text: str = ""  # for EXPLAIN
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +126,27 @@ class Project(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class Extend(Node):
+    """The input's columns, and further ones that are computed from each row: `compute` returns those alone."""
+
+    input: Node
+    columns: tuple[Column, ...]
+    compute: Callable[[pa.Table], pa.Table]
+    text: str = ""  # for EXPLAIN
+
+    def __post_init__(self) -> None:
+        assert self.schema
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @cached_property
+    def schema(self) -> Schema:
+        return Schema(self.input.schema.columns + self.columns, self.input.schema.key)
+
+
+@dataclass(frozen=True, eq=False)
 class Join(Node):
     """left ⋈ right, where the columns `on` of the left equal the primary key of the right, in the order of the key."""
 
@@ -148,6 +170,12 @@ class Join(Node):
                     f"{given} and {wanted_type} do not compare by identity",
                     "Give both columns one type.",
                 )
+            if not is_stored(self.left, left):
+                raise NotMaintainable(
+                    f"join on {left} = {right}",
+                    "one side is computed, so that rows cannot be found by it at the source",
+                    "Join on columns of the tables.",
+                )
         assert self.schema
 
     @property
@@ -165,8 +193,9 @@ class Join(Node):
 
     @cached_property
     def equal_columns(self) -> tuple[frozenset[str], ...]:
-        pairs = [frozenset(pair) for pair in zip(self.on_columns, self.right.schema.key, strict=True)]
-        return _merged([*super().equal_columns, *pairs])
+        types = {c.name: c.type for c in self.schema.columns}
+        pairs = zip(self.on_columns, self.right.schema.key, strict=True)
+        return _merged([*super().equal_columns, *(frozenset(p) for p in pairs if types[p[0]] == types[p[1]])])
 
 
 def remotes(view: Node) -> Iterator[Remote]:
@@ -216,6 +245,8 @@ def keyed(view: Node) -> Node:
         return view
     if isinstance(view, Select):
         return Select(keyed(view.input), view.condition)
+    if isinstance(view, Extend):
+        return Extend(keyed(view.input), view.columns, view.compute, view.text)
     if isinstance(view, Join):
         return Join(keyed(view.left), view.right, view.on)
     assert isinstance(view, Project)
@@ -233,8 +264,24 @@ def _renamed(column: Column, name: str) -> Column:
     return Column(name, column.type, column.nullable, column.comment)
 
 
+def is_stored(node: Node, column: str) -> bool:
+    """Whether a column of a node is a column of a remote table, by which the source finds rows."""
+    name = node.schema.column(column).name
+    match node:
+        case Project():
+            return is_stored(node.input, node.sources[name])
+        case Extend() if name in {c.name for c in node.columns}:
+            return False
+    return all(is_stored(i, name) for i in node.inputs if i.schema.has(name))
+
+
 def _comparable(left: DataType, right: DataType) -> bool:
-    """Whether equal values have equal bits: CHAR is compared with padding, so it joins its own type alone."""
+    """Whether equal values have equal bits, or are integers, which are widened.
+
+    CHAR is compared with padding, so it joins its own type alone.
+    """
+    if left.kind in INTEGERS and right.kind in INTEGERS:
+        return True
     return left == right or {left.kind, right.kind} <= {"string", "varchar"}
 
 

@@ -111,10 +111,17 @@ def positions_by_key(left: pa.Table, right: pa.Table, schema: Schema) -> tuple[p
 def matches(
     left: pa.Table, right: pa.Table, left_on: Sequence[str], right_on: Sequence[str]
 ) -> tuple[pa.Array, pa.Array]:
-    """The positions of rows that join on equal columns, pair by pair, in the order of the left one; NULL joins none."""
+    """The positions of rows that join on equal columns, pair by pair, in the order of the left one; NULL joins none.
+
+    Integers of different types are compared as the widest type.
+    """
     names = [f"k{i}" for i in range(len(left_on))]
+    widened = [left.column(a).type != right.column(b).type for a, b in zip(left_on, right_on, strict=True)]
     sides = [
-        pa.table([t.column(c) for c in on], names=names).append_column(at, pa.array(range(t.num_rows), pa.int64()))
+        pa.table(
+            [t.column(c).cast(pa.int64()) if wide else t.column(c) for c, wide in zip(on, widened, strict=True)],
+            names=names,
+        ).append_column(at, pa.array(range(t.num_rows), pa.int64()))
         for t, on, at in ((left, left_on, "left"), (right, right_on, "right"))
     ]
     found = sides[0].join(sides[1], keys=names, join_type="inner", use_threads=False)

@@ -4,6 +4,8 @@
 
     π   Δ = π_A(ΔS) − π_A(σ_comp(∇S))           ∇ = π_A,flag(∇S) − π_A,comp(ΔS)     without the effectiveness test
                                                                                       the subtractions are left out
+    ε   Δ = ε(ΔS)                               ∇ = ε(σ_comp(∇S)) ∪ σ_{not comp}(∇S)        ε adds computed columns,
+                                                                                      which are NULL where unknown
     σ   Δ = σ_p(ΔS)                             ∇ = σ_{p or not comp}(π_{s(flag)}(∇S))     s(up) = ups
     ⋈   Δ = So ⋈ ΔT  ∪  ΔS ⋈ Tnew
         ∇ = So ⋈ ∇T  ∪  σ_comp(∇S) ⋈ Told  ∪  π_{pk(S), s(flag)}(σ_{not comp}(∇S))
@@ -21,8 +23,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from freshview.cdc.dimension import Condition, Join, Node, Project, Remote, Select
+from freshview.cdc.dimension import Condition, Extend, Join, Node, Project, Remote, Select
 from freshview.cdc.flagged import (
     COMP,
     FLAG,
@@ -79,6 +82,8 @@ class _Propagation:
                 return self._select(node, self.change(node.input))
             case Project():
                 return self._project(node, self.change(node.input))
+            case Extend():
+                return self._extend(node, self.change(node.input))
             case Join():
                 return self._join(node, self.change(node.left), self.change(node.right))
         raise TypeError(node)
@@ -87,6 +92,13 @@ class _Propagation:
         old = _selected(flagged_as(s.removed, COMP), node.condition)
         partial = _weakened(flagged_as(s.removed, UP, UPS))
         return Flagged(node.schema, _selected(s.inserted, node.condition), pa.concat_tables([old, partial]))
+
+    def _extend(self, node: Extend, s: Flagged) -> Flagged:
+        old, partial = without_flag(flagged_as(s.removed, COMP)), flagged_as(s.removed, UP, UPS)
+        unknown = [pa.nulls(partial.num_rows, c.type.arrow) for c in node.columns]
+        padded = pa.table([*without_flag(partial).columns, *unknown], schema=node.schema.arrow)
+        removed = [with_flag(_extended(old, node), COMP), padded.append_column(FLAG, partial.column(FLAG))]
+        return Flagged(node.schema, _extended(s.inserted, node), pa.concat_tables(removed))
 
     def _project(self, node: Project, s: Flagged) -> Flagged:
         inserted, removed = _projected(s.inserted, node), _projected(s.removed, node)
@@ -126,11 +138,21 @@ class _Propagation:
             return node.schema.arrow.empty_table()
         match node:
             case Remote():
-                return self._states.rows(node.name, columns, values.rename_columns(list(columns)))
+                wanted = _as_columns(values.rename_columns(list(columns)), node.schema)
+                return (
+                    self._states.rows(node.name, columns, wanted)
+                    if wanted.num_rows
+                    else node.schema.arrow.empty_table()
+                )
             case Select():
                 return _selected(self._find(node.input, columns, values), node.condition)
             case Project():
                 return _projected(self._find(node.input, tuple(node.sources[c] for c in columns), values), node)
+            case Extend():
+                own = [i for i, c in enumerate(columns) if node.input.schema.has(c)]
+                assert own, "rows are found by columns of tables"
+                found = self._find(node.input, tuple(columns[i] for i in own), values.select(own))
+                return _extended(found, node)
             case Join():
                 return self._find_joined(node, columns, values)
         raise TypeError(node)
@@ -170,6 +192,27 @@ def _projected(rows: pa.Table, node: Project) -> pa.Table:
     return result.append_column(FLAG, rows.column(FLAG)) if FLAG in rows.column_names else result
 
 
+def _extended(rows: pa.Table, node: Extend) -> pa.Table:
+    """Rows with the computed columns."""
+    if not rows.num_rows:
+        return node.schema.arrow.empty_table()
+    return pa.table([*rows.columns, *node.compute(rows).columns], schema=node.schema.arrow)
+
+
+def _as_columns(values: pa.Table, schema: Schema) -> pa.Table:
+    """Values by which rows are looked up, in the types of their columns, without integers that these cannot have."""
+    for i, name in enumerate(values.column_names):
+        wanted = schema.column(name).type
+        given = values.column(i)
+        if given.type == wanted.arrow:
+            continue
+        if pa.types.is_integer(given.type) and given.type.bit_width > wanted.arrow.bit_width:
+            most = pa.scalar(2 ** (wanted.arrow.bit_width - 1), pa.int64())
+            values = values.filter(pc.and_(pc.less(given, most), pc.greater_equal(given, pc.negate(most))))
+        values = values.set_column(i, pa.field(name, wanted.arrow), values.column(i).cast(wanted.arrow))
+    return values
+
+
 def _joined(node: Join, left: pa.Table, right: pa.Table) -> pa.Table:
     """Rows of the left with their rows of the right, and the flag of the right if it has one."""
     at_left, at_right = matches(left, right, node.on_columns, node.right.schema.key)
@@ -180,7 +223,9 @@ def _joined(node: Join, left: pa.Table, right: pa.Table) -> pa.Table:
 
 def _unjoined(node: Join, left: pa.Table) -> pa.Table:
     """Partial rows of the left, padded: of the right, only its key is known, and only where the left's columns are."""
-    given = dict(zip(node.right.schema.key, node.on_columns, strict=True))
+    pairs = zip(node.right.schema.key, node.on_columns, strict=True)
+    types = {c.name: c.type.arrow for c in node.schema.columns}
+    given = {key: on for key, on in pairs if types[key] == types[on]}
     right = [
         left.column(given[f.name]) if f.name in given else pa.nulls(left.num_rows, f.type)
         for f in node.right.schema.arrow

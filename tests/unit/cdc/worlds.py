@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from freshview.cdc.dimension import Join, Node, Project, Remote, Select
+from freshview.cdc.dimension import Extend, Join, Node, Project, Remote, Select
 
 Row = dict[str, Any]
 
@@ -45,6 +45,10 @@ def _rows(view: Node, tables: Mapping[str, pa.Table]) -> list[Row]:
             return [r for r, keep in zip(rows, condition.test(as_table).to_pylist(), strict=True) if keep]
         case Project():
             return [{n: r[s] for n, s in view.sources.items()} for r in _rows(view.input, tables)]
+        case Extend():
+            rows = _rows(view.input, tables)
+            added = view.compute(pa.Table.from_pylist(rows, view.input.schema.arrow)).to_pylist()
+            return [{**r, **a} for r, a in zip(rows, added, strict=True)]
         case Join():
             left, right = _rows(view.left, tables), _rows(view.right, tables)
             pairs = list(zip(view.on_columns, view.right.schema.key, strict=True))
