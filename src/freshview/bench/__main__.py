@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from freshview.bench import deferred, foundation, lazy, peers, quick, views
+from freshview.bench import deferred, foundation, lazy, peers, profile, quick, views
 from freshview.bench.measure import Chart, Figure
 from freshview.bench.report import write as write_documents
 from freshview.bench.tables import forget
@@ -29,6 +29,7 @@ SUITES: dict[str, tuple[Step, ...]] = {
     "lazy": lazy.STEPS,
     "deferred": deferred.STEPS,
     "peers": peers.STEPS,
+    "profile": profile.STEPS,
 }
 _DOCUMENTS = Path("docs/benchmarks")
 _PACKAGES = ("freshview", "pyspark", "deltalake", "pyarrow", "sqlglot", "SQLAlchemy", "duckdb")
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.scale = quick.SCALE if arguments.quick else 1.0
     if arguments.repeat is None:
         arguments.repeat = quick.REPEAT if arguments.quick else 3
+    names = {step.__name__ for suite in arguments.suites for step in SUITES[suite]}
+    for name in set(arguments.only) - names:
+        parser.error(f"unknown step {name!r}; there are: {', '.join(sorted(names))}")
     if arguments.scale <= 0 or arguments.repeat < 1:
         parser.error("--scale must be above 0 and --repeat at least 1")
     if arguments.out is None:
@@ -72,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeat", type=int, help="repetitions of each measurement (default 3)")
     parser.add_argument("--folder", type=Path, default=Path(".bench"), help="where data is kept (default .bench)")
     parser.add_argument("--out", type=Path, help=f"where JSON and charts go (default {_DOCUMENTS}; quick: in --folder)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="STEP", help="some steps; figures of others stay")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     return parser
 
@@ -79,32 +84,52 @@ def _parser() -> argparse.ArgumentParser:
 def _run(suite: str, arguments: argparse.Namespace) -> int:
     """Run all steps of a suite, each in a process of its own; steps of a quick run share one."""
     figures: list[dict[str, Any]] = []
+    kept = _earlier(suite, arguments)
+    steps: list[dict[str, Any]] = []
     begun = time.monotonic()
     kind = "QUICK, a trial and no result: " if arguments.quick else ""
     print(f"{suite}: {kind}TPC-H scale {arguments.scale:g}, {os.cpu_count()} cores", flush=True)
     for step in SUITES[suite]:
-        found = _step(suite, step.__name__, arguments)
-        if found is None:
-            print(f"  {step.__name__} failed", file=sys.stderr)
-            return 1
-        for figure in found:
+        name = step.__name__
+        if arguments.only and name not in arguments.only:
+            steps += [s for s in kept["steps"] if s["name"] == name]
+            figures += [f for f in kept["figures"] if f.get("step") == name]
+            continue
+        found, taken = _step(suite, name, arguments)
+        steps.append(taken)
+        for figure in found or ():
             _print(figure)
-        figures += found
-    report = {"suite": suite, "scale": arguments.scale, "machine": machine(), "figures": figures}
-    _keep(quick.marked(report) if arguments.quick else report, arguments.out)
+            figures.append({**figure, "step": name})
+    failed = [step["name"] for step in steps if step["failed"]]
+    if failed:
+        print(f"  failed: {', '.join(failed)}", file=sys.stderr)
+    if not figures:
+        return 1  # what an earlier run has measured stays
+    report = {"suite": suite, "scale": arguments.scale, "machine": machine(), "steps": steps, "figures": figures}
+    _keep(report | ({"quick": True} if arguments.quick else {}), arguments.out)
     if not arguments.quick:
         write_documents(arguments.out)
     print(f"{suite} took {time.monotonic() - begun:.0f} s", flush=True)
-    return 1 if any(f.get("always") and not f["met"] for f in figures) else 0
+    return 1 if failed or any(f.get("always") and not f["met"] for f in figures) else 0
 
 
-def _step(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
-    """Run a step and return its figures; None if it failed."""
-    begun = time.monotonic()
+def _earlier(suite: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the report of an earlier run of a suite at this scale, whose figures stay if only some steps are run."""
+    path = arguments.out / f"{suite}.json"
+    found = json.loads(path.read_text()) if arguments.only and path.exists() else {}
+    is_alike = found.get("scale") == arguments.scale and quick.is_quick(found) == arguments.quick
+    return found if is_alike and "steps" in found else {"steps": [], "figures": []}
+
+
+def _step(suite: str, name: str, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]] | None, dict[str, Any]]:
+    """Run a step; return its figures (None if it failed), and its time with the load average before and after."""
+    begun, before = time.monotonic(), os.getloadavg()[0]
     is_apart = not arguments.quick or quick.is_apart(suite, name)
     found = (_apart if is_apart else _here)(suite, name, arguments)
-    print(f"{suite}, {name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-    return quick.marked({"figures": found})["figures"] if found is not None and arguments.quick else found
+    seconds, loads = round(time.monotonic() - begun), [round(before, 1), round(os.getloadavg()[0], 1)]
+    print(f"  {name}: {seconds} s, load average {loads[0]} before, {loads[1]} after", flush=True)
+    taken = {"name": name, "seconds": seconds, "load_average": loads, "failed": found is None}
+    return quick.marked({"figures": found})["figures"] if found is not None and arguments.quick else found, taken
 
 
 def _apart(suite: str, name: str, arguments: argparse.Namespace) -> list[dict[str, Any]] | None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from freshview.bench.peers import Change, Missing
+from freshview.bench.peers import PATHWAY, Change, Missing
+from freshview.bench.processes import descendants
 
 INTERPRETER = "FRESHVIEW_PATHWAY_PYTHON"
 _WORKER = Path(__file__).with_name("peers_pathway_worker.py")
@@ -22,16 +23,22 @@ _WORKER = Path(__file__).with_name("peers_pathway_worker.py")
 
 def pathway(home: Path, data: Path) -> Pathway:
     """Return a process that has loaded the tables; raise Missing if there can be none."""
-    python = os.environ.get(INTERPRETER) or (sys.executable if importlib.util.find_spec("pathway") else None)
+    own = home.parent / "pathway"  # an environment beside the data
+    python = os.environ.get(INTERPRETER)
+    if python is None and (own / "bin" / "python").exists():
+        python = str(own / "bin" / "python")
+    if python is None and importlib.util.find_spec("pathway"):
+        python = sys.executable
     if python is None:
-        raise Missing(f"pathway is not installed here; {INTERPRETER} may name a Python that has it")
+        how = f"python -m venv {own} && {own}/bin/pip install pathway"
+        raise Missing(f"pathway is not installed here; {how}, or {INTERPRETER} names a Python that has it")
     return Pathway(python, home / "pathway", data)
 
 
 class Pathway:
     """V1 as a streaming computation in memory: each change is processed as it comes."""
 
-    name = "Pathway"
+    name = PATHWAY
 
     def __init__(self, python: str, home: Path, data: Path) -> None:
         home.mkdir()
@@ -77,6 +84,9 @@ class Pathway:
             raise Missing(f"its process ended ({lines[-1][:200]})")
         reply: dict[str, Any] = json.loads(line)
         return reply
+
+    def processes(self) -> Sequence[int]:
+        return descendants(self._process.pid)
 
     def close(self) -> None:
         self._process.kill()  # its state is in memory only

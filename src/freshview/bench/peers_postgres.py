@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from freshview.bench.data import KEYS, V1
 from freshview.bench.peers import TABLES, Change, Missing
 from freshview.bench.postgres_server import NoServer, Server, server_tools
+from freshview.bench.processes import descendants
 from freshview.storage.main import plain
 
 _SETTINGS = {"shared_buffers": "1GB", "work_mem": "256MB", "maintenance_work_mem": "512MB", "max_wal_size": "8GB"}
@@ -85,6 +86,9 @@ class Postgres:
     def answer(self) -> Sequence[Sequence[object]]:
         self._connection.execute("REFRESH MATERIALIZED VIEW v1")
         return self._connection.execute("SELECT * FROM v1").fetchall()
+
+    def processes(self) -> Sequence[int]:
+        return descendants(self._server.process)
 
     def close(self) -> None:
         self._connection.close()

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, convert_to_deltalake, write_deltalake
 
 from freshview.bench.data import V1
-from freshview.bench.peers import ORDER_KEY, OURS, TABLES, Change, Maker, Missing
+from freshview.bench.peers import DUCKDB, ORDER_KEY, OURS, TABLES, Change, Maker, Missing
 from freshview.bench.peers_pathway import Pathway, pathway
 from freshview.bench.peers_postgres import Postgres, postgres
 from freshview.bench.tables import load, new
@@ -42,6 +42,9 @@ class Freshview:
     def answer(self) -> Sequence[Sequence[object]]:
         rows: Sequence[Sequence[object]] = self._wh.sql("SELECT * FROM v1").collect()
         return rows
+
+    def processes(self) -> Sequence[int]:
+        return ()
 
     def close(self) -> None:
         self._wh.close()
@@ -76,6 +79,9 @@ class PlainSpark:
             self._session.read.schema(self._schemas[table]).parquet(*files).createOrReplaceTempView(table)
         return self._session.sql(V1).collect()
 
+    def processes(self) -> Sequence[int]:
+        return ()
+
     def close(self) -> None:
         for table in TABLES:
             self._session.catalog.dropTempView(table)
@@ -84,7 +90,7 @@ class PlainSpark:
 class Duck:
     """DuckDB on a database file: the update changes the tables in place, the query recomputes V1."""
 
-    name = "DuckDB, recomputed"
+    name = DUCKDB
 
     def __init__(self, home: Path, data: Path) -> None:
         self._connection = _duckdb(home / "peers.duckdb")
@@ -111,6 +117,9 @@ class Duck:
 
     def answer(self) -> Sequence[Sequence[object]]:
         return self._connection.execute(V1).fetchall()
+
+    def processes(self) -> Sequence[int]:
+        return ()
 
     def close(self) -> None:
         self._connection.close()

@@ -66,6 +66,11 @@ class Server:
     def url(self, database: str = "postgres", driver: str = "postgresql") -> str:
         return f"{driver}://freshview@127.0.0.1:{self._port}/{database}"
 
+    @property
+    def process(self) -> int:
+        """The server's first process, whose children are all others."""
+        return int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+
     def stop(self) -> None:
         with suppress(NoServer):
             self._run("pg_ctl", "-D", f"{self._folder}/data", "-m", "immediate", "-w", "stop")

@@ -17,7 +17,7 @@ from freshview.bench.data import tpch
 from freshview.bench.measure import Chart, Figure, Timing, alternated, meanwhile, spread
 from freshview.bench.report import document, reports
 from freshview.bench.tables import copied, forget, new, prepared
-from freshview.bench.views import _Race, _recomputing, _slowest
+from freshview.bench.views import Race, _recomputing, _slowest
 from freshview.errors import NotFound, StorageUnavailable
 
 _CHART = Chart("c", "A chart", {"": {"bar": {"update": 1.0}}})
@@ -30,11 +30,11 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Figure]:
     """What the only step of the only suite gives; all is run in an empty folder."""
     found = [_SLOW]
 
-    def ran(_suite: str, _name: str, arguments: Any) -> list[dict[str, Any]]:
-        told = [f.as_json() for f in found]
-        return quick.marked({"figures": told})["figures"] if arguments.quick else told
+    def ran(*_: Any) -> list[dict[str, Any]]:
+        return [f.as_json() for f in found]
 
-    monkeypatch.setattr(harness, "_step", ran)
+    monkeypatch.setattr(harness, "_apart", ran)
+    monkeypatch.setattr(harness, "_here", ran)
     monkeypatch.setattr(harness, "SUITES", {"trial": (lambda *_: [],)})
     monkeypatch.chdir(tmp_path)
     return found
@@ -54,7 +54,7 @@ def test_quick_results_say_so_and_are_never_in_the_documents(
     assert report["quick"]
     assert report["scale"] == quick.SCALE
     assert report["figures"][0]["met"] is None
-    assert "A chart (quick)" in (tmp_path / ".bench" / "quick" / "trial-c.svg").read_text()
+    assert "A chart (quick)</" in (tmp_path / ".bench" / "quick" / "trial-c.svg").read_text()
     assert not (tmp_path / "docs").exists()
     assert reports(tmp_path / ".bench" / "quick") == []
     assert "slow" not in document(tmp_path / ".bench" / "quick")
@@ -93,10 +93,47 @@ def test_a_wrong_answer_is_a_failure_at_every_scale(
     assert "MISS views that equal" in capsys.readouterr().out
 
 
+def test_a_step_that_fails_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def ran(_suite: str, name: str, _arguments: Any) -> list[dict[str, Any]] | None:
+        return [_SLOW.as_json()] if name == "lookup" else None
+
+    monkeypatch.setattr(harness, "_apart", ran)
+    monkeypatch.setattr(harness, "SUITES", {"trial": (_load, _lookup), "all_fail": (_load,)})
+    monkeypatch.chdir(tmp_path)
+    assert harness.main(["trial"]) == 1
+    report = json.loads((tmp_path / "docs" / "benchmarks" / "trial.json").read_text())
+    assert [(s["name"], s["failed"]) for s in report["steps"]] == [("load", True), ("lookup", False)]
+    assert all(len(s["load_average"]) == 2 for s in report["steps"])
+    assert [f["name"] for f in report["figures"]] == ["slow / fast"]
+    assert harness.main(["all_fail"]) == 1
+    assert not (tmp_path / "docs" / "benchmarks" / "all_fail.json").exists()
+
+
+def test_figures_of_steps_that_are_not_run_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rounds = iter(range(10))
+
+    def ran(_suite: str, name: str, _arguments: Any) -> list[dict[str, Any]]:
+        return [Figure(name, next(rounds), None, "", {}).as_json()]
+
+    monkeypatch.setattr(harness, "_apart", ran)
+    monkeypatch.setattr(harness, "SUITES", {"trial": (_load, _lookup)})
+    monkeypatch.chdir(tmp_path)
+
+    def values(*options: str) -> dict[str, float]:
+        assert harness.main(["trial", *options]) == 0
+        report = json.loads((tmp_path / "docs" / "benchmarks" / "trial.json").read_text())
+        return {f["name"]: f["value"] for f in report["figures"]}
+
+    assert values() == {"load": 0, "lookup": 1}
+    assert values("--only", "load") == {"load": 2, "lookup": 1}
+    assert values("--only", "lookup", "--scale", "0.5") == {"lookup": 3}  # other data: nothing to compare with
+
+
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        (["trial", "--only", "nosuch"], "unknown step 'nosuch'"),
         (["nosuch"], "unknown suite 'nosuch'; there are: trial"),
         (["--repeat", "0"], "at least 1"),
         (["--scale", "-1"], "above 0"),
@@ -238,13 +275,13 @@ def test_actions_take_turns_to_begin_and_what_they_are_given_is_not_timed(monkey
 
 
 def test_recomputing_is_compared_with_the_query_where_it_was_chosen() -> None:
-    races = [_Race([3.0, 0.1], [2.0, 2.0], ["full", "incremental"]), _Race([2.0], [1.0], ["full"])]
+    races = [Race([3.0, 0.1], [2.0, 2.0], ["full", "incremental"]), Race([2.0], [1.0], ["full"])]
     (figure,) = _recomputing(races)
     (slowest,) = _slowest([("a", races[0]), ("b", races[1])])
     assert (slowest.value, slowest.details) == (20.0, {"view": "a"})
     assert _slowest([("b", races[1])]) == []
     assert (figure.value, figure.spread) == (1.75, (1.5, 2.0))
-    assert _recomputing([_Race([0.1], [1.0], ["incremental"])]) == []
+    assert _recomputing([Race([0.1], [1.0], ["incremental"])]) == []
 
 
 def test_a_spread_is_of_rounds_and_leaves_out_the_ends_of_many() -> None:

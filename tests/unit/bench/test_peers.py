@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from freshview.bench.peers_pathway import INTERPRETER, Pathway, pathway
 from freshview.bench.peers_postgres import as_csv, column_type, postgres
 from freshview.bench.peers_systems import Duck
 from freshview.bench.postgres_server import server_tools
+from freshview.bench.processes import descendants
 from freshview.bench.report import comparison
 from freshview.errors import QueryFailed
 
@@ -59,6 +62,9 @@ class Fake:
 
     def answer(self) -> list[tuple[object, ...]]:
         return self._rows
+
+    def processes(self) -> list[int]:
+        return []
 
     def close(self) -> None:
         self.closed = True
@@ -157,6 +163,59 @@ def test_the_comparison_shows_all_systems_and_names_those_that_are_faster() -> N
     alone = [f.as_json() for f in figures(race, 2, starters)]
     assert not any("Faster" in line for line in comparison({"figures": alone}))
     assert comparison({"figures": [{"name": "x", "chart": None}]}) == []
+
+
+class Running(Fake):
+    """A system with a process of its own, which notes whether it is stopped while another one answers."""
+
+    def __init__(self, name: str, others: list[Running]) -> None:
+        super().__init__(name)
+        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        self.others = others
+        self.states: set[str] = set()
+
+    def processes(self) -> list[int]:
+        return descendants(self.process.pid)
+
+    def answer(self) -> list[tuple[object, ...]]:
+        self.states |= {f"own {_state(self)}", *(f"other {_state(o)}" for o in self.others if o is not self)}
+        return super().answer()
+
+
+def _state(system: Running) -> str:
+    """Return whether the system's process is stopped, when the signal has arrived."""
+    time.sleep(0.05)
+    text = Path(f"/proc/{system.process.pid}/stat").read_text()
+    return "stopped" if text.rpartition(")")[2].split()[0] == "T" else "running"
+
+
+def test_while_one_system_is_measured_the_others_are_stopped(folder: Path) -> None:
+    systems: list[Running] = []
+    systems += [Running(OURS, systems), Running("other", systems)]
+    try:
+        raced(systems, Changes(folder, _SCALE, seed=1), repeat=1)
+        assert all(s.states == {"own running", "other stopped"} for s in systems)
+        assert [_state(s) for s in systems] == ["running", "running"]
+    finally:
+        for system in systems:
+            system.process.kill()
+            system.process.wait()
+
+
+def test_the_limits_of_the_race_are_judged() -> None:
+    names = (OURS, peers.DUCKDB, peers.PATHWAY)
+    spent = {
+        OURS: peers.Spent([0.4], [0.5]),
+        peers.DUCKDB: peers.Spent([0.1], [2.0]),
+        peers.PATHWAY: peers.Spent([1], [1]),
+    }
+    race = {kind: dict(spent) for kind in ("100 customers", "0.1 % of orders and lineitem")}
+    starters = Starters([Fake(n) for n in names], dict.fromkeys(names, 1.0))
+    found = {f.name: (round(f.value, 2), f.limit, f.met) for f in figures(race, 3, starters)}
+    assert found["V1, 100 customers, fresh answer: DuckDB, recomputed / Freshview"] == (4.0, 3.0, True)
+    assert found["V1, 100 customers, fresh answer: Freshview / Pathway"] == (0.5, 1.5, True)
+    assert found["V1, 0.1 % of orders and lineitem, update: Freshview / DuckDB, recomputed"] == (4.0, 3.0, False)
+    assert "V1, 100 customers, update: Freshview / DuckDB, recomputed" not in found
 
 
 @pytest.mark.postgres
