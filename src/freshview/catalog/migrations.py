@@ -103,6 +103,11 @@ def _add_flows(connection: Connection) -> None:
         table.create(connection, checkfirst=True)
 
 
+def _add_statistics(connection: Connection) -> None:
+    """Add the counts by which the optimiser estimates sizes."""
+    t.statistics.create(connection, checkfirst=True)
+
+
 def _add_to_frontiers(connection: Connection, column: str) -> None:
     _add_column(connection, t.frontiers.name, column)
 
@@ -128,6 +133,7 @@ STEPS: tuple[Step, ...] = (
     _add_positions,
     _allow_replacement,
     _add_flows,
+    _add_statistics,
 )
 
 

@@ -250,3 +250,14 @@ quarantine = Table(
     Index("fv_quarantine_flow", "flow_id"),
     sqlite_autoincrement=True,
 )
+
+# Counts of a relation at a CSN: of its rows (name '') and of the distinct values of its columns.
+statistics = Table(
+    "fv_statistics",
+    metadata,
+    Column("relation_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),
+    Column("csn", BigInteger, nullable=False),
+    Column("counted", BigInteger, nullable=False),
+    Column("taken_at", BigInteger, nullable=False),
+)

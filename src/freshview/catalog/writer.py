@@ -422,7 +422,7 @@ class Catalog(CatalogReader):
             self._expire_history(c, min([horizon, *shown.values()]), now - HISTORY)
             dropped = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars()
             gone = [i for i in dropped if only is None or i in only]
-            for table in (t.schemas, t.segments, t.mains):
+            for table in (t.schemas, t.segments, t.mains, t.statistics):
                 c.execute(table.delete().where(table.c.relation_id.in_(gone)))
             return horizon, gone
 

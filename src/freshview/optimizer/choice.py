@@ -224,7 +224,8 @@ class _Choosing:
             tree = self._root_tree(root, cost.way)
             other = FULL if cost.way == INCREMENTAL else INCREMENTAL
             seconds = {INCREMENTAL: cost.incremental, FULL: cost.full}
-            why = f"'refresh' = '{cost.pinned}'" if cost.pinned else "it is expected to take longer"
+            pinned = root.why or f"'refresh' = '{cost.pinned}'"
+            why = pinned if cost.pinned else "it is expected to take longer"
             both = (cost.way, seconds[cost.way], other, seconds[other])
             views.append(ViewPlan(root.name, *both, tree, _reads(tree), why))
         return views, queries

@@ -63,7 +63,8 @@ class View:
     name: str
     form: Form
     types: Mapping[str, str]
-    pinned: str = ""  # "incremental" or "full": the way that its user fixed
+    pinned: str = ""  # "incremental" or "full": the only way that is possible, or that its user fixed
+    why: str = ""  # what pins it
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,7 @@ class Root:
     node: Equivalence
     items: tuple[tuple[str, Term], ...]
     pinned: str = ""
+    why: str = ""  # what pins it
     rate: float = 0.0  # how often a query runs between two refreshes; 0 for a view
     provides: Mapping[str, str] = field(default_factory=dict)  # canonical column → column that the view stores
 
@@ -109,7 +111,7 @@ class Dag:
         stored = {t.text: c for c, t in reversed(items)}
         needed = set[str]().union(*(t.columns for _, t in items))
         provided = {n: stored[text] for n in needed if (text := column(n).sql(dialect="spark")) in stored}
-        self.roots.append(Root(view.name, node, items, view.pinned, provides=provided))
+        self.roots.append(Root(view.name, node, items, view.pinned, view.why, provides=provided))
 
     def add_query(self, query: View, rate: float) -> None:
         """Add a query of the workload, which runs so often between two refreshes."""

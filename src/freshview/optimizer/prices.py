@@ -6,7 +6,9 @@ they are marked as defaults until a calibration on the machine or cluster replac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,20 @@ class Prices:
     merge: float = 1e-6  # per changed row of a stored result
     sort: float = 5e-7  # per row that is written in order
     is_default: bool = True  # False once a calibration has measured them
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any] | None) -> Prices:
+        """The prices that a calibration stored; what it did not measure keeps its default."""
+        default = cls()
+        if stored is None:
+            return default
+        known: dict[str, Any] = {f.name: stored[f.name] for f in fields(cls) if f.name in stored}
+        for name in ("embedded", "spark"):
+            known[name] = _engine(getattr(default, name), stored.get(name, {}))
+        return replace(default, **known)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
     def engine(self, rows: float) -> Engine:
         return self.embedded if rows <= self.embedded_rows else self.spark
@@ -67,3 +83,7 @@ class Prices:
     def merged(self, rows: float, *, sorted_: bool = False) -> float:
         """Merging a differential into a stored result."""
         return rows * (self.merge + (self.sort if sorted_ else 0.0))
+
+
+def _engine(default: Engine, stored: Mapping[str, float]) -> Engine:
+    return replace(default, **{f.name: stored[f.name] for f in fields(Engine) if f.name in stored})

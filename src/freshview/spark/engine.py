@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ByteType, IntegerType, NullType, StructField, StructType
+from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, NullType, StructField, StructType
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.records import DataFile, Relation, RelationState, Segment
@@ -189,6 +189,15 @@ class SparkEngine:
         with spark_errors("functions"):
             found = self.session.sql("SHOW `USER` FUNCTIONS").collect()
         return {fold(str(row[0]).rpartition(".")[2]) for row in found}
+
+    def counted(self, frame: DataFrame, columns: Sequence[str]) -> tuple[int, dict[str, int]]:
+        """The rows of a frame and, by sketches, the distinct values of columns; of some types they are not counted."""
+        types = {f.name: f.dataType for f in frame.schema.fields}
+        asked = [c for c in columns if not isinstance(types[c], ArrayType | MapType | StructType)]
+        counts = [F.approx_count_distinct(F.col(backticked(c))).alias(f"n{i}") for i, c in enumerate(asked)]
+        with spark_errors("statistics"):
+            row = frame.agg(F.count(F.lit(1)).alias("n"), *counts).collect()[0]
+        return int(row[0]), {c: int(row[i + 1]) for i, c in enumerate(asked)}
 
     def time_zone(self) -> tzinfo:
         """The session's time zone: a region, or an offset in one of the notations that Spark accepts."""

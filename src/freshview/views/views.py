@@ -6,12 +6,14 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from freshview.catalog.statistics import StatisticsCatalog
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.known import Definitions
 from freshview.events import Events
 from freshview.refresh.changing import Changing
 from freshview.refresh.jobs import JobRunner
+from freshview.refresh.proposal import Proposing
 from freshview.refresh.relevance import Relevance
 from freshview.spark.engines import Engines
 from freshview.storage.store import Storage
@@ -47,6 +49,7 @@ class Views:
         relevance = Relevance(catalog, storage, events, self.definitions, self._engines)
         parts = (self.definitions, self.jobs, self.deferred, self.maintenance, relevance)
         self.reading = Reading(self.catalog, storage, self._engines, *parts)
+        self.proposing = Proposing(StatisticsCatalog(catalog), self.definitions, self._engines)
         self.checking = Checking(self.catalog, storage, self._engines, self.deferred, self.reading)
         self._eager_turn = threading.RLock()
 
