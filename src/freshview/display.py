@@ -24,7 +24,7 @@ _LEFT = ' style="text-align: left"'
 
 
 @dataclass(frozen=True)
-class Table:
+class Grid:
     """Rows under column names."""
 
     columns: Sequence[str]
@@ -32,7 +32,7 @@ class Table:
     title: str = ""
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, object]], title: str = "") -> Table:
+    def of(cls, rows: Sequence[Mapping[str, object]], title: str = "") -> Grid:
         """A table of rows given as mappings from column names; a row that lacks a column has an empty cell there."""
         columns = tuple(dict.fromkeys(name for row in rows for name in row))
         return cls(columns, [[row.get(name, "") for name in columns] for row in rows], title)
@@ -43,7 +43,7 @@ class Display:
     """The contents of a result: a headline, tables, and remarks below them."""
 
     headline: str
-    tables: Sequence[Table] = ()
+    tables: Sequence[Grid] = ()
     remarks: Sequence[str] = ()
 
     def text(self) -> str:
@@ -87,10 +87,10 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def table_of_jobs(jobs: Sequence[Job]) -> Table:
+def table_of_jobs(jobs: Sequence[Job]) -> Grid:
     """A table with a row for each maintenance job."""
     columns = ("view", "from", "to", "strategy", "tasks", "delta rows", "view rows", "seconds", "error")
-    return Table(columns, [(*_cells(j), round(j.seconds, 2), j.error or "") for j in jobs])
+    return Grid(columns, [(*_cells(j), round(j.seconds, 2), j.error or "") for j in jobs])
 
 
 def _cells(job: Job) -> tuple[object, ...]:
@@ -151,7 +151,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _lines(table: Table) -> list[str]:
+def _lines(table: Grid) -> list[str]:
     """The table as aligned lines: columns of numbers to the right, others to the left."""
     cells = [[_cell(v, _TEXT_WIDTH) for v in row] for row in table.rows]
     heads = [_cell(c, _TEXT_WIDTH) for c in table.columns]
@@ -163,7 +163,7 @@ def _lines(table: Table) -> list[str]:
     ]
 
 
-def _html(table: Table) -> str:
+def _html(table: Grid) -> str:
     heads = "".join(f"<th{_LEFT}>{_escaped(_cell(c, _HTML_WIDTH))}</th>" for c in table.columns)
     rows = ["".join(map(_html_cell, row)) for row in table.rows]
     body = "".join(f"<tr>{row}</tr>" for row in rows)

@@ -24,11 +24,12 @@ from rich.progress import Progress
 from tests.cli.calls import call
 
 import freshview
+from freshview.catalog.frontiers import Job
 from freshview.cli.load import size_of
 from freshview.cli.place import remembered_interrupts
 from freshview.cli.progress import Bar, Size, Stages, steps, working
 from freshview.cli.serve import Report, _maintain_all, until_signal
-from freshview.cli.upkeep import _each
+from freshview.cli.upkeep import _each, _maintained
 from freshview.errors import FreshviewError
 from freshview.events import Event, Events
 from freshview.spark.interrupts import _after_cancelling, own_interrupts
@@ -190,6 +191,42 @@ def test_jobs_take_the_rows_of_their_views_away(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("freshview.cli.upkeep.steps", drawn)
     assert _each("Maintaining", {"upper": 30, "lower": 100}, maintain, events) == ["upper"]
     assert [n for n in counted if n] == [90, 30, 10]
+
+
+def test_maintain_hears_of_views_that_are_maintained_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Law: all views go to one call. Jobs are listed by view, not as they end; a view above one that failed failed."""
+    counted: list[int] = []
+
+    class Counting(Bar):
+        def add(self, amount: int) -> None:
+            counted.append(amount)
+
+    @contextmanager
+    def drawn(_: str, size: Size) -> Iterator[Bar]:
+        yield Counting(None, "", size)
+
+    class Fake:
+        events = Events()
+
+        def maintain(self, names: list[str], *, show: bool) -> None:
+            assert (names, show) == (["above", "bad", "first", "second"], False)
+            for name in ("second", "first"):
+                self.events.emit("job.done", view=name, from_csn=1, to_csn=2, rows=3)
+                job = Job(view_id=1, view=name, from_csn=1, to_csn=2, strategy="nothing", seconds=0)
+                self.events.emit("maintain.done", view=name, jobs=[job])
+            self.events.emit("maintain.failed", view="bad", error="view bad: is bad")
+            raise FreshviewError("view bad", "is bad")
+
+    monkeypatch.setattr("freshview.cli.upkeep.steps", drawn)
+    rows = {"above": 1, "bad": 2, "first": 3, "second": 4}
+    jobs, failed = _maintained(Fake(), rows, show=False)  # type: ignore[arg-type]
+    assert [job.view for job in jobs] == ["first", "second"]
+    assert failed == ["above", "bad"]
+    assert [n for n in counted if n] == [3, 1, 3]
+    told = capfd.readouterr().err.splitlines()
+    assert told == ["above: was not maintained: a view below it failed", "view bad: is bad"]
 
 
 def _press() -> None:

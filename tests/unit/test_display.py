@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from freshview import CheckReport, Explanation, Invariant, Job, Status, TableStatus, ViewStatus
-from freshview.display import MOST_JOBS, Display, Jobs, Table
+from freshview.display import MOST_JOBS, Display, Grid, Jobs
 
 EVIL = "<script>alert('x')</script>&amp;\n\x1b[31m\u202e"
 TAGS = {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td", "pre"}
@@ -160,7 +160,7 @@ def test_an_explanation_is_a_text_whose_ways_stand_out() -> None:
 
 
 def test_long_cells_are_cut_and_empty_tables_have_heads() -> None:
-    told = Display("x", [Table(("a",), [("y" * 1000,)]), Table(("b", "c"), [])])
+    told = Display("x", [Grid(("a",), [("y" * 1000,)]), Grid(("b", "c"), [])])
     assert all(len(line) <= 70 for line in told.text().splitlines())
     assert "…" in told.text()
     assert told.text().splitlines()[-1] == "  b  c"

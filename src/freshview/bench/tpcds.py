@@ -50,9 +50,9 @@ Wish = dict[str, Any]  # column → value
 Connection = Any  # of DuckDB
 
 
-def shrink(db: Connection, queries: Sequence[str], seed: int = 0) -> None:
+def shrink(db: Connection, queries: Sequence[str]) -> None:
     """Make the generator's tables small and dense, in place."""
-    _Shrinking(db, queries, random.Random(seed)).run()
+    _Shrinking(db, queries, random.Random(0)).run()
 
 
 class _Shrinking:

@@ -122,7 +122,7 @@ def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
     )
 
 
-def move(c: sa.Connection, step: ViewStep | ViewChange, start: Frontier, end: Frontier) -> bool:
+def move_frontier(c: sa.Connection, step: ViewStep | ViewChange, start: Frontier, end: Frontier) -> bool:
     """Move a view's frontier from `start` to `end`, with the step's rows and what it taught of the view's costs; False
     if the frontier is no longer at `start`, or the rows replace those of a view that was made deferred meanwhile: its
     segments are differential tables. Both are conditions of the update, which waits for others that change the row."""
@@ -202,7 +202,7 @@ def _publish(c: sa.Connection, change: ViewChange, csn: int, now: int) -> bool:
     newer = sa.select(s.csn).where(s.relation_id == change.view.id, s.csn > change.stored, s.csn <= seen.csn)
     if c.execute(newer.limit(1)).first() is not None:
         return False
-    if not move(c, change, seen, Frontier(csn, change.stmtsn)):
+    if not move_frontier(c, change, seen, Frontier(csn, change.stmtsn)):
         return False
     if not change.stmtsn:
         record(c, now, replace(change.job, to_csn=csn))

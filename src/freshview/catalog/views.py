@@ -22,7 +22,7 @@ from freshview.catalog.frontiers import (
     changed,
     end_leases,
     frontier_of,
-    move,
+    move_frontier,
     record,
 )
 from freshview.catalog.reader import readable_csn
@@ -266,7 +266,7 @@ class ViewCatalog:
 
     def _apply(self, c: sa.Connection, step: ViewStep) -> None:
         check_leases(c, step.leases)
-        if not move(c, step, step.start, Frontier(step.end)):
+        if not move_frontier(c, step, step.start, Frontier(step.end)):
             raise _Moved
         record(c, self.catalog.database.now(c), step.job)
         if step.anew and step.segments:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,14 +14,14 @@ import typer
 from freshview.cli.look import job_fields, print_jobs
 from freshview.cli.output import complain, say, table, write, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
-from freshview.cli.progress import Size, steps, working
+from freshview.cli.progress import Bar, Size, steps, working
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.interruption import is_asked_to_stop
 from freshview.relation.names import backticked
 
 if TYPE_CHECKING:
     from freshview.catalog.frontiers import Job
-    from freshview.events import Events
+    from freshview.events import Event, Events
     from freshview.warehouse.checks import CheckReport
     from freshview.warehouse.warehouse import Warehouse
 
@@ -33,13 +35,8 @@ def maintain(place: Place, views: ViewNames = None, json: JsonOption = False) ->
     A view that fails does not stop the others; the exit code is then 1. A deferred view is refreshed if it is named;
     else it is propagated: its changes are computed and stored aside, and what it shows stays.
     """
-    jobs: list[Job] = []
     with place.connect() as warehouse:
-
-        def one(name: str) -> None:
-            jobs.extend(warehouse.maintain([name], show=bool(views)))
-
-        failed = _each("Maintaining", _pending(warehouse, views), one, warehouse.events)
+        jobs, failed = _maintained(warehouse, _pending(warehouse, views), show=bool(views))
     if json:
         write_json({"jobs": [job_fields(j) for j in jobs], "failed": failed})
     elif jobs:
@@ -198,24 +195,37 @@ def _pending(warehouse: Warehouse, asked: Iterable[str] | None) -> dict[str, int
     return {found[n].name: found[n].pending_rows for n in (map(fold, asked) if asked else found) if n in found}
 
 
+def _maintained(warehouse: Warehouse, rows: Mapping[str, int], *, show: bool) -> tuple[list[Job], list[str]]:
+    """Maintain views side by side, under a bar over their pending rows; return the jobs and the views that failed."""
+    jobs: dict[str, list[Job]] = {}
+    failed: dict[str, str] = {}
+    with _bar("Maintaining", rows, warehouse.events) as (_, gone):
+
+        def hear(event: Event) -> None:
+            if event.name == "maintain.done":
+                jobs[event.details["view"]] = event.details["jobs"]
+                gone(event.details["view"], None)
+            elif event.name == "maintain.failed":
+                failed[event.details["view"]] = event.details["error"]
+
+        warehouse.events.listen(hear)
+        try:
+            warehouse.maintain(list(rows), show=show)
+        except FreshviewError:
+            if is_asked_to_stop() or not failed:
+                raise
+    for name in rows.keys() - jobs.keys() - failed.keys():
+        failed[name] = "was not maintained: a view below it failed"
+    return [job for name in rows for job in jobs.get(name, ())], _reported({n: failed[n] for n in rows if n in failed})
+
+
 def _each(what: str, rows: Mapping[str, int], act: Callable[[str], None], events: Events | None = None) -> list[str]:
     """Act on each name, under a bar over their rows, or over the names if none has rows; return the names that failed.
 
-    A finished job, reported by an event, takes its rows off the bar. Failures are reported after the last name, in a
-    sentence each.
+    Failures are reported after the last name, in a sentence each.
     """
     failed: dict[str, str] = {}
-    left = dict(rows) if any(rows.values()) else dict.fromkeys(rows, 1)
-    size = Size(sum(left.values()), "rows" if any(rows.values()) else "done")
-    with steps(what, size) as bar:
-
-        def gone(name: str, most: int) -> None:
-            taken = min(left.get(name, 0), most)
-            left[name] = left.get(name, 0) - taken
-            bar.add(taken)
-
-        if events is not None:
-            events.listen(lambda e: gone(e.details["view"], e.details["rows"]) if e.name == "job.done" else None)
+    with _bar(what, rows, events) as (bar, gone):
         for name in rows:
             bar.now(f"{what} {name}")
             try:
@@ -224,7 +234,36 @@ def _each(what: str, rows: Mapping[str, int], act: Callable[[str], None], events
                 if is_asked_to_stop():
                     raise
                 failed[name] = str(failure)
-            gone(name, left[name])
+            gone(name, None)
+    return _reported(failed)
+
+
+@contextmanager
+def _bar(
+    what: str, rows: Mapping[str, int], events: Events | None
+) -> Iterator[tuple[Bar, Callable[[str, int | None], None]]]:
+    """Draw a bar over the rows of names, or over the names if none has rows.
+
+    The function takes so many rows of a name off the bar (None: all that are left). A finished job, reported by an
+    event, takes its rows off; events may come from several threads.
+    """
+    left = dict(rows) if any(rows.values()) else dict.fromkeys(rows, 1)
+    size, lock = Size(sum(left.values()), "rows" if any(rows.values()) else "done"), Lock()
+    with steps(what, size) as bar:
+
+        def gone(name: str, most: int | None) -> None:
+            with lock:
+                had = left.get(name, 0)
+                left[name] = max(had - most, 0) if most is not None else 0
+                bar.add(had - left[name])
+
+        if events is not None:
+            events.listen(lambda e: gone(e.details["view"], e.details["rows"]) if e.name == "job.done" else None)
+        yield bar, gone
+
+
+def _reported(failed: Mapping[str, str]) -> list[str]:
+    """Report failures, in a sentence each; return the names that failed."""
     for name, error in failed.items():
         complain(error if name in error else f"{name}: {error}")
     return list(failed)

@@ -45,7 +45,7 @@ class Trigger:
 
 
 @dataclass(frozen=True)
-class Policy:
+class DeferredPolicy:
     """The scenario of a deferred view, when its log is propagated, and when it is refreshed, wholly or partially."""
 
     scenario: str = COMBINED
@@ -100,12 +100,12 @@ def keeps_lazy(sources: Iterable[Relation], is_eager: Callable[[Relation], bool]
     return next((s for s in sources if s.is_external or (s.kind == "view" and not is_eager(s))), None)
 
 
-def policy_of(view: Relation) -> Policy:
+def policy_of(view: Relation) -> DeferredPolicy:
     """The policy of a deferred view."""
     return parse_policy(view.properties)
 
 
-def parse_policy(properties: Mapping[str, str]) -> Policy:
+def parse_policy(properties: Mapping[str, str]) -> DeferredPolicy:
     """The policy that properties describe; raise InvalidStatement if one is wrong, or two contradict each other."""
     scenario = scenario_in(properties)
     if scenario not in SCENARIOS:
@@ -123,7 +123,7 @@ def parse_policy(properties: Mapping[str, str]) -> Policy:
         raise _bad("refresh.policy", text, "is for propagating", "Use 'propagate'='idle'.")
     if partial and scenario == BASE_LOG:
         raise _bad("refresh.policy", text, _WHY[scenario], "Use 'scenario'='combined'.")
-    return Policy(scenario, propagate, refresh, partial)
+    return DeferredPolicy(scenario, propagate, refresh, partial)
 
 
 _WHY = {
@@ -149,7 +149,7 @@ def _bad(name: str, value: str, why: str, remedy: str) -> InvalidStatement:
     return InvalidStatement(f"property '{name}'='{value}'", why, remedy)
 
 
-def next_runs(policy: Policy, deferral: Deferral) -> str:
+def next_runs(policy: DeferredPolicy, deferral: Deferral) -> str:
     """The next due moments of a view's transactions, in words."""
     found = []
     for name, trigger, last in (
@@ -171,7 +171,7 @@ def parse_deadline(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _check_rhythm(policy: Policy, properties: Mapping[str, str]) -> None:
+def _check_rhythm(policy: DeferredPolicy, properties: Mapping[str, str]) -> None:
     """Raise unless the log is propagated more often than the view is refreshed (DEFER §5.3: every k, every m > k).
 
     Else propagating would do nothing that the refresh does not do. Views that were created before this was asked for

@@ -158,7 +158,7 @@ def inherited(waiting: Sequence[Candidate], now: int) -> list[Candidate]:
     A view below goes first, so without this an urgent view would wait for one that nothing hurries.
     """
     hasty = {c.view_id: c for c in waiting}
-    for view in reversed(lower_first(waiting)):
+    for view in reversed(_lower_first(waiting)):
         view = hasty[view.view_id]
         for below in (hasty[s] for s in view.sources if s in hasty):
             oldest = min(below.oldest_at, view.oldest_at)
@@ -167,7 +167,7 @@ def inherited(waiting: Sequence[Candidate], now: int) -> list[Candidate]:
     return [hasty[c.view_id] for c in waiting]
 
 
-def lower_first(views: Sequence[Candidate]) -> list[Candidate]:
+def _lower_first(views: Sequence[Candidate]) -> list[Candidate]:
     """Sort views so that each comes after those that it reads."""
     known = {c.view_id: c for c in views}
     reads = {c.view_id: [s for s in c.sources if s in known] for c in views}

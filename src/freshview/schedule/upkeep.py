@@ -150,7 +150,9 @@ class Upkeep:
         def run(view_id: int, interruption: Interruption) -> list[Job]:
             # Only work in a thread of its own has to be broken off there; little work starts no Spark.
             with self._engine().interruptible(interruption) if workers > 1 and view_id in stale else nullcontext():
-                return self._views.maintenance.maintain(asked[view_id], csn, named=named)
+                jobs = self._views.maintenance.maintain(asked[view_id], csn, named=named)
+            self._events.emit("maintain.done", view=asked[view_id].name, jobs=jobs)
+            return jobs
 
         outcomes = side_by_side(below, run, max(workers, 1))
         for view in wanted:

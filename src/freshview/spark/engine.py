@@ -43,6 +43,7 @@ _WRITING = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 _WRITTEN = "__fv_written"
+_OFFENDING = 10  # rows that a check reports of each kind
 
 # For small jobs: one partition and a plan that is final, or fixed costs outweigh the work.
 _SMALL_JOBS = {
@@ -363,16 +364,16 @@ class SparkEngine:
         parts = [rows.where(F.col(ACTION) >= INSERT), rows.where(F.col(ACTION) < INSERT)]
         return next((found for p in parts if (found := self.repeated_key([p], schema)) is not None), None)
 
-    def offending(self, frame: DataFrame, schema: Schema, what: str, limit: int = 10) -> list[dict[str, Any]]:
+    def offending(self, frame: DataFrame, schema: Schema, what: str) -> list[dict[str, Any]]:
         """Rows with a NULL in a required column, and keys that occur more than once, with their count."""
         found: list[dict[str, Any]] = []
         nulls = " OR ".join(f"{backticked(c)} IS NULL" for c in schema.required)
         with spark_errors(what):
             if nulls:
-                found += [row.asDict(recursive=True) for row in frame.where(nulls).limit(limit).collect()]
+                found += [row.asDict(recursive=True) for row in frame.where(nulls).limit(_OFFENDING).collect()]
             if schema.key:
                 counts = frame.groupBy(*map(backticked, schema.key)).agg(F.count(F.lit(1)).alias("__fv_count"))
-                for row in counts.where("__fv_count > 1").limit(limit).collect():
+                for row in counts.where("__fv_count > 1").limit(_OFFENDING).collect():
                     *key, count = row
                     found.append({"count": count, **dict(zip(schema.key, key, strict=True))})
         return found

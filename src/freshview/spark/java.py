@@ -13,9 +13,9 @@ from freshview.errors import SparkUnavailable
 MINIMUM_JAVA = 17
 
 
-def java_version(java: str | None = None) -> int | None:
+def java_version() -> int | None:
     """The major version of the Java that Spark would use; None if there is none."""
-    command = java or java_command()
+    command = java_command()
     if command is None:
         return None
     try:

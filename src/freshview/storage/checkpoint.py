@@ -27,7 +27,7 @@ LOCAL_REWRITE_ROWS = 1_000_000  # tables up to this size are rewritten on the dr
 _MERGE_SHARE = 0.2  # above this share of changed rows a rewrite is cheaper than a merge
 
 
-class Engine(Protocol):
+class FoldingEngine(Protocol):
     """The part of Spark that a large checkpoint needs."""
 
     def scan(self, state: RelationState) -> Any: ...
@@ -51,7 +51,7 @@ class Checkpointer:
     catalog: Catalog
     storage: Storage
     events: Events
-    engine: Callable[[], Engine]
+    engine: Callable[[], FoldingEngine]
 
     def run(self, relation: Relation) -> CheckpointReport:
         """Fold a relation's segments up to the newest snapshot into main."""

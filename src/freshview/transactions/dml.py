@@ -41,7 +41,7 @@ Frame = Any  # a Spark DataFrame, opaque to this module
 Split = Callable[[pa.Table], tuple[pa.Table, pa.Table]]
 
 
-class Engine(Protocol):
+class StatementEngine(Protocol):
     """The part of Spark that statements need."""
 
     def scan(self, state: RelationState) -> Frame: ...
@@ -69,7 +69,7 @@ class Statements:
     transaction: Transaction
     reading: ReadContext
     storage: Storage
-    engine: Callable[[], Engine]  # starts Spark when first called
+    engine: Callable[[], StatementEngine]  # starts Spark when first called
     frame: Callable[[TableRef], Frame]  # the rows of a table or view as this transaction sees them
     expects: Callable[[Iterable[str]], None]  # called with the names that a statement reads, before Spark runs
 

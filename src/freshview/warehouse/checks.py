@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
-from freshview.display import Display, Displayed, Table, counted
+from freshview.display import Display, Displayed, Grid, counted
 from freshview.errors import InvalidStatement
 from freshview.views.checking import Checking
 from freshview.views.invariants import STRONG, Invariant
@@ -46,7 +46,7 @@ class CheckReport(Displayed):
     def _display(self) -> Display:
         rows = f"{counted(self.missing_rows, 'row')} missing, {self.extra_rows} too many"
         parts = (("missing", self.missing[:_PRINTED]), ("too many", self.extra[:_PRINTED]))
-        tables = [Table.of(found, f"{title}, the first {len(found)}") for title, found in parts if found]
+        tables = [Grid.of(found, f"{title}, the first {len(found)}") for title, found in parts if found]
         return Display(f"{self.name}: {'ok' if self.ok else 'NOT OK'}, {rows}", tables, list(map(str, self.invariants)))
 
 

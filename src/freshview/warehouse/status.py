@@ -7,7 +7,7 @@ from pathlib import Path
 
 from freshview.catalog.reports import Amount, Holder, Reports, overdue, overdue_sentence
 from freshview.catalog.writer import Catalog
-from freshview.display import Display, Displayed, Table
+from freshview.display import Display, Displayed, Grid
 from freshview.storage.vacuum import RETENTION
 from freshview.warehouse.overview import ViewStatus, condition_text, mode_text, overview
 
@@ -52,11 +52,11 @@ class Status(Displayed):
 
     def _display(self) -> Display:
         of_tables = ("table", "kind", "rows in main", "segments", "their rows")
-        tables = Table(of_tables, [astuple(t) for t in self.tables if t.kind != "view"], "tables")
+        tables = Grid(of_tables, [astuple(t) for t in self.tables if t.kind != "view"], "tables")
         of_views = ("view", "mode", "frontier", "tasks", "rows", "status", "reading", "advice")
-        views = Table(of_views, list(map(_cells, self.views)), "views")
+        views = Grid(of_views, list(map(_cells, self.views)), "views")
         of_holders = ("held by", "from CSN", "since", "segments", "rows", "bytes", "checkpoints")
-        held = Table(of_holders, [_held(h) for h in self.holders if h.keeps != Amount()], "held back from vacuum")
+        held = Grid(of_holders, [_held(h) for h in self.holders if h.keeps != Amount()], "held back from vacuum")
         headline = f"warehouse {self.path}: last commit CSN {self.csn}, readable since CSN {self.horizon}"
         return Display(headline, [t for t in (tables, views, held) if t.rows], [self.held_by] if self.held_by else [])
 

@@ -7,7 +7,14 @@ from contextlib import nullcontext
 import pytest
 
 from freshview.catalog.records import Deferral
-from freshview.definition.properties import Policy, Trigger, checked_refresh, commits_maintain, next_runs, parse_policy
+from freshview.definition.properties import (
+    DeferredPolicy,
+    Trigger,
+    checked_refresh,
+    commits_maintain,
+    next_runs,
+    parse_policy,
+)
 from freshview.errors import InvalidStatement
 
 SECOND = 1_000_000
@@ -17,22 +24,25 @@ HOUR = 3600 * SECOND
 @pytest.mark.parametrize(
     ("properties", "expected"),
     [
-        ({}, Policy("combined", Trigger("idle"))),
-        ({"scenario": "BASE-LOG"}, Policy("base-log")),
-        ({"scenario": "differential"}, Policy("differential")),
-        ({"propagate": "every 90 seconds"}, Policy("combined", Trigger("every", 90 * SECOND))),
+        ({}, DeferredPolicy("combined", Trigger("idle"))),
+        ({"scenario": "BASE-LOG"}, DeferredPolicy("base-log")),
+        ({"scenario": "differential"}, DeferredPolicy("differential")),
+        ({"propagate": "every 90 seconds"}, DeferredPolicy("combined", Trigger("every", 90 * SECOND))),
         (
             {"propagate": "On Demand", "refresh.policy": "every 1 day"},
-            Policy("combined", Trigger(), Trigger("every", 24 * HOUR)),
+            DeferredPolicy("combined", Trigger(), Trigger("every", 24 * HOUR)),
         ),
         (
             {"propagate": "every 1 hour", "refresh.policy": "PARTIAL  every 24 hours"},
-            Policy("combined", Trigger("every", HOUR), Trigger("every", 24 * HOUR), partial=True),
+            DeferredPolicy("combined", Trigger("every", HOUR), Trigger("every", 24 * HOUR), partial=True),
         ),
-        ({"refresh.policy": "partial on query"}, Policy("combined", Trigger("idle"), Trigger("query"), partial=True)),
+        (
+            {"refresh.policy": "partial on query"},
+            DeferredPolicy("combined", Trigger("idle"), Trigger("query"), partial=True),
+        ),
     ],
 )
-def test_what_properties_mean(properties: dict[str, str], expected: Policy) -> None:
+def test_what_properties_mean(properties: dict[str, str], expected: DeferredPolicy) -> None:
     assert parse_policy(properties) == expected
 
 
@@ -92,7 +102,7 @@ def test_due_is_the_last_moment_that_was_missed() -> None:
 
 def test_a_job_is_wanted_for_what_was_committed_by_then() -> None:
     """What came later is left to the next moment, so that a stream of commits does not hold a refresh up for ever."""
-    policy = Policy("combined", Trigger("every", HOUR), Trigger("every", 24 * HOUR))
+    policy = DeferredPolicy("combined", Trigger("every", HOUR), Trigger("every", 24 * HOUR))
     stand = Deferral(1, 1, 0, 0)
     assert policy.wants_job(stand, HOUR // 2, HOUR - 1) == (False, None)
     assert policy.wants_job(stand, HOUR // 2, HOUR + 5) == (True, HOUR)
@@ -101,18 +111,18 @@ def test_a_job_is_wanted_for_what_was_committed_by_then() -> None:
 
 
 def test_a_partial_refresh_needs_no_job_and_idle_time_is_always_right() -> None:
-    partial = Policy("combined", Trigger(), Trigger("every", HOUR), partial=True)
+    partial = DeferredPolicy("combined", Trigger(), Trigger("every", HOUR), partial=True)
     assert partial.wants_job(Deferral(1, 1, 0, 0), 0, 5 * HOUR) == (False, None)
-    assert Policy("combined", Trigger("idle")).wants_job(Deferral(1, 1, 0, 0), 0, 1) == (True, None)
+    assert DeferredPolicy("combined", Trigger("idle")).wants_job(Deferral(1, 1, 0, 0), 0, 1) == (True, None)
 
 
 def test_next_runs_in_words() -> None:
     stand = Deferral(1, 1, 0, 0)
-    policy = Policy("combined", Trigger("every", HOUR), Trigger("every", 24 * HOUR), partial=True)
+    policy = DeferredPolicy("combined", Trigger("every", HOUR), Trigger("every", 24 * HOUR), partial=True)
     assert next_runs(policy, stand) == (
         "propagate at 1970-01-01 01:00:00 UTC, partial refresh at 1970-01-02 00:00:00 UTC"
     )
-    assert next_runs(Policy("combined", Trigger("idle"), Trigger("query")), stand) == (
+    assert next_runs(DeferredPolicy("combined", Trigger("idle"), Trigger("query")), stand) == (
         "propagate when idle, refresh on query"
     )
-    assert next_runs(Policy("base-log"), stand) == ""
+    assert next_runs(DeferredPolicy("base-log"), stand) == ""
