@@ -22,12 +22,13 @@ from freshview.errors import CatalogUnavailable
 from freshview.events import Events
 from freshview.interruption import Interruption, stop_if_asked
 from freshview.refresh.jobs import JobRunner
+from freshview.refresh.times import PAST_JOBS
 from freshview.schedule import upkeep
 from freshview.schedule.activity import Activity
 from freshview.schedule.manager import CurrentJob, Manager
 from freshview.schedule.policies import candidates
 from freshview.schedule.presence import RENEW_SECONDS, Presence
-from freshview.schedule.sizing import BACKGROUND_ROWS, PAST_JOBS
+from freshview.schedule.sizing import BACKGROUND_ROWS
 
 
 def activity_of(process: Process) -> ActivityCatalog:

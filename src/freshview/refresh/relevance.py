@@ -1,188 +1,63 @@
-"""Can pending deltas matter to a query? Its predicate is projected on the delta tables (LAZY §3.5).
+"""What a query has to see of pending deltas: nothing, a part, or all (LAZY §3.5, DEFER §7).
 
-Law: if no path is met, then σ_p(V) is the same before and after, as a bag: the query may read the stored rows.
+The query's predicate p is projected on the delta tables, along the paths from the tables to the view (`paths.py`).
 
-A *path* leads from one scan of a table up to the view. It is a tree without branches: what each operator on the path
-makes of one row of the scan, as far as that is known from this row alone. A row meets the conditions on the path, and
-those of the query on top, or it does not. If no row of a scan's delta meets its path, then at every operator N the
-rows that the conditions above let through come from the same rows as before:
+**Nothing.** If no path is met, σ_p(V) is the same before and after: the query reads the stored rows.
 
-    σ, π     σ_p(σ_q(E)) = σ_{p∧q}(E); σ_p(π(E)) = π(σ_{p∘π}(E)): columns that are made of known ones are known
-    γ        σ_p(γ_K(E)) = γ_K(σ_p(E)) for p over K: keys are known, if groups hold equal values that are the same bits
-    ⋈, ×     σ_p(L ⋈ R) = σ_p(σ_pL(L) ⋈ σ_pR(R)): a side knows its own columns, and those of the other that the join
-             makes equal to them, if equal values are the same bits
-    ⊎        each part knows its own columns, by place
-    others   know nothing (outer, semi and anti joins, windows, top-k, EXCEPT, generators); conditions below them count
-
-The paths of all scans of all changed tables must be unmet. A condition that fails on a row (a cast, a division) makes
-the delta matter; so does any construct that is not understood.
+**A part.** Of the changes Δ of the tables R, let S be some of the rows, with all that meet a path. Between R ⊕ S and
+R ⊕ Δ no path is met, so σ_p(V) is the same over both: the query reads V over R ⊕ S, which a job over the few rows of S
+computes. Its result is laid over the stored rows for this query alone; the view stays where it was. S holds both images
+of a key or none, so R ⊕ S is a state that the tables might have had. The part is taken if, by the times of the view's
+past jobs, a job over all pending rows would take much longer.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from freshview.algebra.nodes import (
-    Aggregate,
-    Filter,
-    Join,
-    Node,
-    Project,
-    Scan,
-    Table,
-    Union,
-    column,
-    conjuncts,
-    names_in,
-    same,
-)
-from freshview.algebra.pruning import pruned
-from freshview.algebra.traversal import bottom_up, columns_read, rewrite, scans
-from freshview.catalog.records import Relation, RelationState
+from freshview.algebra.nodes import WEIGHT, Node, Project, Scan, Table, column, names_in
+from freshview.algebra.traversal import columns_read, rewrite, scans
+from freshview.catalog.records import Relation, RelationState, Segment
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.analysis import visible_columns
 from freshview.definition.determinism import refuse_indeterminate
 from freshview.definition.known import Definitions, empty_rows, settings_of
-from freshview.delta.aggregates import TypesOf
-from freshview.delta.signed import part
+from freshview.delta.forms import hidden
+from freshview.delta.signed import net, part
 from freshview.errors import FreshviewError, NotMaintainable
 from freshview.events import Events
 from freshview.refresh.deltas import changes, fits_driver
-from freshview.refresh.span import Span
+from freshview.refresh.paths import HIT, is_open, numbered, paths, restricted
+from freshview.refresh.span import Own, Span
 from freshview.refresh.tasks import Pending
+from freshview.refresh.times import PAST_JOBS, times_of
+from freshview.relation.delta import key_table, positions_in
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType
 from freshview.spark.engines import Engines
 from freshview.spark.running import PlanRunner
 from freshview.sql.rendering import text
 from freshview.storage.reader import LOCAL_ROWS
+from freshview.storage.segments import in_memory
 from freshview.storage.store import Storage
 
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
-_MOST_PATHS = 64  # a definition that reads its tables more often than this is always maintained
-_HIT = "hit"
-_EXACT = re.compile(r"boolean|tinyint|smallint|int|bigint|decimal\(\d+,\d+\)|string|binary|date|timestamp(_ntz)?")
+_WORTH = 0.5  # seconds that a part has to save: the view has to be maintained for other queries all the same
+_FEW = 0.1  # the share of the pending rows that a part has at most
 
 # Returns the conditions of a query on the rows of a view with these columns; None if they are not known.
 Matching = Callable[[Sequence[str]], list[exp.Expr] | None]
-
-
-# -- paths -----------------------------------------------------------------------------------------
-
-
-def paths(root: Node, types_of: TypesOf) -> list[Node]:
-    """The paths of all scans to the root of a definition."""
-    return _Paths(types_of).of(root)
-
-
-def restricted(path: Node, conditions: Iterable[exp.Expr]) -> Node:
-    """A path whose rows also meet those conditions whose columns it has. It gives one constant column."""
-    for condition in conditions:
-        if names_in(condition) <= set(path.columns):
-            path = Filter(path, condition)
-    return pruned(Project(path, ((_HIT, exp.Literal.number(1)),)), {_HIT})
-
-
-def is_open(path: Node) -> bool:
-    """Does every row meet a path?"""
-    return not any(isinstance(node, Filter) for node in bottom_up(path))
-
-
-class _Paths:
-    def __init__(self, types_of: TypesOf) -> None:
-        self._types_of = types_of
-        self._done: dict[Node, list[Node]] = {}
-
-    def of(self, node: Node) -> list[Node]:
-        if node not in self._done:
-            found = self._of(node)
-            if len(found) > _MOST_PATHS:
-                raise NotMaintainable("definition", "it reads its tables too often", "")
-            self._done[node] = found
-        return self._done[node]
-
-    def _of(self, node: Node) -> list[Node]:
-        match node:
-            case Scan():
-                return [node]
-            case Project():
-                return [_projected(path, node) for path in self.of(node.input)]
-            case Filter() | Join(kind="inner"):
-                return self._joined(node)
-            case Aggregate():
-                return [self._grouped(path, node) for path in self.of(node.input)]
-            case Union():
-                return [_by_place(path, p, node) for p in node.parts for path in self.of(p)]
-        return [Project(path, ()) for i in node.inputs for path in self.of(i)]
-
-    def _grouped(self, path: Node, node: Aggregate) -> Node:
-        """A path through a grouping. The key of a group of -0.0 and 0.0 is one of both: no row determines which."""
-        known = [k for k in node.keys if k in path.columns]
-        types = self._types_of(path) if known else {}
-        return Project(path, same(k for k in known if _EXACT.fullmatch(types[k])))
-
-    def _joined(self, node: Node) -> list[Node]:
-        """The paths through filters and inner joins: all conditions hold for the rows of all parts."""
-        parts, conditions = _flat(node)
-        equal = [(c.this.name, c.expression.name) for c in conditions if _is_equality(c)]
-        pairs = [p for a, b in equal for p in ((a, b), (b, a)) if self._are_same(parts, a, b)]
-        return [_met(path, pairs, conditions) for p in parts for path in self.of(p)]
-
-    def _are_same(self, parts: Sequence[Node], a: str, b: str) -> bool:
-        """Are equal values of two columns the same bits?"""
-        types = [self._types_of(p)[c] for c in (a, b) for p in parts if c in p.columns]
-        return len(types) == 2 and types[0] == types[1] and _EXACT.fullmatch(types[0]) is not None
-
-
-def _flat(node: Node) -> tuple[list[Node], list[exp.Expr]]:
-    match node:
-        case Filter():
-            parts, conditions = _flat(node.input)
-            return parts, [*conditions, *conjuncts(node.predicate)]
-        case Join(kind="inner"):
-            left, right = _flat(node.left), _flat(node.right)
-            own = conjuncts(node.condition) if node.condition is not None else []
-            return left[0] + right[0], [*left[1], *right[1], *own]
-    return [node], []
-
-
-def _is_equality(condition: exp.Expr) -> bool:
-    return isinstance(condition, exp.EQ | exp.NullSafeEQ) and all(
-        isinstance(side, exp.Column) for side in (condition.this, condition.expression)
-    )
-
-
-def _met(path: Node, pairs: Sequence[tuple[str, str]], conditions: Sequence[exp.Expr]) -> Node:
-    """A path through a join: columns equal to known ones are known; then the conditions over known columns apply."""
-    own = set(path.columns)
-    while new := next(((a, b) for a, b in pairs if a in path.columns and b not in path.columns), None):
-        path = Project(path, (*same(path.columns), (new[1], column(new[0]))))
-    for condition in conditions:
-        copied = _is_equality(condition) and not names_in(condition) <= own  # would compare a column with itself
-        if names_in(condition) <= set(path.columns) and not copied:
-            path = Filter(path, condition)
-    return path
-
-
-def _projected(path: Node, node: Project) -> Node:
-    return Project(path, tuple((n, e) for n, e in node.items if names_in(e) <= set(path.columns)))
-
-
-def _by_place(path: Node, side: Node, node: Union) -> Node:
-    pairs = zip(node.names, side.columns, strict=True)
-    return Project(path, tuple((n, column(c)) for n, c in pairs if c in path.columns))
-
-
-# -- views -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -213,8 +88,16 @@ class _Projection:
         return self._types[node]
 
 
+@dataclass(frozen=True)
+class Needed:
+    """What a query has to see of a stale view: the stored rows, with the change by these rows of its tables on top."""
+
+    stored: RelationState
+    own: Own = field(default_factory=lambda: MappingProxyType({}))
+
+
 class Relevance:
-    """Decides which queries need no maintenance of a stale view."""
+    """Decides which queries need no maintenance of a stale view, or only that of a part."""
 
     def __init__(
         self, catalog: Catalog, storage: Storage, events: Events, definitions: Definitions, engines: Engines
@@ -227,13 +110,11 @@ class Relevance:
         self._engines = engines
         self._projections: dict[tuple[int, int], _Projection] = {}
 
-    def unaffected(
-        self, view: Relation, left: Pending, csn: int, matching: Matching, reader: SparkEngine
-    ) -> RelationState | None:
-        """The stored rows, if they answer a query at a CSN although the tasks in `left` are pending; None if the view
-        may have to be maintained."""
+    def needed(self, view: Relation, left: Pending, csn: int, matching: Matching, reader: SparkEngine) -> Needed | None:
+        """What a query at a CSN has to see of a view although the tasks in `left` are pending; None if the view may
+        have to be maintained."""
         try:
-            if not _is_worth_testing(left):
+            if not self._is_worth_testing(view, left):
                 return None
             conditions = matching(visible_columns(view))
             if conditions is None:
@@ -241,40 +122,88 @@ class Relevance:
             start = left.frontier.csn
             pin = self._catalog.begin("job", at=start)
             try:
-                if self._catalog.horizon() > start or self._is_relevant(view, left, csn, conditions, reader):
+                if self._catalog.horizon() > start:
                     return None
+                own = self._own(view, left, csn, conditions, reader)
                 stored = self._views.stored(view, start)
-                if self._views.position(view) != left.frontier:
-                    return None  # a job has moved it, and what it had stored may be composed
+                if own is None or self._views.position(view) != left.frontier:
+                    return None  # the second: a job has moved it, and what it had stored may be composed
             finally:
                 self._catalog.release(pin)
         except (FreshviewError, SqlglotError):
             return None  # a failed test decides nothing; maintenance or the query raises the error, if it is one
-        self._events.emit("view.skipped", view=view.name, from_csn=start, to_csn=csn)
-        return stored
+        rows = sum(segment.rows for segments in own.values() for segment in segments)
+        name = "view.part" if own else "view.skipped"
+        self._events.emit(name, view=view.name, from_csn=start, to_csn=csn, rows=rows, pending=left.rows)
+        return Needed(stored, own)
 
-    def _is_relevant(
+    def _is_worth_testing(self, view: Relation, left: Pending) -> bool:
+        """Is it worth while to look at the pending rows? Over few of them Spark needs no job; to look at many has to
+        save more than it takes."""
+        partial = left.frontier.stmtsn or any(task.stmtsn for task in left.tasks)
+        if not left.tasks or partial or left.reset:
+            return False
+        return left.rows <= LOCAL_ROWS or self._saves(view, left.rows)
+
+    def _saves(self, view: Relation, rows: int) -> bool:
+        """Would a job over a small share of these pending rows save time?"""
+        times = times_of(self._views.finished(view, PAST_JOBS))
+        return times is not None and times.seconds(rows) - times.seconds(int(_FEW * rows)) > _WORTH
+
+    def _own(
         self, view: Relation, left: Pending, csn: int, conditions: list[exp.Expr], reader: SparkEngine
-    ) -> bool:
+    ) -> Own | None:
+        """The rows of the pending changes that the query has to see, as segments; None: all of them."""
         projection = self._projection(view)
         if not _agree(projection.runner.engine, reader):
-            return True
+            return None
         for condition in conditions:
             refuse_indeterminate(f"SELECT {text(condition)}")
         touched = {str(table) for task in left.tasks for table in task.tables}
-        found = []
+        found: list[tuple[str, Node, list[exp.Expr]]] = []
         for path in projection.paths:
             table = scans(path)[0].relation
             if table in touched:
                 fitting = [c for c in conditions if _means_the_same(c, projection.types_of(path), view)]
-                found.append((table, restricted(path, fitting)))
-        if any(is_open(path) for _, path in found):
-            return True
+                found.append((table, path, fitting))
+        has_open = any(is_open(restricted(path, fitting)) for _, path, fitting in found)
+        if has_open and not self._saves(view, left.rows):
+            return None
         span = Span.between(self._catalog, self._storage, left.frontier.csn, csn)
-        if not all(fits_driver(r, span.segments(r)) for r in (projection.tables[t] for t, _ in found)):
-            return True
-        deltas = {t: changes(span, projection.tables[t], projection.columns[t]) for t, _ in found}
-        return any(_is_met(projection, path, table, deltas[table]) for table, path in found)
+        if not all(fits_driver(r, span.segments(r)) for r in (projection.tables[t] for t, _, _ in found)):
+            return None
+        if not has_open:
+            deltas = {t: changes(span, projection.tables[t], projection.columns[t]) for t, _, _ in found}
+            if not any(_is_met(projection, restricted(path, fitting), t, deltas[t]) for t, path, fitting in found):
+                return {}
+        return self._part(view, left, projection, found, span) if self._saves(view, left.rows) else None
+
+    def _part(
+        self,
+        view: Relation,
+        left: Pending,
+        projection: _Projection,
+        found: Sequence[tuple[str, Node, list[exp.Expr]]],
+        span: Span,
+    ) -> Own | None:
+        """The part S of the pending changes; None if it is not small, or if it cannot be laid over a source."""
+        if any(source.kind != "table" or source.is_external for source in self._definitions.of(view).sources.values()):
+            return None
+        own: dict[int, tuple[Segment, ...]] = {}
+        for table in dict.fromkeys(t for t, _, _ in found):
+            relation = self._catalog.relation_by_id(int(table))
+            if relation is None or {projection.tables[table].schema, span.before(relation).schema} != {relation.schema}:
+                return None
+            signed = changes(span, relation)
+            images = signed.drop_columns([WEIGHT])
+            met = [_met(projection, path, fitting, relation, images) for t, path, fitting in found if t == table]
+            keys = key_table(images, relation.schema)
+            kept = positions_in(keys, keys.take(pa.concat_arrays(met)))
+            segment = in_memory(relation.id, net(signed.take(kept), relation.schema), relation.schema_version)
+            if segment is not None:
+                own[relation.id] = (segment,)
+        rows = sum(segment.rows for segments in own.values() for segment in segments)
+        return own if rows <= _FEW * left.rows else None
 
     def _projection(self, view: Relation) -> _Projection:
         key = (view.id, view.epoch)
@@ -308,27 +237,35 @@ class Relevance:
         return Project(tree, tuple((name, column(c)) for name, (c, _) in outputs))
 
 
-def _is_worth_testing(left: Pending) -> bool:
-    partial = left.frontier.stmtsn or any(task.stmtsn for task in left.tasks)
-    return bool(left.tasks) and not partial and not left.reset and left.rows <= LOCAL_ROWS
-
-
 def _means_the_same(condition: exp.Expr, types: Mapping[str, str], view: Relation) -> bool:
     """Do the columns of a condition have the types that the query sees?"""
     return all(types.get(c) == str(view.schema.column(c).type) for c in names_in(condition))
 
 
 def _is_met(projection: _Projection, path: Node, table: str, delta: pa.Table) -> bool:
-    """Does a row of the delta meet the path? Spark needs no job to answer that over rows of the driver."""
+    """Does a row of the delta meet the path? Spark needs no job to answer that over few rows of the driver."""
     if not delta.num_rows:
         return False
-    if delta.num_rows > LOCAL_ROWS:
-        return True
     columns = [c for c, _ in scans(path)[0].fields]
     engine = projection.runner.engine
     rows = engine.frame(delta.select(columns), part(projection.tables[table].schema, columns))
     found = projection.runner.run(path, lambda _: rows).limit(1)
-    return bool(engine.collect(found, [pa.field(_HIT, pa.int32())], "predicate of the query").num_rows)
+    return bool(engine.collect(found, [pa.field(HIT, pa.int32())], "predicate of the query").num_rows)
+
+
+def _met(
+    projection: _Projection, path: Node, conditions: Sequence[exp.Expr], relation: Relation, rows: pa.Table
+) -> pa.Array:
+    """The positions of the rows that meet a path with these conditions."""
+    number = hidden("row", relation.schema.names)
+    tested = numbered(path, conditions, number)
+    columns = [c for c, _ in scans(tested)[0].fields if c != number]
+    schema = Schema((*map(relation.schema.column, columns), Column(number, DataType("bigint"))))
+    given = rows.select(columns).append_column(number, pa.array(range(rows.num_rows), pa.int64()))
+    engine = projection.runner.engine
+    frame = engine.frame(given, schema)
+    found = engine.collect(projection.runner.run(tested, lambda _: frame), [pa.field(number, pa.int64())], "predicate")
+    return found.column(number).combine_chunks()
 
 
 def _agree(ours: SparkEngine, theirs: SparkEngine) -> bool:

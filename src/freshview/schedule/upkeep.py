@@ -19,6 +19,7 @@ from freshview.definition.properties import is_auto, is_deferred
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.interruption import Interruption
+from freshview.refresh.times import PAST_JOBS
 from freshview.schedule.activity import Activity, machine_load
 from freshview.schedule.advice import apply_advice
 from freshview.schedule.garbage import Garbage
@@ -27,7 +28,7 @@ from freshview.schedule.manager import CurrentJob, Manager
 from freshview.schedule.policies import POLICIES, candidates, with_lower
 from freshview.schedule.pool import side_by_side
 from freshview.schedule.presence import LOOK_SECONDS, Presence
-from freshview.schedule.sizing import PAST_JOBS, allowed_seconds, background_rows
+from freshview.schedule.sizing import allowed_seconds, background_rows
 from freshview.storage.checkpoint import Checkpointer
 from freshview.storage.store import Storage
 from freshview.views.views import Views

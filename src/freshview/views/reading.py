@@ -12,8 +12,9 @@ from freshview.definition.analysis import visible_schema
 from freshview.definition.known import Definitions, settings_of
 from freshview.definition.properties import BASE_LOG, is_deferred, policy_of
 from freshview.errors import FreshviewError
+from freshview.refresh.execute import Change
 from freshview.refresh.jobs import JobRunner
-from freshview.refresh.relevance import Matching, Relevance
+from freshview.refresh.relevance import Matching, Needed, Relevance
 from freshview.refresh.runner import Runner
 from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import Pending, pending
@@ -106,9 +107,24 @@ class Reading:
             change = self.maintenance.change(view, span, stored, full=left.reset)
         except FreshviewError:
             return self.from_definition(view, csn)
-        own = in_memory(view.id, change.rows)
-        state = replace(stored, segments=(*stored.segments, own)) if own is not None else stored
-        return self._reader().visible(state)
+        return self._reader().visible(_with(stored, change))
+
+    def _in_part(self, view: Relation, left: Pending, needed: Needed) -> RelationState | None:
+        """The stored rows with the part of the pending change that a query has to see, for this query alone; None if
+        they cannot be computed."""
+        if not needed.own:
+            return needed.stored
+        start = left.frontier.csn
+        pin = self.views.catalog.begin("job", at=start)
+        try:
+            if self.views.catalog.horizon() > start:
+                return None
+            span = Span(self.views.catalog, self.storage, Point(start), Point(start, own=needed.own))
+            return _with(needed.stored, self.maintenance.change(view, span, needed.stored))
+        except FreshviewError:
+            return None
+        finally:
+            self.views.catalog.release(pin)
 
     def _read_fresh(self, view: Relation, csn: int, matching: Matching | None) -> Frame:
         """The view's rows at a CSN: from its store where that is exact, else from its definition."""
@@ -117,11 +133,11 @@ class Reading:
         if not left.tasks and left.frontier.readable <= csn:  # nothing to do: the catalog was asked once
             # Only of deferred views a job can compose what was stored at the frontier that was read just now.
             return self._at(view, csn, reader) if is_deferred(view) else reader.visible(self.views.stored(view, csn))
-        stored = None
+        needed = None
         if matching is not None:
-            stored = self.relevance.unaffected(view, left, csn, matching, reader.engine)
-        if stored is not None:
-            return reader.visible(stored)
+            needed = self.relevance.needed(view, left, csn, matching, reader.engine)
+        if needed is not None and (state := self._in_part(view, left, needed)) is not None:
+            return reader.visible(state)
         if csn >= left.frontier.readable:
             try:
                 self.maintenance.bring(view, csn, left)
@@ -165,3 +181,9 @@ class Reading:
     def age(self, view: Relation, csn: int) -> timedelta:
         """The age of the oldest commit that the view has not seen."""
         return pending(self.views, view, csn).age(self.views.catalog.now())
+
+
+def _with(stored: RelationState, change: Change) -> RelationState:
+    """A state with a change on the driver on top."""
+    own = in_memory(stored.relation.id, change.rows)
+    return replace(stored, segments=(*stored.segments, own)) if own is not None else stored

@@ -96,10 +96,11 @@ class Change:
             return _picked(scan, *self.stored)
         columns = self.schemas[scan.relation]
         if scan.version == "delta":
-            return _picked(scan, columns, self._delta(scan.relation))
+            return _picked(scan, columns, self.rows_of(scan.relation))
         return _picked(scan, columns, (self.new if scan.version == "new" else self.old)[scan.relation])
 
-    def _delta(self, table: str) -> Bag:
+    def rows_of(self, table: str) -> Bag:
+        """The changed rows of a table, each with its weight at the end."""
         net = plus(self.new[table], Counter({r: -n for r, n in self.old[table].items()}))
         rows = Counter({(*r, 1 if n > 0 else -1): abs(n) for r, n in net.items()})
         for row in self.noise.get(table, ()):
