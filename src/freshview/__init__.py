@@ -27,10 +27,12 @@ if TYPE_CHECKING:  # type checkers see these names and no others
     from freshview.cdc.source import Source
     from freshview.display import Explanation
     from freshview.events import Event, Events
+    from freshview.optimizer.prices import Prices
     from freshview.transactions.transaction import Outcome
     from freshview.views.invariants import Invariant
     from freshview.views.reading import Freshness
     from freshview.warehouse.checks import CheckReport
+    from freshview.warehouse.optimizing import Optimization
     from freshview.warehouse.overview import ViewStatus
     from freshview.warehouse.status import Status, TableStatus
     from freshview.warehouse.transaction import UserTransaction
@@ -47,7 +49,9 @@ else:
         "Holder": "freshview.catalog.reports",
         "Invariant": "freshview.views.invariants",
         "Job": "freshview.catalog.frontiers",
+        "Optimization": "freshview.warehouse.optimizing",
         "Outcome": "freshview.transactions.transaction",
+        "Prices": "freshview.optimizer.prices",
         "Source": "freshview.cdc.source",
         "Status": "freshview.warehouse.status",
         "TableStatus": "freshview.warehouse.status",
@@ -79,7 +83,9 @@ __all__ = [
     "Holder",
     "Invariant",
     "Job",
+    "Optimization",
     "Outcome",
+    "Prices",
     "Source",
     "Status",
     "TableStatus",

@@ -27,6 +27,7 @@ import freshview.demo
 from freshview.cli import serve as serve_module
 from freshview.cli.main import COMMANDS
 from freshview.cli.output import say
+from freshview.refresh import calibration
 
 pytestmark = pytest.mark.usefixtures("sales")
 
@@ -83,6 +84,8 @@ def test_every_example_runs(sales: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("FRESHVIEW_WAREHOUSE")
     monkeypatch.setattr(freshview.demo, "main", lambda: print("shown"))
     monkeypatch.setattr(freshview.bench.__main__, "main", lambda: print("measured"))
+    monkeypatch.setattr(calibration, "LARGE", 5000)  # prices of few rows are wrong, and soon measured
+    monkeypatch.setattr(calibration, "SMALL", 100)
     _stop_when_serving(monkeypatch)
     (tmp_path / "changes.sql").write_text("BEGIN; UPDATE orders SET amount = 1 WHERE id = 1; COMMIT;")
     (tmp_path / "new_orders.csv").write_text("id,amount,customer\n20,1.50,1\n21,,2\n")

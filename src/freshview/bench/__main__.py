@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from freshview.bench import deferred, foundation, lazy, peers, profile, quick, views
+from freshview.bench import deferred, foundation, lazy, optimizer, peers, profile, quick, views
 from freshview.bench.measure import Chart, Figure
 from freshview.bench.report import write as write_documents
 from freshview.bench.tables import forget
@@ -28,6 +28,7 @@ SUITES: dict[str, tuple[Step, ...]] = {
     "views": views.STEPS,
     "lazy": lazy.STEPS,
     "deferred": deferred.STEPS,
+    "optimizer": optimizer.STEPS,
     "peers": peers.STEPS,
     "profile": profile.STEPS,
 }

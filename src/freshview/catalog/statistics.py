@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from freshview.catalog import tables as t
 from freshview.catalog.frontiers import CHANGES, MAINTAINED, RESETS
-from freshview.catalog.records import PENDING
 from freshview.catalog.reports import WINDOW
 from freshview.catalog.views import beyond_frontiers
 from freshview.catalog.writer import HISTORY, Catalog
@@ -108,7 +107,8 @@ class StatisticsCatalog:
         with self.catalog.database.read() as c:
             since = self.catalog.database.now(c) - int(WINDOW.total_seconds() * 1_000_000)
             written, pending, refreshes = _written(c, since), _pending(c), _refreshes(c, since)
-            deletes = {i: _deletes(c, i) for i in relation_ids if written.get(i) or pending.get(i)}
+            first = {i: int(csn) for i, csn in c.execute(_first_views())}
+            deletes = {i: _deletes(c, i, first.get(i, 0)) for i in relation_ids if written.get(i) or pending.get(i)}
         return {
             i: Churn(written.get(i, 0), refreshes.get(i, 0), pending.get(i, 0), deletes.get(i, 0.0))
             for i in relation_ids
@@ -134,6 +134,13 @@ class StatisticsCatalog:
         with self.catalog.database.read() as c:
             text = c.execute(sa.select(t.meta.c.value).where(t.meta.c.key == _PRICES)).scalar()
         return None if text is None else dict(json.loads(text))
+
+    def write_nothing(self) -> None:
+        """Make a durable write transaction that changes nothing: the time that it takes is a price."""
+        m = t.meta.c
+        with self.catalog.database.write() as c:
+            self.catalog.database.lock_clock(c)
+            c.execute(t.meta.update().where(m.key == "schema_version").values(value=m.value))
 
     def set_prices(self, prices: Mapping[str, Any]) -> None:
         """Store the prices of a calibration."""
@@ -162,13 +169,7 @@ def _changed_since(c: sa.Connection, places: Collection[tuple[int, int]]) -> dic
 
 def _written(c: sa.Connection, since: int) -> dict[int, int]:
     """The delta rows of each table after a time, and after the first view over it was created."""
-    i, r, v = t.inputs.c, t.commits.c, t.relations.c
-    first = (
-        sa.select(i.relation_id, sa.func.min(v.created_csn).label("csn"))
-        .join_from(t.inputs, t.relations, v.id == i.view_id)
-        .group_by(i.relation_id)
-        .subquery()
-    )
+    r, first = t.commits.c, _first_views().subquery()
     query = (
         sa.select(r.relation_id, sa.func.sum(r.rows))
         .join_from(t.commits, first, first.c.relation_id == r.relation_id)
@@ -176,6 +177,13 @@ def _written(c: sa.Connection, since: int) -> dict[int, int]:
         .group_by(r.relation_id)
     )
     return {relation_id: int(rows) for relation_id, rows in c.execute(query)}
+
+
+def _first_views() -> sa.Select[Any]:
+    """The query for the CSN at which the first view over each relation was created."""
+    i, v = t.inputs.c, t.relations.c
+    query = sa.select(i.relation_id, sa.func.min(v.created_csn).label("csn"))
+    return query.join_from(t.inputs, t.relations, v.id == i.view_id).group_by(i.relation_id)
 
 
 def _pending(c: sa.Connection) -> dict[int, int]:
@@ -203,10 +211,11 @@ def _refreshes(c: sa.Connection, since: int) -> dict[int, int]:
     return found
 
 
-def _deletes(c: sa.Connection, relation_id: int) -> float:
-    """The share of a relation's newest delta rows that delete; half of those that cannot be seen are taken to."""
+def _deletes(c: sa.Connection, relation_id: int, after: int) -> float:
+    """The share of a relation's newest delta rows, after a CSN, that delete; half of those that cannot be seen are
+    taken to."""
     s = t.segments.c
-    query = sa.select(s.rows, s.action, s.payload, s.csn).where(s.relation_id == relation_id, s.csn < PENDING)
+    query = sa.select(s.rows, s.action, s.payload).where(s.relation_id == relation_id, s.csn > after)
     rows = deleted = 0.0
     for row in c.execute(query.order_by(s.csn.desc(), s.seq.desc()).limit(_SAMPLE)):
         rows += row.rows

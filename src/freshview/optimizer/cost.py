@@ -317,13 +317,14 @@ class Costs:
             changing += sum(self.computed_delta(number, i) for i in places)
         if isinstance(self.dag.nodes[number], Grouping):  # the stored groups that change are read
             changing += self.prices.looked_up(self.sizes.of[number].rows, sum(rows), pruned=sorted_)
-        return changing + self.prices.commit + self.prices.engine(sum(rows)).query
+        return self.prices.incremental * (changing + self.prices.commit + self.prices.engine(sum(rows)).query)
 
     def rmntcost(self, number: int, *, reuses: bool = False) -> float:
-        """The cost of recomputing a stored node; `reuses`: its rows are taken from where they are stored or kept."""
+        """The cost of recomputing a stored node, which Spark does; `reuses`: its rows are taken from where they are
+        stored or kept."""
         rows = self.sizes.of[number].rows
         computed = self.cost(number) if reuses else self.compcost(number)
-        return computed + self.prices.written(rows) + self.prices.engine(rows).query
+        return self.prices.full * (computed + self.prices.written(rows) + self.prices.spark.query)
 
     def mntcost(self, root: Root) -> Maintained:
         """The cost of maintaining a view by both ways."""
@@ -336,7 +337,8 @@ class Costs:
             return Maintained(self.imntcost(number), full, root.pinned)
         rows = sum(self._delta_rows(number, i) for i in self.changes[number])  # another result has the changes
         copied = self.prices.embedded.row * rows + self.prices.merged(rows)
-        return Maintained(copied + self.prices.commit + self.prices.engine(rows).query, full, root.pinned)
+        copied = self.prices.incremental * (copied + self.prices.commit + self.prices.engine(rows).query)
+        return Maintained(copied, full, root.pinned)
 
     def buildcost(self, number: int) -> float:
         """The cost of building a result that is stored in addition, per refresh."""

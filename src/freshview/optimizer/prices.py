@@ -37,6 +37,8 @@ class Prices:
     commit: float = 0.03  # fixed, per change of a stored result
     merge: float = 1e-6  # per changed row of a stored result
     sort: float = 5e-7  # per row that is written in order
+    incremental: float = 1.0  # actual over estimated time of refreshes by differentials, learnt from past jobs
+    full: float = 1.0  # of refreshes that recompute
     is_default: bool = True  # False once a calibration has measured them
 
     @classmethod

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from freshview.catalog.records import Relation
+from freshview.catalog.reports import WINDOW
 from freshview.catalog.statistics import StatisticsCatalog
-from freshview.catalog.views import lower_first
+from freshview.catalog.views import ViewCatalog, lower_first
 from freshview.definition.known import Definitions
 from freshview.errors import FreshviewError
 from freshview.optimizer.choice import Choice, optimise
+from freshview.optimizer.cost import Costs
 from freshview.optimizer.greedy import Limits
 from freshview.optimizer.prices import Prices
+from freshview.refresh.accuracy import Accuracy, Compared, accuracy, compared, corrected
 from freshview.refresh.facts import USUAL, Changes, Findings, found
 from freshview.refresh.workload import Workload, workload
 from freshview.spark.engines import Engines
+
+_JOBS = 5  # newest jobs of a view that its estimate is compared with
+_WRITTEN_OFF = timedelta(days=30)  # building a result that is stored in addition is written off over this time
+_LEAST_ROUNDS, _ROUNDS = 10.0, 1000.0  # refreshes in that time: at least, and where none are known
 
 
 @dataclass(frozen=True)
@@ -25,8 +33,11 @@ class Proposal:
     choice: Choice
     workload: Workload
     findings: Findings
-    prices: Prices
+    prices: Prices  # corrected by the history
     left_out: tuple[tuple[str, str], ...]  # views that the choice does not concern, each with the reason
+    rounds: float  # refreshes over which building a stored result is written off
+    compared: tuple[Compared, ...] = ()  # estimates of usual refreshes as they are now, and what jobs took
+    accuracy: Accuracy | None = None  # of the estimates of single jobs, in the history
 
 
 @dataclass(frozen=True)
@@ -60,10 +71,23 @@ class Proposing:
                 except FreshviewError as error:
                     left_out.append((view.name, str(error)))
         over = workload(known, every)
-        findings = found(self.statistics, over, changes, self._count if counting else None)
-        prices = Prices.of(self.statistics.prices())
-        choice = optimise(over.dag, findings.facts, prices, limits)
-        return Proposal(choice, over, findings, prices, (*left_out, *over.left_out))
+        count = self._count if counting else None
+        findings = found(self.statistics, over, changes, count)
+        usual = findings if changes == USUAL else found(self.statistics, over, USUAL)
+        measured = Prices.of(self.statistics.prices())
+        history = ViewCatalog(self.statistics.catalog)
+        jobs = {view.name: history.finished(view, _JOBS) for view in over.views}
+        rows = compared(Costs(over.dag, usual.facts, measured), jobs)
+        prices, rounds = corrected(measured, rows), self._rounds(over)
+        choice = optimise(over.dag, findings.facts, prices, limits, rounds=rounds)
+        close = accuracy(job for view in over.views for job in history.history(view))
+        return Proposal(choice, over, findings, prices, (*left_out, *over.left_out), rounds, tuple(rows), close)
+
+    def _rounds(self, over: Workload) -> float:
+        """The refreshes of a month, at the rate of the last day."""
+        churn = self.statistics.churn([r.id for r in over.relations.values()])
+        refreshes = max((c.refreshes for c in churn.values()), default=0)
+        return max(refreshes * (_WRITTEN_OFF / WINDOW), _LEAST_ROUNDS) if refreshes else _ROUNDS
 
     def _count(self, relation: Relation, csn: int, columns: list[str]) -> tuple[int, dict[str, int]]:
         """Count the rows and distinct values of a relation's stored rows."""

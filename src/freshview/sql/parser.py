@@ -24,6 +24,7 @@ from freshview.sql.statements import (
     Describe,
     DropTable,
     DropView,
+    ExplainOptimize,
     ExplainRefresh,
     Query,
     RefreshView,
@@ -275,6 +276,12 @@ def _explain_refresh(cursor: Cursor) -> ExplainRefresh:
     return ExplainRefresh(name)
 
 
+def _explain_optimize(cursor: Cursor) -> ExplainOptimize:
+    extended = cursor.accept("EXTENDED")
+    cursor.end()
+    return ExplainOptimize(extended)
+
+
 # -- the rest --------------------------------------------------------------------------------------
 
 
@@ -329,6 +336,7 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("ALTER", "MATERIALIZED", "VIEW"), _alter_view),
     (("REFRESH", "MATERIALIZED", "VIEW"), _refresh_view),
     (("EXPLAIN", "REFRESH", "MATERIALIZED", "VIEW"), _explain_refresh),
+    (("EXPLAIN", "OPTIMIZE"), _explain_optimize),
     (("CREATE", "SOURCE"), create_source),
     (("DROP", "SOURCE"), drop_source),
     (("CREATE", "OR", "REPLACE", "TABLE"), _refuse("OR REPLACE is not supported for tables; drop the table first")),

@@ -227,9 +227,25 @@ class Quarantine:
     what: str  # "replay" | "clear"
 
 
+@dataclass(frozen=True)
+class ExplainOptimize:
+    extended: bool = False  # with the search space
+
+
 Dml = Insert | Update | Delete | Merge
 Ddl = CreateView | DropView | AlterView | CreateTable | DropTable | RenameTable | AddColumns | RenameColumn
 Flows = CreateSource | DropSource | CreateFlow | DropFlow | RefreshFlow | Quarantine
 Statement = (
-    Query | Dml | Ddl | Flows | Show | Describe | Checkpoint | Vacuum | RefreshView | ExplainRefresh | ExplainFlow
+    Query
+    | Dml
+    | Ddl
+    | Flows
+    | Show
+    | Describe
+    | Checkpoint
+    | Vacuum
+    | RefreshView
+    | ExplainRefresh
+    | ExplainFlow
+    | ExplainOptimize
 )

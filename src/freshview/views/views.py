@@ -11,6 +11,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.known import Definitions
 from freshview.events import Events
+from freshview.refresh.calibration import Calibrating
 from freshview.refresh.changing import Changing
 from freshview.refresh.jobs import JobRunner
 from freshview.refresh.proposal import Proposing
@@ -49,7 +50,9 @@ class Views:
         relevance = Relevance(catalog, storage, events, self.definitions, self._engines)
         parts = (self.definitions, self.jobs, self.deferred, self.maintenance, relevance)
         self.reading = Reading(self.catalog, storage, self._engines, *parts)
-        self.proposing = Proposing(StatisticsCatalog(catalog), self.definitions, self._engines)
+        statistics = StatisticsCatalog(catalog)
+        self.proposing = Proposing(statistics, self.definitions, self._engines)
+        self.calibrating = Calibrating(statistics, storage, self._engines, events)
         self.checking = Checking(self.catalog, storage, self._engines, self.deferred, self.reading)
         self._eager_turn = threading.RLock()
 

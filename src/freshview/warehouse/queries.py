@@ -15,11 +15,12 @@ from freshview.errors import FreshviewError, InvalidStatement
 from freshview.refresh.relevance import Matching
 from freshview.sql.binding import TableRef, bind
 from freshview.sql.predicates import asked_of
-from freshview.sql.statements import Describe, ExplainRefresh, Query, Show, Statement
+from freshview.sql.statements import Describe, ExplainOptimize, ExplainRefresh, Query, Show, Statement
 from freshview.transactions.reading import ReadContext, to_micros
 from freshview.transactions.transaction import Transaction
 from freshview.views.reading import Freshness
 from freshview.views.views import Views
+from freshview.warehouse.optimizing import optimized
 from freshview.warehouse.overview import explain_view
 from freshview.warehouse.show import listed
 
@@ -62,12 +63,17 @@ class Queries:
         if isinstance(statement, Query):
             return self._query(statement.text, transaction, as_of, freshness)
         if isinstance(statement, ExplainRefresh):
-            lines = explain_view(self._views, self._catalog.view(statement.name)).splitlines()
-            return self._engine().session.createDataFrame([(line,) for line in lines], "plan STRING")
+            return self._lines(explain_view(self._views, self._catalog.view(statement.name)))
+        if isinstance(statement, ExplainOptimize):
+            report = optimized(self._catalog, self._views.proposing)
+            return self._lines(f"{report}\nsearch space\n{report.dag}" if statement.extended else str(report))
         assert isinstance(statement, Show | Describe)
         answer = listed(self._catalog, statement)
         schema = ", ".join(f"{c} STRING" for c in answer.columns)
         return self._engine().session.createDataFrame(answer.rows, schema)
+
+    def _lines(self, text: str) -> DataFrame:
+        return self._engine().session.createDataFrame([(line,) for line in text.splitlines()], "plan STRING")
 
     def inside(self, transaction: Transaction, reading: ReadContext) -> Callable[[TableRef], DataFrame]:
         """Return how the statements of a transaction read tables and views."""

@@ -19,6 +19,7 @@ from freshview.definition.properties import is_deferred
 from freshview.display import Explanation, Jobs
 from freshview.errors import InvalidStatement, WriteConflict
 from freshview.events import Events
+from freshview.optimizer.prices import Prices
 from freshview.schedule.activity import BUSY_LOAD
 from freshview.schedule.upkeep import WORKERS, Upkeep, Wishes
 from freshview.sql.parser import parse
@@ -26,6 +27,7 @@ from freshview.sql.statements import (
     Checkpoint,
     Delete,
     Describe,
+    ExplainOptimize,
     ExplainRefresh,
     Insert,
     Merge,
@@ -48,6 +50,7 @@ from freshview.warehouse.capture import capture
 from freshview.warehouse.checks import CheckReport, check_table, check_view
 from freshview.warehouse.definitions import DataDefinition
 from freshview.warehouse.opening import folder_of, open_database
+from freshview.warehouse.optimizing import Optimization, optimized
 from freshview.warehouse.overview import explain_view
 from freshview.warehouse.queries import Queries
 from freshview.warehouse.status import Status, status_of
@@ -157,7 +160,7 @@ class Warehouse:
 
     def _run(self, statement: Statement, freshness: Freshness, as_of: int | datetime | None) -> Any:
         match statement:
-            case Query() | Show() | Describe() | ExplainRefresh():
+            case Query() | Show() | Describe() | ExplainRefresh() | ExplainOptimize():
                 return self._queries.read(statement, as_of=as_of, freshness=freshness)
             case _ if as_of is not None:
                 raise InvalidStatement("as_of", "only queries read the past", "Leave as_of out.")
@@ -371,6 +374,37 @@ class Warehouse:
           ...
         """
         return Explanation(explain_view(self._views, self._catalog.view(view)))
+
+    def optimize(self, *, space: float | None = None, changed: float | str | None = None) -> Optimization:
+        """Return what would make refreshes of all views together cheaper: results to store or share, files to sort, and
+        for each view whether it is incremented or recomputed; with costs, and what lost. Nothing is created.
+
+        `space` is how many bytes results that are stored in addition may take. `changed` is the share of each table
+        that a refresh finds changed (0.01), or 'pending' for what is pending now; by default the history tells it.
+        Distinct values that are not known yet are counted by Spark, and kept. The report prints as a text; `dag` is
+        the search space as text, `svg` a picture of the chosen plans.
+
+        >>> wh = freshview.connect(folder)
+        >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, region STRING, amount INT)")
+        >>> insert = wh.sql("INSERT INTO orders VALUES (1, 'north', 10), (2, 'south', 20)")
+        >>> view = wh.sql("CREATE MATERIALIZED VIEW total AS SELECT sum(amount) AS total FROM orders")
+        >>> report = wh.optimize(changed=0.01)
+        >>> report.after <= report.before, "default prices" in str(report), report.svg.startswith("<svg")
+        (True, True, True)
+        """
+        with self._activity.working():
+            self._watch.look()
+            self._make_way()
+            return optimized(self._catalog, self._views.proposing, space=space, changed=changed)
+
+    def calibrate(self) -> Prices:
+        """Measure what single steps cost on this machine or cluster, in tens of seconds, and store these prices.
+
+        They replace the defaults in `optimize`. Events named `calibrate.step` report the progress.
+        """
+        with self._activity.working():
+            self._make_way()
+            return self._views.calibrating.run()
 
     def vacuum(self, retention: timedelta = RETENTION) -> Outcome:
         """Remove versions older than the retention, and files that nothing refers to.

@@ -1,0 +1,114 @@
+"""The report of `optimize`: what is chosen for how much, what lost, from which facts, and how close estimates were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from freshview.catalog.reports import Reports, ViewReport
+from freshview.catalog.writer import Catalog
+from freshview.display import counted
+from freshview.errors import InvalidStatement
+from freshview.optimizer.greedy import Limits
+from freshview.optimizer.picture import svg_of
+from freshview.optimizer.show import dag_of, text_of
+from freshview.refresh.facts import PENDING, USUAL, Changes
+from freshview.refresh.proposal import Proposal, Proposing
+
+
+@dataclass(frozen=True, repr=False)
+class Optimization:
+    """What the optimiser proposes for all views together; it prints as a text, and a notebook shows the picture.
+
+    `before` and `after` are the expected seconds of one refresh of all views: as they are, and with the proposal.
+    """
+
+    proposal: Proposal
+    rates: tuple[str, ...] = ()  # a line per view: how often it is updated and queried
+
+    @property
+    def before(self) -> float:
+        return self.proposal.choice.before
+
+    @property
+    def after(self) -> float:
+        return self.proposal.choice.after
+
+    @property
+    def dag(self) -> str:
+        """The search space as text: every node with its size, its costs and its operations."""
+        return dag_of(self.proposal.choice)
+
+    @property
+    def svg(self) -> str:
+        """The chosen plans as a picture."""
+        return svg_of(self.proposal.choice)
+
+    def __str__(self) -> str:
+        return "\n".join([text_of(self.proposal.choice), *self._section("facts", self._facts()), *self._estimates()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f'<div style="overflow-x: auto">{self.svg}</div><pre style="overflow-x: auto">{escape(str(self))}</pre>'
+
+    def _facts(self) -> list[str]:
+        p = self.proposal
+        found = [*p.findings.notes, f"building a stored result is written off over {p.rounds:,.0f} refreshes"]
+        for name, facts in sorted(p.findings.facts.items()):
+            distinct = ", ".join(f"{c} {n:,.0f}" for c, n in sorted(facts.distinct.items()))
+            counted = f"; distinct: {distinct}" if distinct else ""
+            change = f"+{facts.inserted:,.0f} -{facts.deleted:,.0f} per refresh"
+            found.append(f"{name}: {facts.rows:,.0f} rows, {change}{counted}")
+        return found
+
+    def _estimates(self) -> list[str]:
+        p = self.proposal
+        lines = self._section("uses (texts of queries are not kept: only how often views are read)", self.rates)
+        rows = [
+            f"{c.view}, {c.way}: estimated {c.estimated:.3f} s, took {c.actual:.3f} s in {counted(c.jobs, 'job')}; "
+            f"ratio {c.ratio:.2f}"
+            for c in p.compared
+        ]
+        if rows:
+            factors = f"incremental {p.prices.incremental:.2g}, full {p.prices.full:.2g}"
+            rows.append(f"corrected by what jobs took: {factors} times")
+        rows += [str(p.accuracy)] if p.accuracy is not None else []
+        lines += self._section("estimates of usual refreshes against past jobs", rows)
+        return lines + self._section("left out", [f"{name}: {why}" for name, why in p.left_out])
+
+    def _section(self, title: str, items: Sequence[str]) -> list[str]:
+        return [title, *(f"  {item}" for item in items)] if items else []
+
+
+def optimized(
+    catalog: Catalog, proposing: Proposing, *, space: float | None = None, changed: float | str | None = None
+) -> Optimization:
+    """The proposal for all views of a warehouse.
+
+    `space` bounds the bytes of results that are stored in addition. `changed` is the share of each table that a refresh
+    finds changed, or "pending" for what is pending now; by default it is taken from the history.
+    """
+    if space is not None and not space >= 0:
+        raise InvalidStatement(f"space {space!r}", "is not a number of bytes", "Give 0 or more bytes.")
+    limits = Limits(permanent_bytes=space)
+    proposal = proposing.proposed(limits=limits, changes=_changes(changed))
+    return Optimization(proposal, tuple(_rate(r) for r in Reports(catalog).views()))
+
+
+def _changes(changed: float | str | None) -> Changes:
+    if changed is None or changed in (USUAL, PENDING):
+        return changed or USUAL
+    if isinstance(changed, int | float) and not isinstance(changed, bool) and 0 < changed <= 1:
+        return float(changed)
+    raise InvalidStatement(
+        f"changed={changed!r}", "is no share of a table", "Give a number above 0 and up to 1, or 'pending'."
+    )
+
+
+def _rate(report: ViewReport) -> str:
+    m = report.measures
+    queries = "not known yet" if m.queries_per_hour is None else f"{m.queries_per_hour:.3g} an hour"
+    return f"{report.view.name}: queries {queries}, updates {m.updates_per_hour:.3g} an hour, {m.jobs} jobs"
