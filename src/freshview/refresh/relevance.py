@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -133,15 +133,15 @@ class Relevance:
         except (FreshviewError, SqlglotError):
             return None  # a failed test decides nothing; maintenance or the query raises the error, if it is one
         rows = sum(segment.rows for segments in own.values() for segment in segments)
-        name = "view.part" if own else "view.skipped"
-        self._events.emit(name, view=view.name, from_csn=start, to_csn=csn, rows=rows, pending=left.rows)
+        emit = partial(self._events.emit, view=view.name, from_csn=start, to_csn=csn, rows=rows, pending=left.rows)
+        emit("view.part") if own else emit("view.skipped")
         return Needed(stored, own)
 
     def _is_worth_testing(self, view: Relation, left: Pending) -> bool:
         """Is it worth while to look at the pending rows? Over few of them Spark needs no job; to look at many has to
         save more than it takes."""
-        partial = left.frontier.stmtsn or any(task.stmtsn for task in left.tasks)
-        if not left.tasks or partial or left.reset:
+        in_part = left.frontier.stmtsn or any(task.stmtsn for task in left.tasks)
+        if not left.tasks or in_part or left.reset:
             return False
         return left.rows <= LOCAL_ROWS or self._saves(view, left.rows)
 
