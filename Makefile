@@ -42,7 +42,7 @@ conformance: setup
 hunt: setup
 	$(BIN)/python -m tests.hunt $(ARGS)
 
-# How long: FRESHVIEW_SOAK_SECONDS (1800), FRESHVIEW_HUNT_SECONDS (1200), FRESHVIEW_KILLS (50), FRESHVIEW_SOAK_KILLS (300). FRESHVIEW_SOAK_SEED replays a run.
+# How long: FRESHVIEW_SOAK_SECONDS (1800), FRESHVIEW_HUNT_SECONDS (1200), FRESHVIEW_KILLS (50), FRESHVIEW_SOAK_KILLS (300). FRESHVIEW_SOAK_SEED replays a run, FRESHVIEW_SEED the draws of the first command.
 soak: setup
 	FRESHVIEW_EFFORT=10 $(BIN)/python -m pytest tests/unit tests/catalog tests/storage tests/spark -q
 	$(BIN)/python -m pytest tests/soak -s

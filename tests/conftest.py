@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from hypothesis import settings
 from sqlalchemy.util import LRUCache
 from tests import java
-from tests.effort import IS_SOAK
+from tests.effort import IS_SOAK, SOAK_SEED
 
 import freshview
 from freshview import Warehouse
@@ -24,9 +24,10 @@ from freshview.definition import reading
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-settings.register_profile("every commit", derandomize=True, deadline=None)  # a busy machine fails no test
-if not IS_SOAK:
-    settings.load_profile("every commit")
+# A busy machine fails no test; a failure of a draw that no other run makes prints what replays it.
+settings.register_profile("every commit", derandomize=True, deadline=None)
+settings.register_profile("soak", deadline=None, print_blob=True)
+settings.load_profile("soak" if IS_SOAK else "every commit")
 os.environ["SPARK_SUBMIT_OPTS"] = java.SHORT  # of the processes that tests start
 
 # Of a server whose databases end with the tests: what a crash of the machine would leave is nobody's concern.
@@ -68,8 +69,9 @@ def catalogs() -> Iterator[None]:
         yield
 
 
-def pytest_report_header() -> str:
-    return f"PostgreSQL: {server_tools() or 'no server installed; the tests that need one are skipped'}"
+def pytest_report_header() -> list[str]:
+    replay = [f"Seed of the random draws: FRESHVIEW_SEED={SOAK_SEED} replays them"] if IS_SOAK else []
+    return [f"PostgreSQL: {server_tools() or 'no server installed; the tests that need one are skipped'}", *replay]
 
 
 class PostgresServer(Server):

@@ -7,6 +7,7 @@ import random
 
 _EFFORT = os.environ.get("FRESHVIEW_EFFORT")
 IS_SOAK = _EFFORT is not None
+SOAK_SEED = int(os.environ.get("FRESHVIEW_SEED") or random.SystemRandom().randrange(10**9))
 
 
 def examples(count: int) -> int:
@@ -15,5 +16,5 @@ def examples(count: int) -> int:
 
 
 def seed_of(fixed: int) -> int:
-    """The seed of a random test: this one, so that a commit never fails by luck; a fresh one in a soak."""
-    return random.SystemRandom().randrange(10**9) if IS_SOAK else fixed
+    """The seed of a random test: this one, so that a commit never fails by luck; in a soak one of the run's seed."""
+    return random.Random(f"{SOAK_SEED} {fixed}").randrange(10**9) if IS_SOAK else fixed

@@ -304,6 +304,8 @@ def chosen(node: Node, names: tuple[str, ...]) -> Node:
 
 def names_in(expression: exp.Expr) -> set[str]:
     """The columns that an expression uses."""
+    if isinstance(expression, exp.Column):  # most are: items that pass columns on
+        return {expression.name}
     return {c.name for c in expression.find_all(exp.Column)}
 
 

@@ -83,14 +83,14 @@ class Relabel:
         return renamed(expression, names) if names else expression
 
     def term(self, given: Term) -> Term:
-        """The same expression in the other labels."""
+        """The expression with its columns in the other labels."""
         if self.is_identity:
             return given
         moved = self.expression(given.expression, given.columns)
         return given if moved is given.expression else term(moved)
 
     def condition(self, given: Term) -> Term:
-        """The same condition in the other labels, its sides in canonical order."""
+        """The condition with its columns in the other labels, its sides in canonical order."""
         moved = self.term(given)
         return given if moved is given else conditions(moved.expression)[0]
 

@@ -52,7 +52,7 @@ def text(expression: exp.Expr) -> str:
             operand = node.args.get(place)
             if isinstance(operand, exp.Expr) and _needs_brackets(node, operand, place):
                 node.set(place, exp.Paren(this=operand))
-    return tree.sql(dialect="spark")
+    return tree.sql(dialect="spark", copy=False)
 
 
 def _needs_brackets(operator: exp.Expr, operand: exp.Expr, place: str) -> bool:

@@ -358,9 +358,14 @@ def _decided(value: Any) -> Any:
 
 def scalar(tree: exp.Expr, env: Env) -> Any:
     """An expression over one row. None is NULL."""
+    operator = _STRICT.get(type(tree))
+    if operator is not None:
+        arguments = [scalar(tree.args[k], env) for k in ("this", "expression") if tree.args.get(k) is not None]
+        return None if None in arguments else operator(*arguments)
     match tree:
         case exp.Column():
-            return env[tree.name]
+            name: str = tree.this.this
+            return env[name]
         case exp.Literal():
             return tree.name if tree.is_string else _number(tree.name)
         case exp.Null():
@@ -409,11 +414,7 @@ def scalar(tree: exp.Expr, env: Env) -> Any:
             return [scalar(e, env) for e in tree.expressions]
         case exp.Anonymous() if tree.name.lower() == "raise_error":
             raise TooManyRows
-    operator = _STRICT.get(type(tree))
-    if operator is None:
-        raise NotImplementedError(f"{type(tree).__name__}: {tree.sql(dialect='spark')}")
-    arguments = [scalar(tree.args[k], env) for k in ("this", "expression") if tree.args.get(k) is not None]
-    return None if None in arguments else operator(*arguments)
+    raise NotImplementedError(f"{type(tree).__name__}: {tree.sql(dialect='spark')}")
 
 
 def _number(text: str) -> int | Fraction:

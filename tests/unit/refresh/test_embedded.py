@@ -16,7 +16,7 @@ def test_sparks_defaults_are_accepted_in_any_case_of_letters() -> None:
 
 @pytest.mark.parametrize("key", [*MEANING, "spark.sql.of.another.version"])
 def test_any_other_setting_is_an_obstacle_unless_it_is_known_to_be_harmless(key: str) -> None:
-    """Also one without a default, and one that nobody knows: a view keeps what was set."""
+    """Settings without a default, and such as nobody knows, are kept by a view too."""
     other = "true" if DEFAULTS.get(key) != "true" else "false"
     if key in HARMLESS:
         require_defaults({key: other})
