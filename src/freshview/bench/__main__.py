@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from freshview.bench import deferred, foundation, lazy, optimizer, peers, profile, quick, views
+from freshview.bench import deferred, foundation, growth, large, lazy, optimizer, peers, profile, quick, strategy, views
 from freshview.bench.measure import Chart, Figure
 from freshview.bench.report import write as write_documents
 from freshview.bench.tables import forget
@@ -26,10 +26,13 @@ Step = Callable[[Path, float, int], list[Figure]]
 SUITES: dict[str, tuple[Step, ...]] = {
     "foundation": foundation.STEPS,
     "views": views.STEPS,
+    "strategy": strategy.STEPS,
+    "large": large.STEPS,
     "lazy": lazy.STEPS,
     "deferred": deferred.STEPS,
     "optimizer": optimizer.STEPS,
     "peers": peers.STEPS,
+    "growth": growth.STEPS,
     "profile": profile.STEPS,
 }
 _DOCUMENTS = Path("docs/benchmarks")

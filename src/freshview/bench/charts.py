@@ -34,6 +34,8 @@ _ROOM = 1.3  # width of a panel over its longest bar, so that the bar's number f
 def draw(chart: Chart, path: Path) -> Path:
     """Draw the panels side by side, with bars from top to bottom in the given order; return the path."""
     with matplotlib.rc_context(_STYLE):
+        if chart.lines:
+            return _lines(chart, path)
         rows = max(len(bars) for bars in chart.panels.values())
         sheet = Sheet(figsize=(4.6 * len(chart.panels), 1.3 + 0.32 * rows), layout="constrained")
         FigureCanvasSVG(sheet)
@@ -42,8 +44,34 @@ def draw(chart: Chart, path: Path) -> Path:
         for axes, (title, bars) in zip(places, chart.panels.items(), strict=True):
             _panel(axes, title, bars, log=chart.log)
         _legend(sheet, chart)
-        sheet.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+        return _saved(sheet, path)
+
+
+def _saved(sheet: Sheet, path: Path) -> Path:
+    sheet.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
     return path
+
+
+def _lines(chart: Chart, path: Path) -> Path:
+    """Draw a line for each name over the numbers, both axes logarithmic: what grows with its input rises by 45°."""
+    sheet = Sheet(figsize=(6.4, 4.2), layout="constrained")
+    FigureCanvasSVG(sheet)
+    axes = sheet.subplots()
+    axes.set_title(chart.title)
+    for name, points in chart.lines.items():
+        places, seconds = [float(at) for at in points], list(points.values())
+        axes.plot(places, seconds, marker="o", label=name, linewidth=1.8)
+        axes.annotate(f" {duration(seconds[-1])}", (places[-1], seconds[-1]), va="center")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    ticks = sorted({float(at) for points in chart.lines.values() for at in points})
+    axes.set_xticks(ticks, [f"{at:g}" for at in ticks], minor=False)
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(ticks[0] / 1.3, ticks[-1] * 2.2)
+    axes.set_xlabel(chart.along)
+    axes.set_ylabel("seconds")
+    axes.legend(frameon=False, loc="upper left")
+    return _saved(sheet, path)
 
 
 def _panel(axes: Axes, title: str, bars: Bars, *, log: bool) -> None:

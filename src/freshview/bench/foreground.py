@@ -36,7 +36,7 @@ def foreground(folder: Path, scale: float, repeat: int) -> list[Figure]:
         count = (5 if is_trial(scale) else 15) * repeat
         quiet = _small_queries(wh, small, 2 * count, lambda: time.sleep(pause(0.05, 0.3)))
         with meanwhile(lambda: upsert(other, customers.moved(customers.some(20))), 0.3):
-            busy = _small_queries(wh, small, count, lambda: _await_job(wh, pause(0.0, 0.5)))
+            busy = _small_queries(wh, small, count, lambda: await_job(wh, pause(0.0, 0.5)))
         jobs = wh.history()
         wh.maintain()
         cancelled = sum(j.strategy == "cancelled" for j in jobs)
@@ -77,7 +77,7 @@ def _small_queries(wh: Warehouse, texts: dict[str, str], count: int, wait: Calla
     return found
 
 
-def _await_job(wh: Warehouse, later: float, patience: float = 5.0) -> None:
+def await_job(wh: Warehouse, later: float, patience: float = 5.0) -> None:
     """Wait until the manager runs a job, and `later` seconds longer."""
     until = time.monotonic() + patience
     manager = wh._upkeep.manager

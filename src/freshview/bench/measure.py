@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +110,24 @@ def is_trial(scale: float) -> bool:
 
 def peak_memory() -> int:
     """Return the peak resident memory of this process, in bytes."""
+    return _of_status("VmHWM")
+
+
+def memory() -> int:
+    """Return the resident memory of this process, in bytes."""
+    return _of_status("VmRSS")
+
+
+def reset_peak() -> None:
+    """Have the peak of this process begin anew, at its present memory."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _of_status(name: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise OSError("VmHWM is not in /proc/self/status")
+    raise OSError(f"{name} is not in /proc/self/status")
 
 
 Bars = dict[str, dict[str, float]]  # bar → part of it → seconds
@@ -121,12 +135,14 @@ Bars = dict[str, dict[str, float]]  # bar → part of it → seconds
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart: bars made of parts, in panels side by side."""
+    """A chart: bars made of parts, in panels side by side; or lines over numbers, on logarithmic axes."""
 
     name: str
     title: str
     panels: dict[str, Bars]
     log: bool = False  # a logarithmic axis, for bars of one part
+    lines: dict[str, dict[str, float]] = field(default_factory=dict)  # line → number → seconds
+    along: str = "TPC-H scale"  # what the numbers of the lines are
 
 
 @dataclass(frozen=True)

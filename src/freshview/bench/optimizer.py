@@ -63,8 +63,8 @@ def scalability(folder: Path, scale: float, repeat: int) -> list[Figure]:  # noq
     stars(1)
     times = {n: Timing(tuple(seconds_of(lambda n=n: stars(n)) for _ in range(repeat))) for n in _GROWTH}  # type: ignore[misc]
     details = {f"{n} views over {2 * n + 2} relations": str(t) for n, t in times.items()}
-    bars = {str(n): {"search": t.p50} for n, t in times.items()}
-    chart = Chart("figure6", "Figure 6: the search, by the number of views", {"": bars}, log=True)
+    lines = {"search": {str(n): t.p50 for n, t in times.items()}}
+    chart = Chart("figure6", "Figure 6: the search, by the number of views", {}, lines=lines, along="views")
     ten, hundred = times[10], times[100]
     return [
         Figure("10 star views over 22 relations", ten.p50, 1, "s", details, chart=chart, spread=(ten.best, ten.worst)),

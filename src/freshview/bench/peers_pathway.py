@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +20,7 @@ from freshview.bench.peers import PATHWAY, Change, Missing
 from freshview.bench.processes import descendants
 
 INTERPRETER = "FRESHVIEW_PATHWAY_PYTHON"
+_PATIENCE = 30 * 60.0  # seconds of loading
 _WORKER = Path(__file__).with_name("peers_pathway_worker.py")
 
 
@@ -50,11 +53,17 @@ class Pathway:
                 self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=variables)
             except OSError as error:
                 raise Missing(f"{INTERPRETER} cannot be run ({error.strerror})") from error
+        # Loading that would take all memory, or for ever, ends: the machine has to survive it.
+        resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (_most_memory(),) * 2)
+        patience = threading.Timer(_PATIENCE, self._process.kill)
+        patience.start()
         try:
             version = self._reply()["version"]
         except BaseException:
             self.close()
             raise
+        finally:
+            patience.cancel()
         self.setup = f"{version}, {threads} threads, in memory, amounts as whole cents; maintained as changes come"
 
     def apply(self, change: Change) -> None:
@@ -94,6 +103,13 @@ class Pathway:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
+
+
+def _most_memory() -> int:
+    """Return the bytes that the process may take: four fifths of what is available now."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return available * 1024 * 4 // 5
 
 
 def _from_cents(value: int) -> Decimal:

@@ -7,7 +7,8 @@ from typing import Any
 
 SCALE = 0.02
 REPEAT = 1
-_APART = {("foundation", "load"), ("foundation", "write")}  # they measure memory, and whether Spark was started
+# They measure memory, and whether Spark was started.
+_APART = {("foundation", "load"), ("foundation", "write"), ("large", "all_rows")}
 
 
 def out_folder(folder: Path) -> Path:

@@ -19,6 +19,7 @@ from freshview.relation.delta import Overlay, digest, key_table, overlay, positi
 from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
 from freshview.storage.files import Layout, check_present
+from freshview.storage.index import ColumnCache
 from freshview.storage.main import MainStore, damage_errors, plain, quoted, read_parquet
 from freshview.storage.sharing import Columns, SharedRows
 
@@ -38,6 +39,7 @@ class StateReader:
         self._layout = layout
         self._mains = mains
         self._cache = MainCache(mains.read)
+        self._columns = ColumnCache(mains.read)
         self._shared = SharedRows()
         self._overlays: LRUCache[tuple[int, int, int], tuple[_Shape, Overlay]] = LRUCache(_CACHED_OVERLAYS)
         self._lock = threading.Lock()
@@ -217,6 +219,9 @@ class StateReader:
             found = _meeting(kept, conditions, state.schema).select(held)
             return part.conform(found if limit is None else found.slice(0, limit + 1))
         by_place = [(state.schema.position(n), c) for n, c in conditions]
+        indexed = self._indexed(state, by_place, stored, held)
+        if indexed is not None:
+            return part.conform(indexed if limit is None else indexed.slice(0, limit + 1))
         tests = [condition_sql(stored.names[p], c) for p, c in by_place]
         if not all(tests):
             files = self._mains.files(state.relation.id, main.delta_version)
@@ -226,6 +231,18 @@ class StateReader:
         most = "" if limit is None else f" LIMIT {limit + 1}"
         sql = f"SELECT {chosen} FROM t WHERE {' AND '.join(t for t in tests if t)}{most}"
         return part.conform(self._mains.query(state.relation.id, main.delta_version, sql))
+
+    def _indexed(
+        self, state: RelationState, conditions: Sequence[tuple[int, Condition]], stored: Schema, held: Sequence[int]
+    ) -> pa.Table | None:
+        """Main's rows by an index in memory; None if the condition is not one list of values, or they are not kept."""
+        if state.main is None or len(conditions) != 1 or not held:
+            return None
+        ((place, condition),) = conditions
+        if not isinstance(condition, Among) or condition.nulls or place >= len(stored.columns):
+            return None
+        fields = [(stored.columns[p].name, stored.columns[p].type.arrow) for p in held]
+        return self._columns.rows(state.relation.id, state.main, stored.columns[place].name, condition.values, fields)
 
     def _filtered(
         self,

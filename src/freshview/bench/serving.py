@@ -1,0 +1,155 @@
+"""Maintenance beside statements, across processes and side by side (LAZY §2.2.2, §3)."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import freshview
+from freshview import Warehouse
+from freshview.bench.lazy_world import TWO, VIEWS, Customers, opened, upsert
+from freshview.bench.measure import Figure, Timing, duration, is_trial, meanwhile, seconds_of, spread
+from freshview.bench.tables import copied, prepared, replaced, tables
+from freshview.bench.views import exact
+
+_SERVE = [sys.executable, "-c", "from freshview.cli.main import main; main()", "serve", "--busy-load", "1000"]
+_SMALL = {
+    "point lookup": "SELECT n_name FROM nation WHERE n_nationkey = 7",
+    "small aggregate": "SELECT n_regionkey, count(*) FROM nation GROUP BY n_regionkey",
+}
+_PAUSE = 0.2  # seconds between two queries
+_PARTS = tuple(f"part_{i}" for i in range(8))
+
+
+def served(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Time small queries of this process, one every 200 ms, while `freshview serve` maintains V1 and V2 in another."""
+    customers = Customers(folder, scale, seed=17)
+    window = 10.0 if is_trial(scale) else 60.0
+    with opened(folder, scale, TWO) as wh, freshview.connect(wh.path) as other:
+        _asked(wh, 3.0)  # warm-up
+        quiet = _asked(wh, window * min(repeat, 2) / 2)
+        with serving(wh.path):
+            since = wh.status().csn
+            with meanwhile(lambda: upsert(other, customers.moved(customers.some(20))), 1.0):
+                begun = time.monotonic()
+                busy = _asked(wh, window)
+                while not _all_done(wh, since) and time.monotonic() - begun < 4 * window:
+                    _asked(wh, _PAUSE)
+                waited = time.monotonic() - begun
+        done = _done(wh, since)
+        wh.maintain()
+        name = "seconds within which a background job of every view was done, with a query every 200 ms elsewhere"
+        counts = {view: f"{n} jobs done in {waited:.0f} s" for view, n in done.items()}
+        counts["cancelled"] = str(sum(j.strategy == "cancelled" for j in wh.history() if j.to_csn > since))
+        return [
+            *(_slowed(query, quiet[query], busy[query]) for query in _SMALL),
+            Figure(name, waited, window + 1, "s", counts),
+            exact(wh, list(VIEWS[TWO])),
+        ]
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[None]:
+    """Run `freshview serve` on a warehouse while the block runs; the block begins when the process serves."""
+    with subprocess.Popen(
+        [*_SERVE, str(home)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "Serving" in process.stdout.readline()
+            with meanwhile(lambda: process.stdout and process.stdout.readline()):
+                try:
+                    yield
+                finally:
+                    process.terminate()
+        finally:
+            process.terminate()
+
+
+def _asked(wh: Warehouse, seconds: float) -> dict[str, list[float]]:
+    """Ask the small queries in turn, one every 200 ms, for so long; return the seconds of each."""
+    found: dict[str, list[float]] = {name: [] for name in _SMALL}
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for name, text in _SMALL.items():
+            taken = seconds_of(lambda text=text: wh.sql(text).collect())  # type: ignore[misc]
+            found[name].append(taken)
+            time.sleep(max(_PAUSE - taken, 0.0))
+    return found
+
+
+def _done(wh: Warehouse, since: int) -> dict[str, int]:
+    """Return the number of jobs that other processes have finished since a CSN, by view."""
+    jobs = [job for job in wh.history() if job.to_csn > since and job.error is None]
+    return {view: sum(job.view == view for job in jobs) for view in VIEWS[TWO]}
+
+
+def _all_done(wh: Warehouse, since: int) -> bool:
+    return all(_done(wh, since).values())
+
+
+def _slowed(name: str, quiet: list[float], busy: list[float]) -> Figure:
+    alone, beside = Timing(tuple(quiet)), Timing(tuple(busy))
+    details = {
+        "quiet": f"{alone}, p95 {duration(alone.p95)}",
+        "while another process maintains": f"{beside}, p95 {duration(beside.p95)}",
+    }
+    return Figure(f"{name}, p95 while another process maintains / quiet", beside.p95 / alone.p95, 1.5, "×", details)
+
+
+def side_by_side(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Time maintain() of eight views over eight tables, each with 100 changed rows, by two workers and by one."""
+    figures = []
+    source = prepared(folder, "eight", _create, on=tables(folder, scale))
+    with (
+        copied(source, folder / "lazy" / "one_worker", workers=1) as one,
+        copied(source, folder / "lazy" / "two_workers", workers=2) as two,
+    ):
+        for kind, refresh, limit in (("maintained by rules", "incremental", 0.65), ("recomputed", "full", None)):
+            views = [f"{part}_{refresh}" for part in _PARTS]
+            seconds: dict[str, list[float]] = {"one": [], "two": []}
+            for i in range(repeat + 1):
+                seed = random.Random(100 * i).randrange(1_000_000)
+                for way, wh in (("one", one), ("two", two)) if i % 2 else (("two", two), ("one", one)):
+                    _change(wh, seed)
+                    taken = seconds_of(lambda wh=wh, views=views: wh.maintain(views))  # type: ignore[misc]
+                    print(f"{kind}, {way}: {duration(taken)}", file=sys.stderr, flush=True)
+                    if i:
+                        seconds[way].append(taken)
+            alone, both = (Timing(tuple(s)) for s in seconds.values())
+            details = {"one worker": str(alone), "two workers": str(both)}
+            name = f"8 views over 8 tables, {kind}: two workers / one"
+            figures.append(Figure(name, both.p50 / alone.p50, limit, "×", details, spread=spread(both, alone)))
+        two.maintain()
+        return [*figures, exact(two, [f"{part}_incremental" for part in _PARTS])]
+
+
+def _create(wh: Warehouse) -> None:
+    """Create eight tables, each an eighth of lineitem, and two views of each: one by rules, one recomputed."""
+    for i, part in enumerate(_PARTS):
+        wh.sql(
+            f"CREATE TABLE {part} PRIMARY KEY (l_orderkey, l_linenumber) AS "
+            f"SELECT * FROM lineitem WHERE pmod(l_orderkey, {len(_PARTS)}) = {i}"
+        )
+        for refresh in ("incremental", "full"):
+            wh.sql(
+                f"CREATE MATERIALIZED VIEW {part}_{refresh} TBLPROPERTIES ('refresh' = '{refresh}') AS "
+                "SELECT l_shipmode, o_orderpriority, count(*) AS n, sum(l_extendedprice) AS price, "
+                f"max(o_orderdate) AS last FROM {part}, orders WHERE o_orderkey = l_orderkey "
+                "GROUP BY l_shipmode, o_orderpriority"
+            )
+
+
+def _change(wh: Warehouse, seed: int) -> None:
+    """Change 100 rows of each table, the same ones for one seed."""
+    for part in _PARTS:
+        order = f"ORDER BY hash(l_orderkey, l_linenumber, {seed})"
+        rows = wh.sql(f"SELECT * FROM {part} {order} LIMIT 100").toArrow()
+        dearer = [price + 1 for price in rows.column("l_extendedprice").to_pylist()]
+        with wh.transaction() as tx:
+            tx.upsert(part, replaced(rows, "l_extendedprice", dearer))

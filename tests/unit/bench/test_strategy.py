@@ -1,0 +1,75 @@
+"""Choices of strategies are judged by the times of both ways; the growth chart is drawn from what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from freshview.bench.charts import draw
+from freshview.bench.growth import compared
+from freshview.bench.measure import Timing, memory, peak_memory, reset_peak
+from freshview.bench.peers import DUCKDB, OURS
+from freshview.bench.profile import Profile
+from freshview.bench.strategy import Choice, judged
+from freshview.errors import FreshviewError
+
+
+def _choice(chosen: str, rules: float, anew: float) -> Choice:
+    return Choice("q1", 0.01, chosen, {"incremental": rules, "full": anew})
+
+
+def test_a_choice_is_right_within_15_percent_of_the_better_way() -> None:
+    assert _choice("incremental", 1.14, 1.0).is_right
+    assert not _choice("incremental", 1.16, 1.0).is_right
+    assert _choice("full", 5.0, 1.0).is_right
+    assert Choice("q1", 0.01, "full", {"full": 3.0}).is_right  # there is no other way
+    assert Choice("q1", 0.01, "nothing", {"incremental": 0.1, "full": 3.0}).is_right
+
+
+def test_wrong_choices_are_listed_with_both_times() -> None:
+    share, cost = judged([_choice("incremental", 2.0, 1.0), _choice("full", 2.0, 1.0)], left_out=3)
+    assert (share.value, share.met) == (50.0, False)
+    assert share.details["not measured in time"] == "3"
+    assert share.details["wrong: q1 at 1.00%"] == "chose incremental (incremental 2.00 s, full 1.00 s)"
+    assert cost.value == 1.5
+
+
+def test_a_system_that_does_not_get_far_has_a_shorter_line(tmp_path: Path) -> None:
+    def times(**seconds: float) -> dict[str, Timing]:
+        return {name: Timing((value,)) for name, value in seconds.items()}
+
+    found = {
+        "tenth": times(**{OURS: 0.1, DUCKDB: 0.1, "Pathway": 0.1}),
+        "same": times(**{OURS: 0.2, DUCKDB: 1.0, "Pathway": 0.1}),
+        "tenfold": times(**{OURS: 0.3, DUCKDB: 9.0}),
+    }
+    larger, ahead = compared(found, 1.0)
+    assert (round(larger.value, 2), larger.met) == (1.5, True)
+    assert (round(ahead.value), ahead.met) == (30, True)
+    assert larger.chart is not None
+    assert list(larger.chart.lines["Pathway"]) == ["0.1", "1"]
+    drawn = draw(larger.chart, tmp_path / "growth.svg").read_text()
+    assert all(name in drawn for name in (OURS, DUCKDB, "Pathway", "TPC-H scale"))
+    with pytest.raises(FreshviewError, match="fewer than two scales"):
+        compared({"same": found["same"]}, 1.0)
+
+
+def test_the_peak_of_memory_begins_anew() -> None:
+    reset_peak()
+    before = memory()
+    held = bytearray(b"x" * 60_000_000)
+    assert peak_memory() - before > 50_000_000
+    del held
+    reset_peak()
+    assert peak_memory() - memory() < 20_000_000
+
+
+def test_the_time_of_a_part_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 3.0, 10.0])
+    with monkeypatch.context() as patched:
+        patched.setattr("freshview.bench.profile.time.perf_counter", lambda: next(clock))
+        profile = Profile()
+        with profile.part("outer"), profile.part("inner"):
+            pass
+    assert profile.seconds == {"inner": 2.0, "outer": 8.0}
