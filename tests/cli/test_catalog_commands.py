@@ -250,3 +250,27 @@ def test_help_loads_next_to_nothing() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_flows_are_listed_polled_and_their_bad_events_replayed(tmp_path: Path) -> None:
+    events, place = tmp_path / "events", tmp_path / "wh"
+    events.mkdir()
+    (events / "1").write_text('{"id": 1, "n": 1}\n{bad\n')
+    with freshview.connect(place) as wh:
+        wh.sql(f"CREATE SOURCE s USING EVENTS OPTIONS (path '{events}', 'on error' 'quarantine')")
+        wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.t (id INT, n INT) KEYS (id) SEQUENCE BY n")
+    assert "SCD 1" in call("cdc", "-w", place).stdout
+    assert told("cdc", "refresh", "-w", place)["flows"] == [{"flow": "f", "rows": 1, "csn": 2}]
+    assert told("cdc", "list", "f", "-w", place)[0]["set_aside"] == 1
+    assert told("status", "-w", place)["flows"][0]["name"] == "f"
+    (event,) = told("cdc", "quarantine", "-w", place)
+    assert (event["flow"], event["text"]) == ("f", "{bad")
+    (events / "1").write_text('{"id": 1, "n": 1}\n{"id": 2, "n": 1}\n')
+    assert told("cdc", "replay", "f", "-w", place)["flows"][0]["rows"] == 1
+    assert "No event was set aside" in call("cdc", "quarantine", "-w", place).stdout
+    events.rename(tmp_path / "gone")
+    failed = call("cdc", "refresh", "-w", place, code=1)
+    assert "is not there" in failed.stderr
+    assert "Use one of list" in call("cdc", "dance", "-w", place, code=1).stderr
+    assert "does not belong to list" in call("cdc", "list", "--full", "-w", place, code=1).stderr
+    assert "flow nix: not found" in call("cdc", "list", "nix", "-w", place, code=1).stderr

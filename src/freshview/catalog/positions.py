@@ -13,13 +13,20 @@ from freshview.errors import WriteConflict
 
 @dataclass(frozen=True)
 class Move:
-    """A source's move from one position to another, with the changes in between; None is before the first."""
+    """A source's move from one position to another, with the changes in between; None is before the first.
+
+    Of a flow: `set_aside` are the events that it could not read (place, cause, text), and `replayed` the numbers of
+    those that were read again.
+    """
 
     relation_id: int
     table: str
     source: str
     before: str | None
     after: str
+    flow_id: int | None = None
+    set_aside: tuple[tuple[str, str, str], ...] = ()
+    replayed: tuple[int, ...] = ()
 
 
 def position_of(c: Connection, relation_id: int) -> tuple[str, str] | None:
@@ -29,7 +36,7 @@ def position_of(c: Connection, relation_id: int) -> tuple[str, str] | None:
     return None if row is None else (row.source, row.position)
 
 
-def move(c: Connection, to: Move) -> None:
+def move(c: Connection, to: Move, now: int) -> None:
     """Move a position inside a transaction that holds the clock; WriteConflict if another process moved it first."""
     known = position_of(c, to.relation_id)
     if known != (None if to.before is None else (to.source, to.before)):
@@ -42,3 +49,19 @@ def move(c: Connection, to: Move) -> None:
     else:
         at = t.positions.c.relation_id == to.relation_id
         c.execute(t.positions.update().where(at).values(position=to.after))
+    if to.flow_id is not None:
+        _note(c, to, now)
+
+
+def _note(c: Connection, to: Move, now: int) -> None:
+    """Note that a flow was polled, and what it set aside."""
+    polled = t.flows.update().where(t.flows.c.id == to.flow_id).values(polled_at=now, failed_at=None, error=None)
+    if not c.execute(polled).rowcount:
+        raise WriteConflict(f"table {to.table}", "its flow was dropped meanwhile", "SHOW FLOWS lists what there is.")
+    q = t.quarantine.c
+    c.execute(t.quarantine.delete().where(q.flow_id == to.flow_id, q.id.in_(to.replayed)))
+    known = set(c.execute(sa.select(q.place).where(q.flow_id == to.flow_id)).scalars())
+    for place, cause, text in to.set_aside:
+        if place not in known:
+            values = {"flow_id": to.flow_id, "place": place, "cause": cause, "text": text, "at": now}
+            c.execute(t.quarantine.insert().values(**values))

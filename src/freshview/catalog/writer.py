@@ -30,6 +30,7 @@ from freshview.catalog.records import Commit, Lease, Main, Pin, Relation, Segmen
 from freshview.errors import (
     AlreadyExists,
     FreshviewError,
+    InvalidStatement,
     NotFound,
     SnapshotExpired,
     StorageUnavailable,
@@ -180,7 +181,7 @@ class Catalog(CatalogReader):
             if clock.csn > request.checked_to:
                 conflicts(segments_of(c, [r.id for r in request.relations], request.checked_to))
             if request.move is not None:
-                move(c, request.move)
+                move(c, request.move, self.database.now(c))
             csn, now = self._next(c, clock.csn, clock.committed_at)
             rows = {r.id: 0 for r in request.relations}
             counter = dict.fromkeys(rows, 0)
@@ -202,7 +203,7 @@ class Catalog(CatalogReader):
         """Move the position of a source that brought no changes; this is no commit."""
         with self.database.write() as c:
             self.database.lock_clock(c)
-            move(c, to)
+            move(c, to, self.database.now(c))
 
     def _next(self, c: Connection, csn: int, committed_at: int) -> tuple[int, int]:
         """Take the next CSN; return it with its time, which strictly increases with CSNs."""
@@ -277,6 +278,12 @@ class Catalog(CatalogReader):
         with self.database.write() as c:
             self.database.lock_clock(c)
             relation = self._require(c, name)
+            fed = t.flows.c
+            flow = c.execute(
+                sa.select(fed.name).where((fed.relation_id == relation.id) | (fed.memory_id == relation.id))
+            ).scalar()
+            if flow is not None:
+                raise InvalidStatement(f"table {relation.name}", f"flow {flow} writes it", "DROP FLOW first.")
             csn = self.ddl_commit(c, relation.id, "drop")
             c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(dropped_csn=csn))
             c.execute(t.positions.delete().where(t.positions.c.relation_id == relation.id))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from freshview.cdc.captures import LOG, Capture
 from freshview.cdc.net import Change, key_of
-from freshview.cdc.texts import BadEvent, typed, typed_row
+from freshview.cdc.texts import BadEvent, moment, typed, typed_row
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
 
@@ -25,6 +26,9 @@ class Canal:
 
     def sequence(self, _: Any) -> tuple[Any, ...] | None:
         return None
+
+    def at(self, document: Any) -> datetime.datetime | None:
+        return moment(document.get("es"), 1000)
 
     def changes(self, document: Any, schema: Schema, place: str) -> list[Change]:
         kind, data = document.get("type"), document.get("data")

@@ -16,7 +16,7 @@ from typing import Any
 
 from freshview.cdc.captures import LOG, LOG_WITHOUT_OLD_IMAGES, Capture
 from freshview.cdc.net import Change, key_of
-from freshview.cdc.texts import BadEvent, typed, typed_key, typed_row
+from freshview.cdc.texts import BadEvent, moment, typed, typed_key, typed_row
 from freshview.relation.exact import Unfit
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
@@ -61,6 +61,9 @@ class Debezium:
         if source.get("file") is not None and source.get("pos") is not None:
             return (source["file"], source["pos"], source.get("row") or 0)
         return None
+
+    def at(self, document: Any) -> datetime.datetime | None:
+        return moment((_payload(document) or {})["source"].get("ts_ms"), 1000)
 
     def changes(self, document: Any, schema: Schema, place: str) -> list[Change]:
         event = _payload(document) or {}

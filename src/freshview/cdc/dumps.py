@@ -79,7 +79,7 @@ class Dumps:
                 f"Replace it if it was cut off; if it is right, confirm it: confirmed={{{later[0]!r}}}.",
             )
         end = json.dumps({"dump": later[0], "sha256": _checksum(content)})
-        return Poll(self.capture, difference(self.name, self.schema, old, new), end)
+        return Poll(self.capture, difference(self.name, self.schema, old, new), end, more=len(later) > 1)
 
     def _delivered(self, name: str, checksum: str | None) -> bytes:
         """The content of the dump of a position; positions of earlier versions have no checksum."""

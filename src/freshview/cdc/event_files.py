@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -40,6 +41,10 @@ class Format(Protocol):
 
     def sequence(self, document: Any) -> tuple[Any, ...] | None:
         """The place of an event in the source's log, if the event names one."""
+        ...
+
+    def at(self, document: Any) -> datetime | None:
+        """When the change was made, if the event tells."""
         ...
 
     def changes(self, document: Any, schema: Schema, place: str) -> list[Change]: ...
@@ -89,13 +94,16 @@ class EventFiles:
         *,
         on_error: Literal["stop", "quarantine"] = "stop",
         max_bytes: int = 64 * 2**20,
+        each: bool = False,
     ) -> None:
+        """`each`: deliver each event in the order of the files, not the net effect; the reader orders them."""
         self.name = table
         self.schema = schema
         self._path = path
         self._format = format
         self._on_error = on_error
         self._max_bytes = max_bytes
+        self._each = each
 
     @property
     def capture(self) -> Capture:
@@ -109,13 +117,41 @@ class EventFiles:
         found = _Found()
         files = self._files(start)
         for file in files:
-            self._read(file, start, found, may_grow=file is files[-1])
-        events = self._in_order(found.events, start)
+            if not found.is_stopped:
+                self._read(file, start, found, may_grow=file is files[-1])
+        events = found.events if self._each else self._in_order(found.events, start)
         sequences = [e.sequence for e in events if e.sequence is not None]
         last = max([*sequences, *([start.sequence] if start.sequence is not None else [])], key=_order, default=None)
-        delta = net_effect(self.name, self.schema, (c for e in events for c in e.changes))
+        changes = tuple(c for e in events for c in e.changes)
+        delta = net_effect(self.name, self.schema, () if self._each else changes)
         end = _Position({**start.files, **found.files}, last)
-        return Poll(self.capture, delta, end.text(), tuple(found.quarantined), dict(found.skipped))
+        aside, more = tuple(found.quarantined), found.bytes >= self._max_bytes or found.is_stopped
+        each = changes if self._each else None
+        return Poll(self.capture, delta, end.text(), aside, dict(found.skipped), each, more=more)
+
+    def unlimited(self) -> EventFiles:
+        """This source, which reads all that there is in one poll."""
+        whole = {"on_error": self._on_error, "max_bytes": 2**62, "each": self._each}
+        return EventFiles(self._path, self.name, self.schema, self._format, **whole)  # type: ignore[arg-type]
+
+    def rewound(self, places: Sequence[str]) -> str:
+        """The position before the first of these places, from which their events are read again.
+
+        CaptureFailed if one of the files is gone. What was delivered since is delivered once more, in order.
+        """
+        sizes = {file.name: file.stat().st_size for file in self._files(_Position())}
+        starts: dict[str, int] = {}
+        for place in places:
+            name, _, at = place.rpartition(" at byte ")
+            if sizes.get(name, -1) < int(at):
+                raise CaptureFailed(f"event of {self.name}, {place}", "the file is gone", "Restore the file.")
+            starts[name] = min(int(at), starts.get(name, int(at)))
+        first = min(starts)
+        files = {n: size for n, size in sizes.items() if n < first} | {first: starts[first]}
+        folder = self._path if self._path.is_dir() else self._path.parent
+        start = _Position({n: (at, _checksum(folder / n, at)) for n, at in files.items() if at})
+        sequences = [e.sequence for e in self._before(start) if e.sequence is not None]
+        return _Position(start.files, max(sequences, key=_order, default=None)).text()
 
     def _files(self, start: _Position) -> list[Path]:
         """The files in the order of their names; CaptureFailed if one of the position is gone or has changed."""
@@ -154,6 +190,9 @@ class EventFiles:
                 except BadEvent as reason:
                     if may_grow and not line.endswith(b"\n") and isinstance(reason.__cause__, ValueError):
                         break  # the line is still being written
+                    if self._on_error == "stop" and self._may_stop_before(found.events, [line, *stream]):
+                        found.is_stopped = True
+                        break
                     if self._on_error == "stop":
                         raise CaptureFailed(f"event of {self.name}, {place}", str(reason), _REMEDY) from reason
                     found.quarantined.append(
@@ -166,6 +205,26 @@ class EventFiles:
         if offset:
             found.files[file.name] = (offset, _checksum(file, offset))
 
+    def _may_stop_before(self, events: list[_Event], rest: Iterable[bytes]) -> bool:
+        """Whether the events before a bad one can be delivered; the next poll then begins at the bad one and fails.
+
+        That way a column that was added at the source does not hold back what happened before. Events that follow with
+        lower sequences would be late then.
+        """
+        delivered = [e.sequence for e in events if e.sequence is not None]
+        if not delivered or self._each:
+            return bool(events)
+        last = max(map(_order, delivered))
+        for line in rest:
+            try:
+                document = json.loads(line)
+                sequence = self._format.sequence(document) if self._format.table(document) == self.name else None
+            except (BadEvent, ValueError):
+                continue
+            if sequence is not None and _order(sequence) < last:
+                return False
+        return True
+
     def _event(self, line: bytes, place: str, skipped: Counter[str]) -> _Event | None:
         if not line.strip():
             return None
@@ -177,7 +236,11 @@ class EventFiles:
         if table != self.name:
             skipped.update([table] if table else [])
             return None
-        return _Event(self._format.sequence(document), self._format.changes(document, self.schema, place), place)
+        changes = self._format.changes(document, self.schema, place)
+        if self._each:
+            at = self._format.at(document)
+            changes = [replace(change, at=at) for change in changes]
+        return _Event(self._format.sequence(document), changes, place)
 
     def _in_order(self, events: list[_Event], start: _Position) -> list[_Event]:
         """The events that were not delivered yet, each once, in the order of their sequences."""
@@ -203,6 +266,10 @@ class EventFiles:
 
     def _delivered(self, start: _Position, sequences: set[tuple[Any, ...]]) -> Iterator[str]:
         """The identities of events with these sequences in the parts of the files that were delivered."""
+        return (event.identity for event in self._before(start) if event.sequence in sequences)
+
+    def _before(self, start: _Position) -> Iterator[_Event]:
+        """The events before a position, as far as their files are there."""
         for file in self._files(start):
             size, _ = start.files.get(file.name, (0, 0))
             offset = 0
@@ -213,8 +280,8 @@ class EventFiles:
                         event = self._event(line, f"{file.name} at byte {offset}", Counter())
                     except BadEvent:
                         event = None  # it was quarantined
-                    if event is not None and event.sequence in sequences:
-                        yield event.identity
+                    if event is not None:
+                        yield event
                     offset += len(line)
 
 
@@ -227,6 +294,7 @@ class _Found:
     quarantined: list[Quarantined] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
+    is_stopped: bool = False
 
 
 def _sequence(event: _Event) -> tuple[Any, ...]:

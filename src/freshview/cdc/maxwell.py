@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import datetime
 from typing import Any
 
 from freshview.cdc.captures import LOG, Capture
 from freshview.cdc.net import Change, key_of
-from freshview.cdc.texts import BadEvent, typed, typed_row
+from freshview.cdc.texts import BadEvent, moment, typed, typed_row
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
 
@@ -37,6 +38,9 @@ class Maxwell:
             return None
         file, _, at = position.rpartition(":")
         return (file, int(at), document.get("xoffset", _LAST))
+
+    def at(self, document: Any) -> datetime.datetime | None:
+        return moment(document.get("ts"), 1)
 
     def changes(self, document: Any, schema: Schema, place: str) -> list[Change]:
         kind = document.get("type")

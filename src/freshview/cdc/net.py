@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ class Change:
     """One change as a log reports it: `key` is that of the row before it (of an insertion, the new one).
 
     `new` is None for a deletion. `old` is the whole old image, or None if the log does not have it. `existed` is False
-    for an insertion and None if the log does not tell.
+    for an insertion and None if the log does not tell. `at` is when it happened, if the log tells.
     """
 
     key: Key
@@ -34,6 +35,7 @@ class Change:
     new: Row | None
     old: Row | None = None
     place: str = ""
+    at: datetime | None = None
 
 
 @dataclass
@@ -46,7 +48,7 @@ class _Net:
 def net_effect(name: str, schema: Schema, changes: Iterable[Change], *, precise: bool = True) -> PartialDelta:
     """The six sets of changes in the order in which they happened."""
     nets: dict[Key, _Net] = {}
-    for change in _split(changes, schema):
+    for change in of_one_key(changes, schema):
         net = nets.get(change.key)
         if net is None:
             nets[change.key] = _Net(change.existed, change.old, change.new)
@@ -60,14 +62,14 @@ def key_of(row: Sequence[Any], schema: Schema) -> Key:
     return tuple(row[i] for i in schema.key_positions)
 
 
-def _split(changes: Iterable[Change], schema: Schema) -> Iterable[Change]:
+def of_one_key(changes: Iterable[Change], schema: Schema) -> Iterable[Change]:
     """Changes of one key each: an update of a key is a deletion and an insertion."""
     for change in changes:
         if change.new is None or key_of(change.new, schema) == change.key:
             yield change
         else:
-            yield Change(change.key, True, None, change.old, change.place)
-            yield Change(key_of(change.new, schema), False, change.new, None, change.place)
+            yield Change(change.key, True, None, change.old, change.place, change.at)
+            yield Change(key_of(change.new, schema), False, change.new, None, change.place, change.at)
 
 
 def _check(name: str, schema: Schema, net: _Net, change: Change) -> None:
@@ -95,11 +97,13 @@ def _precise(name: str, schema: Schema, nets: dict[Key, _Net]) -> PartialDelta:
     return partial_delta(
         name,
         schema,
-        ins=_table([new for _, n, new in live if n.existed is False], schema),
-        deleted=_table([n.old for _, n in gone if n.old is not None], schema),
-        pairs=_changed(_table([new for new, _ in pairs], schema), _table([old for _, old in pairs], schema), schema),
-        up=_table([new for _, n, new in live if n.existed and n.old is None], schema),
-        ups=_table([new for _, n, new in live if n.existed is None], schema),
+        ins=as_table([new for _, n, new in live if n.existed is False], schema),
+        deleted=as_table([n.old for _, n in gone if n.old is not None], schema),
+        pairs=_changed(
+            as_table([new for new, _ in pairs], schema), as_table([old for _, old in pairs], schema), schema
+        ),
+        up=as_table([new for _, n, new in live if n.existed and n.old is None], schema),
+        ups=as_table([new for _, n, new in live if n.existed is None], schema),
         delk=_keys([k for k, n in gone if n.old is None], schema),
     )
 
@@ -107,7 +111,7 @@ def _precise(name: str, schema: Schema, nets: dict[Key, _Net]) -> PartialDelta:
 def _cheap(name: str, schema: Schema, nets: dict[Key, _Net]) -> PartialDelta:
     live = [n.now for n in nets.values() if n.now is not None]
     gone = [k for k, n in nets.items() if n.now is None]
-    return partial_delta(name, schema, ups=_table(live, schema), delk=_keys(gone, schema))
+    return partial_delta(name, schema, ups=as_table(live, schema), delk=_keys(gone, schema))
 
 
 def _changed(un: pa.Table, uo: pa.Table, schema: Schema) -> tuple[pa.Table, pa.Table]:
@@ -117,7 +121,8 @@ def _changed(un: pa.Table, uo: pa.Table, schema: Schema) -> tuple[pa.Table, pa.T
     return un.take(changed), uo.take(changed)
 
 
-def _table(rows: Sequence[Row], schema: Schema) -> pa.Table:
+def as_table(rows: Sequence[Row], schema: Schema) -> pa.Table:
+    """Typed rows as Arrow columns."""
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema.columns)
     return pa.table(
         [pa.array(list(c), f.type) for c, f in zip(columns, schema.arrow, strict=True)], schema=schema.arrow

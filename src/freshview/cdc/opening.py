@@ -121,15 +121,18 @@ def adds_columns(options: Mapping[str, str]) -> bool:
     return options.get("on schema change", "add columns").lower() == "add columns"
 
 
-def open_table(record: SourceRecord, table: str, schema: Schema | None = None, owner: str = "") -> Source:
+def open_table(
+    record: SourceRecord, table: str, schema: Schema | None = None, owner: str = "", *, each: bool = False
+) -> Source:
     """A table of a source. `schema` has the columns and key of a table in files; a server knows its own.
 
     `owner` names whoever takes the changes: what a technique installs at the server carries this name, so that two
-    readers of one table do not take each other's changes.
+    readers of one table do not take each other's changes. `each`: where a technique has each change, it delivers them
+    all instead of their net effect.
     """
     options = record.options
     if record.kind == "POSTGRES":
-        return _postgres(Server(options["url"]), table, options, owner)
+        return _postgres(Server(options["url"]), table, options, owner, each=each)
     if schema is None:
         raise InvalidStatement(
             f"table {table} of source {record.name}",
@@ -148,16 +151,16 @@ def open_table(record: SourceRecord, table: str, schema: Schema | None = None, o
         "EVENTS": RowEvents(table),
     }
     place = path / table if record.kind == "EVENTS" and (path / table).exists() else path
-    return EventFiles(place, table, schema, formats[record.kind], on_error=on_error_of(options))
+    return EventFiles(place, table, schema, formats[record.kind], on_error=on_error_of(options), each=each)
 
 
-def _postgres(server: Server, table: str, options: Mapping[str, str], owner: str) -> PostgresTable:
+def _postgres(server: Server, table: str, options: Mapping[str, str], owner: str, *, each: bool) -> PostgresTable:
     match options.get("capture", "tracking").lower():
         case "triggers":
             precise = options.get("net effect", "precise").lower() == "precise"
-            return TriggerLog(server, table, precise=precise, owner=owner)
+            return TriggerLog(server, table, precise=precise, owner=owner, each=each)
         case "decoding":
-            return Decoding(server, table, f"fv_{owner or 'capture'}")
+            return Decoding(server, table, f"fv_{owner or 'capture'}", each=each)
         case "audit":
             never = frozenset(filter(None, map(str.strip, options.get("never", "").lower().split(","))))
             times = (options["changed"], options.get("inserted"), options.get("deleted"))

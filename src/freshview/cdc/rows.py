@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from freshview.cdc.captures import Capture
@@ -32,6 +33,9 @@ class RowEvents:
         return self.name
 
     def sequence(self, _: Any) -> tuple[Any, ...] | None:
+        return None
+
+    def at(self, _: Any) -> datetime | None:
         return None
 
     def changes(self, document: Any, schema: Schema, place: str) -> list[Change]:

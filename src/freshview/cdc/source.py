@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from freshview.cdc.captures import Capture
 from freshview.cdc.model import PartialDelta
+from freshview.cdc.net import Change
 from freshview.errors import CaptureFailed
 from freshview.relation.schema import Schema
 
@@ -30,7 +32,9 @@ class Quarantined:
 class Poll:
     """The changes since a position, and the position after them.
 
-    `skipped` counts events of other tables by table.
+    `changes` has each change, in the order of the source; then `delta`, which has the net effect, is empty. `skipped`
+    counts events of other tables by table, `at` is the source's time of the poll, if it tells one, and `more` is
+    whether another poll would find more at once.
     """
 
     capture: Capture
@@ -38,6 +42,9 @@ class Poll:
     position: str
     quarantined: tuple[Quarantined, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
+    changes: tuple[Change, ...] | None = None
+    at: datetime | None = None
+    more: bool = False
 
     def __post_init__(self) -> None:
         beyond = sorted(self.delta.filled - self.capture.sets)

@@ -91,3 +91,15 @@ def typed_key(given: Mapping[str, Any], schema: Schema, convert: Callable[[str, 
     return tuple(
         converted(by_name[fold(k)], given[by_name[fold(k)]], schema.column(k).type, convert) for k in schema.key
     )
+
+
+def moment(number: Any, per_second: int) -> datetime.datetime | None:
+    """A number of units since 1970 as a time; None if it is no number."""
+    if isinstance(number, bool) or not isinstance(number, int):
+        return None
+    try:
+        return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(
+            microseconds=number * 10**6 // per_second
+        )
+    except OverflowError:
+        return None

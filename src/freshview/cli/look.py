@@ -125,6 +125,7 @@ def _status(found: Status) -> dict[str, Any]:
         "views": [_view(v) for v in found.views],
         "holders": [asdict(h) for h in found.holders],
         "held_by": found.held_by,
+        "flows": [asdict(f) for f in found.flows],
     }
 
 

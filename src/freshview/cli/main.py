@@ -11,10 +11,10 @@ import typer
 from rich.markup import escape
 
 from freshview import __version__
-from freshview.cli import delegates, doctor, load, look, optimize, query, serve, setup, shell, upkeep
+from freshview.cli import cdc, delegates, doctor, load, look, optimize, query, serve, setup, shell, upkeep
 from freshview.cli.place import CatalogOption, Command, VerboseOption, WarehouseOption, place_from
 
-_MODULES = (setup, doctor, query, shell, load, look, upkeep, optimize, serve, delegates)
+_MODULES = (setup, doctor, query, shell, load, look, upkeep, cdc, optimize, serve, delegates)
 COMMANDS: tuple[Command, ...] = tuple(command for module in _MODULES for command in module.COMMANDS)
 
 app = typer.Typer(

@@ -41,6 +41,7 @@ DUE_SEGMENTS = 500  # unfolded segments of a relation that make a checkpoint wor
 DUE_BYTES = 64 << 20  # or their size
 WORKERS = 2  # views that are maintained side by side
 _HEARTBEAT_SECONDS = 30.0
+_POLL_SECONDS = 0.5  # between two looks at the flows whose time may have come
 _ADVICE_SECONDS = 60.0  # between two looks at the modes that are left to the advice
 
 
@@ -73,7 +74,9 @@ class Upkeep:
         storage: Storage,
         engine: Callable[[], SparkEngine],
         wishes: Wishes,
+        poll: Callable[[], None] = lambda: None,
     ) -> None:
+        """`poll` takes what changed at the sources of flows, if it is time."""
         self.activity = Activity()
         self.manager: Manager | None = None
         self._catalog = catalog
@@ -93,6 +96,7 @@ class Upkeep:
             look, policy = partial(candidates, views.catalog), POLICIES[wishes.policy]
             self.manager = Manager(look, self._maintain_one, self._is_busy, events, policy=policy, now=catalog.now)
             self._loops.append(Loop("freshview-background", SECONDS, self._step, events))
+            self._loops.append(Loop("freshview-flows", _POLL_SECONDS, poll, events))
             self._loops.append(Loop("freshview-listener", LOOK_SECONDS, self._listen, events))
             for number in range(wishes.workers):
                 self._loops.append(Loop(f"freshview-manager-{number + 1}", SECONDS, self.manager.turn, events))

@@ -84,12 +84,13 @@ class NearQuery:
 def near_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: str, where: str) -> NearQuery | None:
     """An UPDATE or DELETE over rows that were read already; None if a subquery needs other tables."""
     new_values = set_positions(assignments, schema)
-    if any(_has_subquery(text) for text in (where, *new_values.values())):
+    if any(has_subquery(text) for text in (where, *new_values.values())):
         return None
     return NearQuery(qualifier, where, (ROW_ID, *(f"({e}) AS {new_name(i)}" for i, e in new_values.items())))
 
 
-def _has_subquery(text: str) -> bool:
+def has_subquery(text: str) -> bool:
+    """May an expression read more than one row: by a subquery, or by `*`?"""
     return bool(re.search(r"\b(SELECT|FROM|TABLE)\b", text, re.IGNORECASE)) or has_star(text)
 
 

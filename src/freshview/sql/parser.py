@@ -14,7 +14,15 @@ from freshview.errors import InvalidStatement, TypeMismatch, first_line
 from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import from_sqlglot
 from freshview.sql.dml_parser import delete, insert, merge, truncate, update
-from freshview.sql.flow_parser import create_source, drop_source
+from freshview.sql.flow_parser import (
+    create_flow,
+    create_source,
+    drop_flow,
+    drop_source,
+    explain_flow,
+    quarantine,
+    refresh_flow,
+)
 from freshview.sql.statements import (
     AddColumns,
     AlterView,
@@ -282,6 +290,13 @@ def _explain_optimize(cursor: Cursor) -> ExplainOptimize:
     return ExplainOptimize(extended)
 
 
+def _source_columns(text: str, cursor: Cursor) -> tuple[Column, ...]:
+    columns, key = _defined(text, cursor)
+    if key or not columns:
+        raise cursor.error("the columns of a source have names and types; the key is named by KEYS")
+    return tuple(columns)
+
+
 # -- the rest --------------------------------------------------------------------------------------
 
 
@@ -339,6 +354,12 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("EXPLAIN", "OPTIMIZE"), _explain_optimize),
     (("CREATE", "SOURCE"), create_source),
     (("DROP", "SOURCE"), drop_source),
+    (("CREATE", "FLOW"), create_flow(_source_columns)),
+    (("DROP", "FLOW"), drop_flow),
+    (("REFRESH", "FLOW"), refresh_flow),
+    (("EXPLAIN", "FLOW"), explain_flow),
+    (("REPLAY", "QUARANTINE"), quarantine("replay")),
+    (("CLEAR", "QUARANTINE"), quarantine("clear")),
     (("CREATE", "OR", "REPLACE", "TABLE"), _refuse("OR REPLACE is not supported for tables; drop the table first")),
     (("DROP", "TABLE"), _drop),
     (("ALTER", "TABLE"), _alter),
@@ -353,6 +374,8 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("SHOW", "TASKS"), _show("tasks")),
     (("SHOW", "COLUMNS"), _show("columns")),
     (("SHOW", "SOURCES"), _show("sources")),
+    (("SHOW", "FLOWS"), _show("flows")),
+    (("SHOW", "QUARANTINE"), _show("quarantine")),
     (("DESCRIBE",), _describe),
     (("DESC",), _describe),
     (("CHECKPOINT",), _checkpoint),

@@ -6,20 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from freshview.catalog.flows import FlowCatalog
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
-from freshview.cdc.opening import check_source
 from freshview.errors import AlreadyExists, InvalidStatement
 from freshview.relation.schema import Schema
 from freshview.sql.binding import bind
 from freshview.sql.statements import (
     AddColumns,
     AlterView,
-    CreateSource,
     CreateTable,
     CreateView,
-    DropSource,
     DropTable,
     DropView,
     RenameColumn,
@@ -73,8 +69,6 @@ class DataDefinition:
                 self._views.lifecycle.require_unused(self._require_own(statement.name))
                 old, new = statement.old, statement.new
                 return Outcome(0, self._catalog.alter(statement.name, lambda s: s.with_renamed(old, new)))
-            case CreateSource() | DropSource():
-                return self._source(statement)
         raise InvalidStatement(f"statement {statement}", "cannot run here", "See the SQL reference.")
 
     def _create(self, statement: CreateTable | CreateView) -> Outcome:
@@ -129,19 +123,6 @@ class DataDefinition:
             raise InvalidStatement(f"view {relation.name}", "is not a table", "Use DROP MATERIALIZED VIEW.")
         self._views.lifecycle.require_unused(relation, cascade=statement.cascade)
         return Outcome(0, self._catalog.drop(statement.name))
-
-    def _source(self, statement: CreateSource | DropSource) -> Outcome:
-        """CREATE SOURCE and DROP SOURCE."""
-        sources = FlowCatalog(self._catalog)
-        known = sources.find_source(statement.name)
-        if isinstance(statement, CreateSource):
-            if known is None or not statement.if_not_exists:
-                options = dict(statement.options)
-                check_source(statement.kind, options)
-                sources.create_source(statement.name, statement.kind, options)
-        elif known is not None or not statement.if_exists:
-            sources.drop_source(sources.source(statement.name))
-        return Outcome(0, self._catalog.snapshot())
 
     def _require_own(self, name: str) -> Relation:
         relation = self._catalog.relation(name)

@@ -15,11 +15,13 @@ from freshview.errors import FreshviewError, InvalidStatement
 from freshview.refresh.relevance import Matching
 from freshview.sql.binding import TableRef, bind
 from freshview.sql.predicates import asked_of
-from freshview.sql.statements import Describe, ExplainOptimize, ExplainRefresh, Query, Show, Statement
+from freshview.sql.statements import Describe, ExplainFlow, ExplainOptimize, ExplainRefresh, Query, Show, Statement
 from freshview.transactions.reading import ReadContext, to_micros
 from freshview.transactions.transaction import Transaction
 from freshview.views.reading import Freshness
 from freshview.views.views import Views
+from freshview.warehouse.explain_flow import explain_flow
+from freshview.warehouse.flows import Flows
 from freshview.warehouse.optimizing import optimized
 from freshview.warehouse.overview import explain_view
 from freshview.warehouse.show import listed
@@ -42,6 +44,7 @@ class Queries:
         has_session: Callable[[], bool],
         make_way: Callable[[Iterable[str]], None],
         used: Callable[[int, int], None],
+        flows: Flows,
     ) -> None:
         """`used` is called with the id of each view that a query reads, and the time."""
         self._catalog = catalog
@@ -51,6 +54,7 @@ class Queries:
         self._has_session = has_session
         self._make_way = make_way
         self._used = used
+        self._flows = flows
 
     def read(
         self,
@@ -62,6 +66,9 @@ class Queries:
     ) -> DataFrame:
         if isinstance(statement, Query):
             return self._query(statement.text, transaction, as_of, freshness)
+        if isinstance(statement, ExplainFlow):
+            lines = explain_flow(self._flows, statement.name).splitlines()
+            return self._engine().session.createDataFrame([(line,) for line in lines], "plan STRING")
         if isinstance(statement, ExplainRefresh):
             return self._lines(explain_view(self._views, self._catalog.view(statement.name)))
         if isinstance(statement, ExplainOptimize):
@@ -90,6 +97,8 @@ class Queries:
         if transaction is not None:
             return self._bound(text, ReadContext(self._catalog, transaction.snapshot, transaction), transaction)
         self._watch.look()
+        if freshness != "any" and as_of is None:
+            self._poll(text, freshness)
         csn = self._csn_of(as_of)
         pin = self._catalog.begin("query", at=csn)
         try:
@@ -97,6 +106,16 @@ class Queries:
             return self._bound(text, ReadContext(self._catalog, pin.csn), freshness="fresh" if past else freshness)
         finally:
             self._catalog.release(pin)
+
+    def _poll(self, text: str, freshness: Freshness) -> None:
+        """Poll the flows that are polled on query and feed what a query reads."""
+        polled = self._flows.on_query
+        if not polled:
+            return
+        named = [self._catalog.find(ref.name) for ref in bind(text, lambda _: True).tables.values()]
+        found = [relation for relation in named if relation is not None]
+        inputs = [i for r in found if r.kind == "view" for i in self._views.catalog.inputs(r)]
+        self._flows.look(polled & {*inputs, *(r.id for r in found)}, freshness)
 
     def _csn_of(self, as_of: int | datetime | None) -> int | None:
         if isinstance(as_of, datetime):

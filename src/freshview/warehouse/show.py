@@ -12,6 +12,7 @@ from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
+from freshview.warehouse.flow_states import flow_states
 from freshview.warehouse.overview import condition_text, mode_text, overview, pending_tasks
 
 
@@ -29,7 +30,7 @@ def listed(catalog: Catalog, statement: Show | Describe) -> Listing:
 
 
 def show(catalog: Catalog, statement: Show) -> Listing:
-    """SHOW TABLES | MATERIALIZED VIEWS | TASKS | COLUMNS | SOURCES."""
+    """SHOW TABLES | MATERIALIZED VIEWS | TASKS | COLUMNS | SOURCES | FLOWS | QUARANTINE."""
     if statement.what == "columns":
         return Listing(("col_name",), [(c.name,) for c in catalog.relation(statement.name).schema.columns])
     if statement.what == "tasks":
@@ -38,6 +39,10 @@ def show(catalog: Catalog, statement: Show) -> Listing:
         return _views(catalog, statement)
     if statement.what == "sources":
         return _sources(catalog, statement)
+    if statement.what == "flows":
+        return _flows(catalog, statement)
+    if statement.what == "quarantine":
+        return _quarantine(catalog, statement)
     kinds = ("table", "external")
     found = [r for r in catalog.relations() if r.kind in kinds and _matches(r.name, statement.pattern)]
     return Listing(("name", "kind", "primary_key"), [(r.name, r.kind, ", ".join(r.schema.key)) for r in found])
@@ -73,6 +78,28 @@ def _sources(catalog: Catalog, statement: Show) -> Listing:
         if _matches(s.name, statement.pattern)
     ]
     return Listing(("name", "kind", "options", "flows"), rows)
+
+
+def _flows(catalog: Catalog, statement: Show) -> Listing:
+    """Return a row per flow: from where it feeds which table, when it was last polled, and its last error."""
+    rows = [
+        (f.name, f.target, f.origin, f"SCD {f.scd_type}", f.poll, f.polled, str(f.set_aside), f.warning)
+        for f in flow_states(catalog)
+        if _matches(f.name, statement.pattern)
+    ]
+    return Listing(("name", "target", "source", "type", "poll", "polled", "quarantined", "status"), rows)
+
+
+def _quarantine(catalog: Catalog, statement: Show) -> Listing:
+    """Return a row per event that a flow set aside."""
+    records = FlowCatalog(catalog)
+    names = {f.id: f.name for f in records.flows()}
+    rows = [
+        (names[e.flow_id], e.place, e.cause, e.text, _iso(e.at))
+        for e in records.set_aside()
+        if e.flow_id in names and _matches(names[e.flow_id], statement.pattern)
+    ]
+    return Listing(("flow", "place", "cause", "text", "at"), rows)
 
 
 def _seconds(age: timedelta) -> str:

@@ -9,6 +9,7 @@ from freshview.catalog.reports import Amount, Holder, Reports, overdue, overdue_
 from freshview.catalog.writer import Catalog
 from freshview.display import Display, Displayed, Grid
 from freshview.storage.vacuum import RETENTION
+from freshview.warehouse.flow_states import FlowState, flow_states
 from freshview.warehouse.overview import ViewStatus, condition_text, mode_text, overview
 
 
@@ -49,6 +50,7 @@ class Status(Displayed):
     views: tuple[ViewStatus, ...] = ()
     holders: tuple[Holder, ...] = field(default=(), compare=False)  # what keeps old versions, the oldest first
     held_by: str = field(default="", compare=False)  # what has kept them for longer than the default retention
+    flows: tuple[FlowState, ...] = ()
 
     def _display(self) -> Display:
         of_tables = ("table", "kind", "rows in main", "segments", "their rows")
@@ -57,8 +59,12 @@ class Status(Displayed):
         views = Grid(of_views, list(map(_cells, self.views)), "views")
         of_holders = ("held by", "from CSN", "since", "segments", "rows", "bytes", "checkpoints")
         held = Grid(of_holders, [_held(h) for h in self.holders if h.keeps != Amount()], "held back from vacuum")
+        of_flows = ("flow", "target", "source", "type", "poll", "polled", "quarantined", "status")
+        flows = Grid(of_flows, [astuple(f) for f in self.flows], "flows")
         headline = f"warehouse {self.path}: last commit CSN {self.csn}, readable since CSN {self.horizon}"
-        return Display(headline, [t for t in (tables, views, held) if t.rows], [self.held_by] if self.held_by else [])
+        return Display(
+            headline, [t for t in (tables, views, flows, held) if t.rows], [self.held_by] if self.held_by else []
+        )
 
 
 def _cells(v: ViewStatus) -> tuple[object, ...]:
@@ -82,4 +88,6 @@ def status_of(path: Path, catalog: Catalog) -> Status:
     holders = Reports(catalog).holders(RETENTION)
     csn, horizon, views = catalog.snapshot(), catalog.horizon(), overview(catalog)
     held_by = overdue_sentence(overdue(holders, RETENTION))
-    return Status(str(path), str(catalog.database), csn, horizon, tuple(tables), views, holders, held_by)
+    return Status(
+        str(path), str(catalog.database), csn, horizon, tuple(tables), views, holders, held_by, flow_states(catalog)
+    )

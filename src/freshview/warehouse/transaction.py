@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from freshview.catalog.positions import Move
-from freshview.cdc.model import keys_of
+from freshview.cdc.model import PartialDelta, keys_of
 from freshview.cdc.source import Poll
 from freshview.errors import InvalidStatement
 from freshview.relation.ingest import Data
@@ -163,19 +163,34 @@ class UserTransaction:
                 return Outcome(self._statements.delete_frame(table, keys))
         return Outcome(self._core.delete_keys(table, keys))
 
+    def lookup(self, table: str, keys: pa.Table) -> pa.Table:
+        """Return the rows of a table that have one of these keys, or parts of keys, as this transaction sees them."""
+        return self._statements.storage.reader.lookup(self._core.state(self._core.relation(table)), keys)
+
+    def contents(self, table: str) -> pa.Table:
+        """Return all rows of a table, as this transaction sees them."""
+        return self._statements.storage.reader.contents(self._core.state(self._core.relation(table)))
+
+    def move(self, to: Move) -> None:
+        """Store a source's position with the commit."""
+        self._core.move_position(to)
+
     def take(self, poll: Poll, to: Move) -> Outcome:
-        """Add the changes of a source, and its position, which is stored with the commit.
+        """Add the changes of a source, and its position, which is stored with the commit."""
+        rows = self.take_rows(to.table, poll.delta, poll.delta.schema.names)
+        self.move(to)
+        return Outcome(rows)
+
+    def take_rows(self, table: str, delta: PartialDelta, columns: Sequence[str]) -> int:
+        """Add the changes of a source, in these columns; return their number.
 
         All changes are blind, upserts and deletions by key: the versions of the table have the old rows, also where
         the source's idea of them differs.
         """
-        delta = poll.delta
-        new = pa.concat_tables([delta.ins, delta.un, delta.up, delta.ups])
+        new = pa.concat_tables([delta.ins, delta.un, delta.up, delta.ups]).select(list(columns))
         gone = pa.concat_tables([keys_of(delta.deleted, delta.schema), delta.delk])
-        rows = self._core.upsert_rows(to.table, new) if new.num_rows else 0
-        rows += self._core.delete_keys(to.table, gone) if gone.num_rows else 0
-        self._core.move_position(to)
-        return Outcome(rows)
+        rows = self._core.upsert_rows(table, new) if new.num_rows else 0
+        return rows + (self._core.delete_keys(table, gone) if gone.num_rows else 0)
 
     def commit(self) -> int:
         """Make all statements visible and return the CSN.

@@ -25,13 +25,20 @@ from freshview.schedule.upkeep import WORKERS, Upkeep, Wishes
 from freshview.sql.parser import parse
 from freshview.sql.statements import (
     Checkpoint,
+    CreateFlow,
+    CreateSource,
     Delete,
     Describe,
+    DropFlow,
+    DropSource,
+    ExplainFlow,
     ExplainOptimize,
     ExplainRefresh,
     Insert,
     Merge,
+    Quarantine,
     Query,
+    RefreshFlow,
     RefreshView,
     Show,
     Statement,
@@ -49,9 +56,11 @@ from freshview.views.views import Views
 from freshview.warehouse.capture import capture
 from freshview.warehouse.checks import CheckReport, check_table, check_view
 from freshview.warehouse.definitions import DataDefinition
+from freshview.warehouse.flows import Flows
 from freshview.warehouse.opening import folder_of, open_database
 from freshview.warehouse.optimizing import Optimization, optimized
 from freshview.warehouse.overview import explain_view
+from freshview.warehouse.polling import Poller
 from freshview.warehouse.queries import Queries
 from freshview.warehouse.status import Status, status_of
 from freshview.warehouse.transaction import UserTransaction
@@ -99,12 +108,15 @@ class Warehouse:
         self._engine_lock = threading.Lock()
         self._watch = Watch(self._catalog, self.events)
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
+        self._flows = Flows(Poller(self._catalog, self.events, self.transaction, self.engine))
         self._views = Views(self._catalog, self._storage, self.events, self.engine)
         parts = (self._watch, self._views, self._checkpointer, self._storage)
-        self._upkeep = Upkeep(self._catalog, self.events, *parts, self.engine, wishes)
+        self._upkeep = Upkeep(self._catalog, self.events, *parts, self.engine, wishes, self._flows.turn)
         self._make_way, self._activity = self._upkeep.make_way, self._upkeep.activity
         make_way, used = self._make_way, self._activity.used
-        self._queries = Queries(self._catalog, self._views, self._watch, self.engine, self._has_session, make_way, used)
+        self._queries = Queries(
+            self._catalog, self._views, self._watch, self.engine, self._has_session, make_way, used, self._flows
+        )
         self._definitions = DataDefinition(
             self._catalog, self._views, self.engine, self.transaction, self._make_way, self._upkeep.adopt
         )
@@ -160,12 +172,14 @@ class Warehouse:
 
     def _run(self, statement: Statement, freshness: Freshness, as_of: int | datetime | None) -> Any:
         match statement:
-            case Query() | Show() | Describe() | ExplainRefresh() | ExplainOptimize():
+            case Query() | Show() | Describe() | ExplainRefresh() | ExplainFlow() | ExplainOptimize():
                 return self._queries.read(statement, as_of=as_of, freshness=freshness)
             case _ if as_of is not None:
                 raise InvalidStatement("as_of", "only queries read the past", "Leave as_of out.")
             case Insert() | Update() | Delete() | Merge():
                 return self._autocommit(statement)
+            case CreateSource() | DropSource() | CreateFlow() | DropFlow() | RefreshFlow() | Quarantine():
+                return self._flows.run(statement)
             case RefreshView():
                 return self._refresh(self._catalog.view(statement.name), statement.how)
             case Checkpoint():
@@ -227,6 +241,7 @@ class Warehouse:
         if how == "partial":
             return Outcome(*maintenance.partial_refresh(view))
         self._watch.look()
+        self._flows.look()
         self._make_way([view.name])
         if how == "propagate":
             jobs = maintenance.propagate(view)
@@ -333,6 +348,7 @@ class Warehouse:
         """
         with self._activity.working():
             self._watch.look()
+            self._flows.look()
             csn = self._catalog.snapshot()
             every = lower_first(self._catalog.relations())
             wanted = {self._catalog.view(name).id for name in views} if views is not None else None
@@ -424,6 +440,7 @@ class Warehouse:
             ...
         freshview.errors.SnapshotExpired: ...
         """
+        self._flows.forget(retention)
         report = vacuum(self._catalog, self._storage, self.events, retention)
         return Outcome(report.files, report.horizon)
 

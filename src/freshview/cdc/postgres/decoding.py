@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from freshview.cdc.captures import LOG, LOG_WITHOUT_OLD_IMAGES, Capture
-from freshview.cdc.model import PartialDelta, partial_delta
+from freshview.cdc.model import partial_delta
 from freshview.cdc.net import Change, key_of, net_effect
 from freshview.cdc.postgres.server import Server, Snapshot, Visible
-from freshview.cdc.postgres.tables import PostgresTable
+from freshview.cdc.postgres.tables import Changes, PostgresTable, unreadable
 from freshview.cdc.texts import BadEvent, typed, typed_key, typed_row
 from freshview.errors import CaptureFailed
 from freshview.relation.types import DataType
@@ -40,9 +40,11 @@ class _Line:
 class Decoding(PostgresTable):
     """A table whose changes are decoded from the log."""
 
-    def __init__(self, server: Server, name: str, slot: str) -> None:
+    def __init__(self, server: Server, name: str, slot: str, *, each: bool = False) -> None:
+        """`each`: deliver each change, not the net effect."""
         super().__init__(server, name)
         self.slot = slot
+        self._each = each
         if self.layout.replica_identity == "n":
             raise CaptureFailed(
                 f"table {name}", "its REPLICA IDENTITY is NOTHING", "ALTER TABLE … REPLICA IDENTITY DEFAULT or FULL."
@@ -80,7 +82,7 @@ class Decoding(PostgresTable):
             query = "SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = %s"
             return int(snapshot.fetch(query, (self.slot,))[0][0])
 
-    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
+    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[Changes, dict[str, Any]]:
         confirmed = self._confirmed(snapshot)
         if position is None:
             rows = self.rows(snapshot)
@@ -108,7 +110,8 @@ class Decoding(PostgresTable):
                 lsn = max(lsn, at, key=_number)
             elif not before.sees(number) and not data.startswith(("BEGIN", "COMMIT")):
                 changes.extend(self._decoded(data, f"LSN {at}"))
-        return net_effect(self.name, self.schema, changes), {"snapshot": snapshot.text, "lsn": lsn}
+        end = {"snapshot": snapshot.text, "lsn": lsn}
+        return (changes if self._each else net_effect(self.name, self.schema, changes)), end
 
     def _flush(self, snapshot: Snapshot) -> None:
         """Have all decoded that the snapshot sees: an asynchronous commit is visible before it is flushed.
@@ -139,7 +142,7 @@ class Decoding(PostgresTable):
         try:
             yield self._change(_parsed(head[2], data[head.end() :]), place)
         except BadEvent as reason:
-            raise CaptureFailed(f"change of {self.name} at {place}", str(reason), "Load the table anew.") from reason
+            raise unreadable(f"change of {self.name} at {place}", str(reason)) from reason
 
     def _change(self, line: _Line, place: str) -> Change:
         if line.operation == "TRUNCATE":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from freshview.errors import CaptureFailed, first_line
@@ -52,13 +53,14 @@ class Snapshot:
     """One state of the server, in an open transaction.
 
     `settled` is a time (µs since 1970) before which no more rows will appear, None if prepared transactions hide it;
-    `may_know` is whether the role may see when others began.
+    `may_know` is whether the role may see when others began; `at` is the server's time.
     """
 
     connection: psycopg.Connection[tuple[Any, ...]]
     text: str
     settled: int | None
     may_know: bool
+    at: datetime | None = None
 
     def fetch(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return fetch(self.connection, query, parameters)
@@ -123,8 +125,8 @@ class Server:
             may_know, prepared, settled = fetch(connection, _SETTLED)[0]  # before the snapshot, never after
             with connection.transaction():
                 fetch(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                text = fetch(connection, "SELECT pg_current_snapshot()::text")[0][0]
-                yield Snapshot(connection, text, None if prepared else settled, may_know)
+                text, at = fetch(connection, "SELECT pg_current_snapshot()::text, clock_timestamp()")[0]
+                yield Snapshot(connection, text, None if prepared else settled, may_know, at)
 
     def run(self, *commands: str, parameters: Sequence[Any] = ()) -> None:
         """Run commands in one transaction, each with the same parameters."""

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from freshview.cdc.captures import Capture
-from freshview.cdc.model import PartialDelta
+from freshview.cdc.model import PartialDelta, partial_delta
+from freshview.cdc.net import Change
 from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
 from freshview.cdc.source import Poll
 from freshview.errors import CaptureFailed, FreshviewError, first_line
@@ -98,6 +99,17 @@ def is_text_form(type_: str) -> bool:
     return spark_type(type_).kind == "string" and plain not in ("text", "character varying")
 
 
+Changes = PartialDelta | list[Change]
+
+
+class UnreadableChange(CaptureFailed):
+    """A change that no row can express or whose image the server did not send; the table's present rows can be read."""
+
+
+def unreadable(what: str, cause: str) -> UnreadableChange:
+    return UnreadableChange(what, cause, "Load the table anew (of a flow: REFRESH FLOW … FULL).")
+
+
 class PostgresTable:
     """What all sources of this server have in common; a technique adds `capture`, `changes` and what it installs."""
 
@@ -127,13 +139,22 @@ class PostgresTable:
             raise CaptureFailed(
                 f"table {self.name}",
                 f"it was ({then}) and is ({now})",
-                f"No change was taken since the position {position}: load the table anew.",
+                f"No change was taken since the position {position}: change the target in the same way and load it "
+                "anew (of a flow: REFRESH FLOW … FULL).",
             )
         delta, end = self.changes(snapshot, given)
-        return Poll(self.capture, delta, json.dumps({**end, "layout": now}))
+        each = None if isinstance(delta, PartialDelta) else tuple(delta)
+        net = delta if isinstance(delta, PartialDelta) else partial_delta(self.name, self.schema)
+        return Poll(self.capture, net, json.dumps({**end, "layout": now}), changes=each, at=snapshot.at)
 
-    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
-        """The changes, and the position after them."""
+    def adds_columns_since(self, position: str) -> bool:
+        """Whether the table is that of a position but for columns that were added at its end."""
+        then, now = json.loads(position)["layout"], str(self.layout)
+        (columns, _, rest), (columns_now, _, rest_now) = then.partition("; key "), now.partition("; key ")
+        return rest == rest_now and columns_now.startswith(f"{columns}, ")
+
+    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[Changes, dict[str, Any]]:
+        """The changes (their net effect, or each), and the position after them."""
         raise NotImplementedError
 
     def confirm(self, position: str) -> None:

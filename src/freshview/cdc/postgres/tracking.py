@@ -11,8 +11,14 @@ from typing import Any
 from freshview.cdc.captures import TRACKING, Capture
 from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
-from freshview.cdc.postgres.tables import Helper, PostgresTable, check_triggers, drop_commands, trigger_commands
-from freshview.errors import CaptureFailed
+from freshview.cdc.postgres.tables import (
+    Helper,
+    PostgresTable,
+    check_triggers,
+    drop_commands,
+    trigger_commands,
+    unreadable,
+)
 
 _WHAT = "track"
 
@@ -76,7 +82,7 @@ class Tracking(PostgresTable):
             (before,),
         )
         if any(first == "T" or last == "T" for first, last, *_ in found):
-            raise CaptureFailed(f"table {self.name}", "it was truncated", "Load the table anew.")
+            raise unreadable(f"table {self.name}", "it was truncated")
         width = len(key)
         live = [(first, row[width:]) for first, last, *row in found if last != "D"]
         gone = [row[:width] for first, last, *row in found if last == "D" and first != "I"]

@@ -9,11 +9,18 @@ import json
 from typing import Any
 
 from freshview.cdc.captures import LOG, LOG_CHEAP, Capture
-from freshview.cdc.model import PartialDelta, partial_delta
+from freshview.cdc.model import partial_delta
 from freshview.cdc.net import Change, key_of, net_effect
 from freshview.cdc.postgres.server import Server, Snapshot, literal, qualified, quoted
-from freshview.cdc.postgres.tables import Helper, PostgresTable, check_triggers, drop_commands, trigger_commands
-from freshview.errors import CaptureFailed
+from freshview.cdc.postgres.tables import (
+    Changes,
+    Helper,
+    PostgresTable,
+    check_triggers,
+    drop_commands,
+    trigger_commands,
+    unreadable,
+)
 
 _WHAT = "log"
 
@@ -21,9 +28,10 @@ _WHAT = "log"
 class TriggerLog(PostgresTable):
     """A table whose changes a trigger records."""
 
-    def __init__(self, server: Server, name: str, *, precise: bool = True, owner: str = "") -> None:
+    def __init__(self, server: Server, name: str, *, precise: bool = True, owner: str = "", each: bool = False) -> None:
+        """`each`: deliver each record, not the net effect."""
         super().__init__(server, name)
-        self._precise = precise
+        self._precise, self._each = precise or each, each
         self._helper = Helper(name, _WHAT, owner)
         self._log = qualified(self._helper.name)
 
@@ -57,13 +65,15 @@ class TriggerLog(PostgresTable):
         query = f"DELETE FROM {self._log} WHERE pg_visible_in_snapshot(xid, %s::pg_snapshot)"
         self.server.run(query, parameters=(json.loads(position)["snapshot"],))
 
-    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
+    def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[Changes, dict[str, Any]]:
         table = check_triggers(snapshot, self._helper, (position or {}).get("records"))
         end = {"snapshot": snapshot.text, "records": table}
         if position is None:
             rows = self.rows(snapshot)
             return partial_delta(self.name, self.schema, **{"ins" if self._precise else "ups": rows}), end
         records = self._records(snapshot, position["snapshot"])
+        if self._each:
+            return records, end
         return net_effect(self.name, self.schema, records, precise=self._precise), end
 
     def _records(self, snapshot: Snapshot, before: str) -> list[Change]:
@@ -89,9 +99,7 @@ class TriggerLog(PostgresTable):
         records = []
         for (seq, op, *_), old, new in zip(found, *images, strict=True):
             if op == "T":
-                raise CaptureFailed(
-                    f"table {self.name}", f"it was truncated (record {seq} of its log)", "Load the table anew."
-                )
+                raise unreadable(f"table {self.name}", f"it was truncated (record {seq} of its log)")
             image = old if op == "D" else new
             known = None if op == "I" else old
             records.append(

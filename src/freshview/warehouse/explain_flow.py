@@ -1,0 +1,93 @@
+"""EXPLAIN FLOW: where a flow takes changes from, what its capture costs at the source, and what applying costs here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from freshview.catalog.flows import FlowRecord
+from freshview.cdc.captures import Capture
+from freshview.cdc.dumps import Dumps
+from freshview.cdc.flow import Plan
+from freshview.cdc.postgres.audit import Audit
+from freshview.cdc.postgres.decoding import Decoding
+from freshview.cdc.postgres.tracking import Tracking
+from freshview.cdc.postgres.triggers import TriggerLog
+from freshview.cdc.source import Source
+from freshview.errors import FreshviewError
+from freshview.warehouse.flows import Flows
+
+# What a technique costs at the source (PARTIAL §4): at each change, and at each poll.
+_COSTS = {
+    Tracking: "a trigger notes the key of each changed row; a poll joins the noted keys to the table",
+    TriggerLog: "a trigger stores the old and the new image of each changed row; a poll reads the images",
+    Decoding: "nothing at a change; the server keeps its log until it is confirmed, and a poll decodes it",
+    Audit: "the application keeps the times; a poll reads the rows by time (add an index on the columns)",
+    Dumps: "whoever writes the dumps reads the whole table; a poll reads two dumps",
+}
+
+
+def explain_flow(flows: Flows, name: str) -> str:
+    """Return the text of EXPLAIN FLOW."""
+    opened = flows.poller.open(flows.records.flow(name))
+    plan, record, source = opened.feed.plan, opened.record, opened.source
+    flow = plan.flow
+    known = flows.poller.catalog.position(opened.feed.target.id)
+    lines = [
+        f"flow {record.name}: {opened.origin} into {opened.feed.target.name}, SCD type {flow.scd_type}",
+        f"  polled: {opened.options.get('poll', 'manual')}; {_last(record)}",
+        f"  on error: {opened.options.get('on error', 'stop')}; set aside: {len(flows.records.set_aside(record.id))}",
+        f"  capture: {source.capture.technique}, delivers {', '.join(sorted(source.capture.sets))}",
+        *_undetected(source.capture),
+        f"  at the source: {_cost(source)}",
+        f"  here: {_application(plan)}",
+        f"  key: {', '.join(plan.keys)}",
+        f"  columns: {', '.join(c.name for c in plan.values)}",
+    ]
+    lines += [f"  deleted when: {flow.delete_when}"] if flow.delete_when else []
+    lines += [f"  emptied when: {flow.truncate_when}"] if flow.truncate_when else []
+    lines.append(f"  order: {flow.sequence or 'that of the source'}")
+    if opened.feed.memory is not None:
+        lines.append(f"  remembered: table {opened.feed.memory.name}")
+    lines += _slot(source)
+    lines.append(f"  position: {known[1] if known else 'before the first poll, which takes all rows'}")
+    return "\n".join(lines)
+
+
+def _last(record: FlowRecord) -> str:
+    last = f"last {_moment(record.polled_at)}" if record.polled_at else "not yet"
+    return f"{last}; failed {_moment(record.failed_at)}: {record.error}" if record.failed_at else last
+
+
+def _moment(micros: int) -> str:
+    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _undetected(capture: Capture) -> list[str]:
+    if not capture.undetected:
+        return []
+    return [f"  not seen: {', '.join(capture.undetected)} (declare them as 'never', or capture in another way)"]
+
+
+def _cost(source: Source) -> str:
+    known = [cost for kind, cost in _COSTS.items() if isinstance(source, kind)]
+    return known[0] if known else "whoever writes the events; a poll reads what is new in the files"
+
+
+def _application(plan: Plan) -> str:
+    if plan.flow.scd_type == 2:
+        return "the rows of each changed key are read, and those that differ are written"
+    if plan.flow.sequence:
+        return "the last sequence of each changed key is read; rows are written without reading the old ones"
+    if plan.flow.ignore_null_updates:
+        return "the row of each changed key is read and written"
+    return "rows are written without reading the old ones"
+
+
+def _slot(source: Source) -> list[str]:
+    """The log that the server keeps for a replication slot."""
+    if not isinstance(source, Decoding):
+        return []
+    try:
+        return [f"  replication slot: {source.slot}, {source.retained()} bytes of log are kept for it"]
+    except FreshviewError as error:
+        return [f"  replication slot: {error}"]

@@ -1,0 +1,229 @@
+"""Writing the changes of a flow inside a transaction: the target's rows, and what the flow remembers of them.
+
+Law: target, memory and position change in one commit. Keys are looked up in the transaction's snapshot, so a write of
+somebody else to one of them is a write conflict, and the poll is repeated.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from freshview.catalog.records import Relation
+from freshview.cdc.flow import AT, DELETED, END, SEQUENCE, START, Plan
+from freshview.cdc.history import History, Period, Rules, after
+from freshview.cdc.sequenced import Image, Key, Last, Latest, SequencedChange, latest, rank
+from freshview.errors import CaptureFailed
+from freshview.relation.delta import decode, encode
+from freshview.relation.schema import Schema
+from freshview.relation.types import DataType
+from freshview.warehouse.transaction import UserTransaction
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The tables of a flow: its target, and its memory if it has one."""
+
+    plan: Plan
+    target: Relation
+    memory: Relation | None = None
+
+    # -- type 1 --------------------------------------------------------------------------------
+
+    def write_latest(
+        self, transaction: UserTransaction, changes: Sequence[SequencedChange], truncated: Any
+    ) -> tuple[int, Any]:
+        """Apply changes of SCD type 1; return the changed rows, and the sequence of the last truncation."""
+        plan, keys = self.plan, _distinct(c.key for c in changes if not c.truncates)
+        stored = self._stored(transaction, keys)
+        found = latest(changes, stored, truncated, ignore_nulls=plan.flow.ignore_null_updates)
+        rows = self._empty(transaction, found) if found.is_emptied else 0
+        live = [last.image for last in found.changed.values() if last.image is not None]
+        gone = [key for key, last in found.changed.items() if last.image is None]
+        names = [c.name for c in plan.values]
+        rows += _upsert(transaction, self.target, live, names)
+        rows += _delete(transaction, self.target, gone, plan.keys)
+        if self.memory is not None:
+            now = datetime.now(UTC)
+            states = [(*key, last.sequence, last.image is None, now) for key, last in found.changed.items()]
+            _upsert(transaction, self.memory, states, [*plan.keys, SEQUENCE, DELETED, AT])
+        return rows, found.truncated
+
+    def _stored(self, transaction: UserTransaction, keys: Sequence[Key]) -> dict[Key, Last]:
+        """The last change of each key so far, with its row where NULLs mean "as before"."""
+        plan = self.plan
+        rows: dict[Key, Image] = {}
+        if plan.flow.ignore_null_updates:
+            names = [c.name for c in plan.values]
+            places = [names.index(k) for k in plan.keys]
+            for image in _rows(
+                transaction.lookup(self.target.name, table_of(keys, plan.keys, self.target.schema)), names
+            ):
+                rows[tuple(image[p] for p in places)] = image
+        if self.memory is None:
+            return {key: Last(None, image) for key, image in rows.items()}
+        known = transaction.lookup(self.memory.name, table_of(keys, plan.keys, self.memory.schema))
+        width = len(plan.keys)
+        return {
+            row[:width]: Last(row[width], None if row[width + 1] else rows.get(row[:width], ()))
+            for row in _rows(known, [*plan.keys, SEQUENCE, DELETED])
+        }
+
+    def _empty(self, transaction: UserTransaction, found: Latest) -> int:
+        """Remove all rows whose last change is not after the truncation, except for those that changed since."""
+        plan, limit = self.plan, rank(found.truncated)
+        assert self.memory is not None
+        width = len(plan.keys)
+        known = _rows(transaction.contents(self.memory.name), [*plan.keys, SEQUENCE, DELETED])
+        old = [row for row in known if rank(row[width]) <= limit and row[:width] not in found.changed]
+        _delete(transaction, self.memory, [row[:width] for row in old], plan.keys)
+        return _delete(transaction, self.target, [row[:width] for row in old if not row[width + 1]], plan.keys)
+
+    # -- type 2 --------------------------------------------------------------------------------
+
+    def write_history(self, transaction: UserTransaction, changes: Sequence[SequencedChange]) -> int:
+        """Apply changes of SCD type 2; return the changed rows of the target."""
+        plan = self.plan
+        assert self.memory is not None
+        by_key: dict[Key, list[SequencedChange]] = {}
+        for change in changes:
+            by_key.setdefault(change.key, []).append(change)
+        before = self._histories(transaction, list(by_key))
+        rules = Rules(plan.tracked, plan.flow.ignore_null_updates)
+        names = [c.name for c in plan.values]
+        rows: list[Image] = []
+        gone: list[Key] = []
+        hidden: list[Image] = []
+        told: list[Key] = []
+        now = datetime.now(UTC)
+        for key, own in by_key.items():
+            old = before.get(key, History())
+            new = self._advanced(old, own, rules)
+            was = {p.start: p for p in old.periods}
+            rows += [(*p.image, p.start, p.end) for p in new.periods if was.get(p.start) != p]
+            starts = {p.start for p in new.periods}
+            gone += [(*key, p.start) for p in old.periods if p.start not in starts]
+            known = dict(old.hidden)
+            hidden += [
+                self._hidden_row(key, s, image, now)
+                for s, image in new.hidden.items()
+                if s not in known or known[s] != image
+            ]
+            told += [(*key, s) for s in known if s not in new.hidden]
+        written = _upsert(transaction, self.target, rows, [*names, START, END])
+        written += _delete(transaction, self.target, gone, [*plan.keys, START])
+        _upsert(transaction, self.memory, hidden, self._hidden_names)
+        _delete(transaction, self.memory, told, [*plan.keys, SEQUENCE])
+        return written
+
+    def _advanced(self, old: History, changes: Sequence[SequencedChange], rules: Rules) -> History:
+        """The history of one key after changes; deletions that the source reports end the present row."""
+        new = old
+        for change in changes:
+            sequence = change.sequence
+            if change.is_reported:
+                present = new.periods[-1] if new.periods and new.periods[-1].end is None else None
+                if present is None and sequence is None:
+                    continue  # there is nothing to end
+                if present is not None and rank(sequence) <= rank(present.start):
+                    sequence = change.at if self.plan.ends_by_time else None
+                    if sequence is None or rank(sequence) <= rank(present.start):
+                        raise self._no_end(change, present)
+            new = after(new, [(sequence, change.image)], rules)
+        return new
+
+    def _no_end(self, change: SequencedChange, present: Period) -> CaptureFailed:
+        key = ", ".join(f"{k}={v!r}" for k, v in zip(self.plan.keys, change.key, strict=True))
+        return CaptureFailed(
+            f"deletion of ({key}) in flow {self.plan.flow.name}",
+            f"its sequence is not after {present.start!r}, where the row's history begins",
+            "SEQUENCE BY an expression that is later for deletions, such as one of _change_type and _change_time.",
+        )
+
+    def _histories(self, transaction: UserTransaction, keys: Sequence[Key]) -> dict[Key, History]:
+        """What is stored of these keys."""
+        plan = self.plan
+        assert self.memory is not None
+        width, names = len(plan.keys), [c.name for c in plan.values]
+        places = [names.index(k) for k in plan.keys]
+        periods: dict[Key, list[Period]] = {}
+        for *image, start, end in _rows(
+            transaction.lookup(self.target.name, table_of(keys, plan.keys, self.target.schema)), [*names, START, END]
+        ):
+            periods.setdefault(tuple(image[p] for p in places), []).append(Period(start, end, tuple(image)))
+        hidden: dict[Key, dict[Any, Image | None]] = {}
+        found = transaction.lookup(self.memory.name, table_of(keys, plan.keys, self.memory.schema))
+        for row in _rows(found, [*plan.keys, SEQUENCE, DELETED, *names]):
+            event = None if row[width + 1] else tuple(row[width + 2 :])
+            hidden.setdefault(row[:width], {})[row[width]] = event
+        return {
+            key: History(tuple(sorted(periods.get(key, ()), key=lambda p: rank(p.start))), hidden.get(key, {}))
+            for key in periods.keys() | hidden.keys()
+        }
+
+    @property
+    def _hidden_names(self) -> list[str]:
+        rest = [c.name for c in self.plan.values if c.name not in self.plan.keys]
+        return [*self.plan.keys, SEQUENCE, DELETED, AT, *rest]
+
+    def _hidden_row(self, key: Key, sequence: Any, image: Image | None, at: datetime) -> Image:
+        keys, names = set(self.plan.keys), [c.name for c in self.plan.values]
+        rest = [v for n, v in zip(names, image or (None,) * len(names), strict=True) if n not in keys]
+        return (*key, sequence, image is None, at, *rest)
+
+
+def forgettable(memory: pa.Table, keys: Sequence[str], scd_type: int, before: datetime) -> list[Key]:
+    """Keys of the memory's rows that are older than a time: deletions (type 1), all events of a key (type 2)."""
+    width = len(keys)
+    rows = _rows(memory, [*keys, SEQUENCE, DELETED, AT])
+    if scd_type == 1:
+        return [row[:width] for row in rows if row[width + 1] and row[width + 2] < before]
+    newest: dict[Key, datetime] = {}
+    for row in rows:
+        newest[row[:width]] = max(row[width + 2], newest.get(row[:width], row[width + 2]))
+    return [row[: width + 1] for row in rows if newest[row[:width]] < before]
+
+
+def value_text(value: Any, type_: DataType) -> str:
+    """A value as a text from which it is read again, exactly."""
+    return base64.b64encode(encode(pa.table({"v": pa.array([value], type_.arrow)}))).decode()
+
+
+def value_of(text: str) -> Any:
+    """The value of a text that `value_text` wrote."""
+    return decode(base64.b64decode(text), "a flow's position").column("v")[0].as_py()
+
+
+def _distinct(keys: Iterable[Key]) -> list[Key]:
+    return list(dict.fromkeys(keys))
+
+
+def _rows(table: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Rows in these columns, whose names may be spelled in another way."""
+    by_name = {n.casefold(): n for n in table.column_names}
+    return list(zip(*(table.column(by_name[n.casefold()]).to_pylist() for n in names), strict=True))
+
+
+def table_of(rows: Sequence[Sequence[Any]], names: Sequence[str], schema: Schema) -> pa.Table:
+    """Rows as Arrow columns, named and typed as a relation's."""
+    columns = [schema.column(n) for n in names]
+    cells: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    arrays = [pa.array(list(c), column.type.arrow) for c, column in zip(cells, columns, strict=True)]
+    return pa.table(arrays, names=[c.name for c in columns])
+
+
+def _upsert(transaction: UserTransaction, relation: Relation, rows: Sequence[Image], names: Sequence[str]) -> int:
+    if not rows:
+        return 0
+    return transaction.upsert(relation.name, table_of(rows, names, relation.schema)).rows
+
+
+def _delete(transaction: UserTransaction, relation: Relation, keys: Sequence[Key], names: Sequence[str]) -> int:
+    if not keys:
+        return 0
+    return transaction.delete(relation.name, table_of(keys, names, relation.schema)).rows

@@ -1,0 +1,427 @@
+"""Flows from files: AUTO CDC without Spark, exactly once whatever dies, with events that cannot be read set aside."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.catalog.helpers import contents
+from tests.internals import internals
+
+import freshview
+from freshview import Warehouse
+from freshview.catalog.flows import FlowCatalog
+from freshview.errors import (
+    AlreadyExists,
+    CaptureFailed,
+    FreshviewError,
+    InvalidStatement,
+    NotFound,
+)
+from freshview.events import Event
+
+
+@pytest.fixture
+def wh(tmp_path: Path) -> Iterator[Warehouse]:
+    with freshview.connect(tmp_path / "warehouse") as wh:
+        yield wh
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class Killer:
+    """Ends the process at the n-th of the moments between poll, commit and confirmation."""
+
+    def __init__(self, wh: Warehouse) -> None:
+        self.left: int | None = None
+        wh.events.listen(self._listen)
+
+    def _listen(self, event: Event) -> None:
+        if event.name in ("flow.polled", "commit.prepared", "flow.committed") and self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                self.left = None
+                raise Died
+
+
+def _events(folder: Path, name: str, *rows: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("a") as file:
+        for row in rows:
+            file.write((row if isinstance(row, str) else json.dumps(row)) + "\n")
+
+
+def _feed(wh: Warehouse, folder: Path, clauses: str = "", columns: str = "", more: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    wh.sql(f"CREATE SOURCE s USING EVENTS OPTIONS (path '{folder}'{more})")
+    columns = columns or "(id INT, name STRING, city STRING, n BIGINT)"
+    wh.sql(f"CREATE FLOW f AS AUTO CDC INTO t FROM s.t {columns} KEYS (id) SEQUENCE BY n {clauses}")
+
+
+def _row(key: int, name: str | None, n: int | None, city: str = "x") -> dict[str, Any]:
+    return {"id": key, "name": name, "city": city, "n": n}
+
+
+def _names(wh: Warehouse, table: str = "t") -> list[tuple[Any, ...]]:
+    return [(row["id"], row["name"]) for row in contents(wh, table)]
+
+
+# -- type 1 ----------------------------------------------------------------------------------------
+
+
+def test_the_sequence_decides_and_late_changes_lose(wh: Warehouse, tmp_path: Path) -> None:
+    _feed(wh, tmp_path / "e")
+    _events(tmp_path / "e", "1", _row(1, "b", 20), _row(1, "a", 10), _row(2, "a", 5))
+    assert wh.sql("REFRESH FLOW f").rows == 2
+    assert _names(wh) == [(1, "b"), (2, "a")]
+    _events(tmp_path / "e", "2", _row(1, "late", 15), _row(2, "b", 6))
+    wh.sql("REFRESH FLOW f")
+    assert _names(wh) == [(1, "b"), (2, "b")]
+    csn = wh.status().csn
+    assert wh.sql("REFRESH FLOW f").rows == 0
+    assert wh.status().csn == csn
+
+
+def test_columns_are_chosen_and_the_target_is_created_with_them(wh: Warehouse, tmp_path: Path) -> None:
+    _feed(wh, tmp_path / "e", "COLUMNS * EXCEPT (n, city)")
+    _events(tmp_path / "e", "1", _row(1, "b", 20), _row(1, "a", 10))
+    wh.sql("REFRESH FLOW f")
+    assert contents(wh, "t") == [{"id": 1, "name": "b"}]
+    assert internals(wh).catalog.relation("t").schema.key == ("id",)
+
+
+def test_nulls_of_updates_are_ignored_if_asked(wh: Warehouse, tmp_path: Path) -> None:
+    _feed(wh, tmp_path / "e", "IGNORE NULL UPDATES")
+    _events(tmp_path / "e", "1", _row(1, "a", 1, "here"))
+    wh.sql("REFRESH FLOW f")
+    _events(tmp_path / "e", "2", {"id": 1, "name": None, "city": "there", "n": 2}, {"id": 1, "n": 3})
+    wh.sql("REFRESH FLOW f")
+    assert contents(wh, "t") == [{"id": 1, "name": "a", "city": "there", "n": 3}]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_dies_each_event_counts_once(wh: Warehouse, tmp_path: Path, seed: int) -> None:
+    """Random events arrive out of order, files are repeated, and the process dies between any two steps."""
+    draw, killer, folder = random.Random(seed), Killer(wh), tmp_path / "e"
+    two = seed % 2
+    _feed(wh, folder, "STORED AS SCD TYPE 2" if two else "")
+    numbers = draw.sample(range(1000), 60)
+    events = [_row(draw.randrange(5), f"v{n}", n) for n in numbers]
+    seen: list[dict[str, Any]] = []
+    for round_ in range(10):
+        batch = events[round_ * 6 : round_ * 6 + 6]
+        _events(folder, f"{round_:02}", *batch, *(seen[:3] if draw.random() < 0.3 else []))
+        seen += batch
+        killer.left = draw.choice([None, 1, 2, 3])
+        try:
+            wh.sql("REFRESH FLOW f")
+        except Died:
+            killer.left = None
+            wh.sql("REFRESH FLOW f")
+        killer.left = None
+        if two:
+            want = []
+            for key in {e["id"] for e in seen}:
+                own = sorted({e["n"]: e for e in seen if e["id"] == key}.values(), key=lambda e: e["n"])
+                ends = [e["n"] for e in own[1:]] + [None]
+                want += [{**e, "__START_AT": e["n"], "__END_AT": end} for e, end in zip(own, ends, strict=True)]
+        else:
+            want = list({e["id"]: e for e in sorted(seen, key=lambda e: e["n"])}.values())
+        assert contents(wh, "t") == sorted(want, key=repr), f"seed {seed}, round {round_}"
+
+
+def test_equal_values_of_a_sequence_are_taken_in_the_order_of_arrival(wh: Warehouse, tmp_path: Path) -> None:
+    _feed(wh, tmp_path / "e")
+    _events(tmp_path / "e", "1", _row(1, "a", 1), _row(1, "b", 1))
+    wh.sql("REFRESH FLOW f")
+    assert _names(wh) == [(1, "b")]
+
+
+def test_vacuum_forgets_deletions_after_the_retention(wh: Warehouse, tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    wh.sql(f"CREATE SOURCE s USING DEBEZIUM OPTIONS (path '{folder}')")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.public.t (id INT, n INT) KEYS (id) SEQUENCE BY n")
+    _events(folder, "1", _debezium("c", 1, {"id": 1, "n": 5}), _debezium("d", 2, None, {"id": 1}))
+    wh.sql("REFRESH FLOW f")
+    assert contents(wh, "t") == []
+    assert [(r["id"], r["__SEQUENCE"], r["__DELETED"]) for r in contents(wh, "__flow_f")] == [(1, 5, True)]
+    wh.vacuum()
+    assert len(contents(wh, "__flow_f")) == 1
+    _events(folder, "2", _debezium("c", 3, {"id": 1, "n": 4}))
+    wh.sql("REFRESH FLOW f")
+    assert contents(wh, "t") == []  # older than the deletion
+    wh.vacuum(retention=timedelta(0))
+    assert contents(wh, "__flow_f") == []
+
+
+# -- type 2 ----------------------------------------------------------------------------------------
+
+
+def test_a_history_has_a_row_per_period(wh: Warehouse, tmp_path: Path) -> None:
+    _feed(wh, tmp_path / "e", "COLUMNS * EXCEPT (n) STORED AS SCD TYPE 2 TRACK HISTORY ON * EXCEPT (city)")
+    _events(tmp_path / "e", "1", _row(1, "a", 1), _row(1, "b", 9))
+    wh.sql("REFRESH FLOW f")
+    _events(tmp_path / "e", "2", _row(1, "late", 5, "y"), _row(1, "b", 12, "moved"))
+    wh.sql("REFRESH FLOW f")
+    rows = [(r["name"], r["city"], r["__START_AT"], r["__END_AT"]) for r in contents(wh, "t")]
+    assert sorted(rows, key=lambda r: r[2]) == [("a", "x", 1, 5), ("late", "y", 5, 9), ("b", "moved", 9, None)]
+    assert internals(wh).catalog.relation("t").schema.key == ("id", "__START_AT")
+
+
+def test_a_reported_deletion_ends_the_row_at_its_time_or_is_refused(wh: Warehouse, tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    wh.sql(f"CREATE SOURCE s USING DEBEZIUM OPTIONS (path '{folder}')")
+    columns = "(id INT, ts TIMESTAMP, n INT)"
+    for name, sequence in (("times", "ts"), ("numbers", "n")):
+        wh.sql(
+            f"CREATE FLOW {name} AS AUTO CDC INTO {name} FROM s.public.t {columns} KEYS (id) SEQUENCE BY {sequence} "
+            "STORED AS SCD TYPE 2"
+        )
+    made = _debezium("c", 1, {"id": 1, "ts": "2026-01-01T00:00:00+00:00", "n": 1})
+    gone = _debezium("d", 2, None, {"id": 1})
+    gone["source"]["ts_ms"] = 1_767_312_000_000  # 2026-01-02
+    _events(folder, "1", made, gone)
+    wh.sql("REFRESH FLOW times")
+    (row,) = contents(wh, "times")
+    assert (row["__START_AT"].day, row["__END_AT"].day) == (1, 2)
+    with pytest.raises(CaptureFailed, match=r"deletion of \(id=1\) in flow numbers: its sequence is not after 1"):
+        wh.sql("REFRESH FLOW numbers")
+    assert contents(wh, "numbers") == []
+
+
+# -- without a sequence ----------------------------------------------------------------------------
+
+
+def _debezium(op: str, lsn: int, after: Any, before: Any = None, table: str = "t") -> dict[str, Any]:
+    return {"op": op, "before": before, "after": after, "source": {"schema": "public", "table": table, "lsn": lsn}}
+
+
+def test_a_log_needs_no_sequence(wh: Warehouse, tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    _events(folder, "1", _debezium("c", 1, {"id": 1, "name": "a"}), _debezium("c", 2, {"id": 2, "name": "a"}))
+    wh.sql(f"CREATE SOURCE s USING DEBEZIUM OPTIONS (path '{folder}')")
+    wh.sql("CREATE TABLE t (id INT PRIMARY KEY, name STRING)")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.public.t KEYS (id)")
+    wh.sql("REFRESH FLOW f")
+    _events(folder, "2", _debezium("u", 3, {"id": 1, "name": "b"}), _debezium("d", 4, None, {"id": 2}))
+    assert wh.sql("REFRESH FLOW f").rows == 2
+    assert _names(wh) == [(1, "b")]
+    assert internals(wh).catalog.find("__flow_f") is None  # nothing has to be remembered
+
+
+def test_dumps_are_taken_one_after_the_other(wh: Warehouse, tmp_path: Path) -> None:
+    folder = tmp_path / "dumps" / "customer"
+    folder.mkdir(parents=True)
+    (folder / "1.csv").write_text("id,name\n1,a\n2,b\n3,c\n")
+    (folder / "2.csv").write_text("id,name\n1,a\n2,x\n")
+    (folder / "ignored.json").write_text("{}")
+    wh.sql(f"CREATE SOURCE erp USING CSV OPTIONS (path '{folder.parent}')")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM erp.customer (id INT, name STRING) KEYS (id)")
+    wh.sql("REFRESH FLOW f")
+    assert _names(wh) == [(1, "a"), (2, "x")]
+
+
+def test_a_full_refresh_writes_the_difference(wh: Warehouse, tmp_path: Path) -> None:
+    folder = tmp_path / "dumps" / "t"
+    folder.mkdir(parents=True)
+    (folder / "1.csv").write_text("id,name\n1,a\n2,b\n")
+    wh.sql(f"CREATE SOURCE erp USING CSV OPTIONS (path '{folder.parent}')")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM erp.t (id INT, name STRING) KEYS (id)")
+    wh.sql("REFRESH FLOW f")
+    with wh.transaction() as tx:
+        tx.upsert("t", [{"id": 1, "name": "changed here"}, {"id": 9, "name": "added here"}])
+    assert wh.sql("REFRESH FLOW f").rows == 0
+    assert wh.sql("REFRESH FLOW f FULL").rows == 2
+    assert _names(wh) == [(1, "a"), (2, "b")]
+
+
+# -- quarantine ------------------------------------------------------------------------------------
+
+
+def _quarantine(wh: Warehouse) -> list[tuple[str, str]]:
+    return [(e.place, e.text) for e in FlowCatalog(internals(wh).catalog).set_aside()]
+
+
+def test_bad_events_are_set_aside_once_and_replayed(wh: Warehouse, tmp_path: Path) -> None:
+    folder, killer = tmp_path / "e", Killer(wh)
+    wh.sql(f"CREATE SOURCE s USING DEBEZIUM OPTIONS (path '{folder}', 'on error' 'quarantine')")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.public.t (id INT, name STRING) KEYS (id)")
+    added = _debezium("u", 2, {"id": 1, "name": "new", "extra": 1})
+    _events(folder, "1", _debezium("c", 1, {"id": 1, "name": "a"}), added, "{bad", _debezium("d", 3, None, None))
+    _events(folder, "1", _debezium("c", 4, {"id": 2, "name": "b"}), _debezium("c", 5, {}, table="other"))
+    for moment in (1, 2, 3):
+        killer.left = moment
+        with pytest.raises(Died):
+            wh.sql("REFRESH FLOW f")
+    wh.sql("REFRESH FLOW f")
+    assert _names(wh) == [(1, "a"), (2, "b")]
+    places = [place for place, _ in _quarantine(wh)]
+    assert len(places) == len(set(places)) == 3
+    assert _quarantine(wh)[1][1] == "{bad"
+    lines = (folder / "1").read_text().splitlines()
+    lines[1] = json.dumps(_debezium("u", 2, {"id": 1, "name": "new"}))
+    (folder / "1").write_text("".join(f"{line}\n" for line in lines))
+    wh.sql("REPLAY QUARANTINE f")
+    assert _names(wh) == [(1, "new"), (2, "b")]
+    assert len(_quarantine(wh)) == 2
+    assert wh.sql("CLEAR QUARANTINE f").rows == 2
+    assert _quarantine(wh) == []
+
+
+def test_a_replay_never_brings_back_an_older_state(wh: Warehouse, tmp_path: Path) -> None:
+    """A file repeats an event that was superseded before the place of the bad one."""
+    folder = tmp_path / "e"
+    wh.sql(f"CREATE SOURCE s USING DEBEZIUM OPTIONS (path '{folder}', 'on error' 'quarantine')")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.public.t (id INT, name STRING) KEYS (id)")
+    old = _debezium("c", 1, {"id": 1, "name": "old"})
+    _events(folder, "1", old, _debezium("u", 2, {"id": 1, "name": "new"}))
+    _events(folder, "2", "{bad", old, _debezium("c", 3, {"id": 2, "name": "b"}))
+    wh.sql("REFRESH FLOW f")
+    wh.sql("REPLAY QUARANTINE f")
+    assert _names(wh) == [(1, "new"), (2, "b")]
+    assert len(_quarantine(wh)) == 1
+
+
+def test_a_row_without_a_sequence_is_set_aside_or_stops(wh: Warehouse, tmp_path: Path) -> None:
+    _feed(wh, tmp_path / "e", more=", 'on error' 'quarantine'")
+    _events(tmp_path / "e", "1", _row(1, "a", None), _row(2, "b", 2))
+    wh.sql("REFRESH FLOW f")
+    assert _names(wh) == [(2, "b")]
+    assert [place for place, _ in _quarantine(wh)] == ["1 at byte 0"]
+    wh.sql("DROP FLOW f")
+    wh.sql(f"CREATE SOURCE strict USING EVENTS OPTIONS (path '{tmp_path / 'e'}')")
+    wh.sql(
+        "CREATE FLOW g AS AUTO CDC INTO u FROM strict.t (id INT, name STRING, city STRING, n BIGINT) "
+        "KEYS (id) SEQUENCE BY n"
+    )
+    with pytest.raises(CaptureFailed, match=r"event of strict.t, 1 at byte 0: SEQUENCE BY n is NULL"):
+        wh.sql("REFRESH FLOW g")
+
+
+def test_a_stopped_stream_goes_on_where_it_stopped(wh: Warehouse, tmp_path: Path) -> None:
+    """A column appears at the source: what came before is taken; the flow goes on once the table has the column."""
+    folder = tmp_path / "e"
+    _events(folder, "1", _debezium("c", 1, {"id": 1, "name": "a"}), _debezium("c", 2, {"id": 2, "name": "b", "x": 7}))
+    wh.sql(f"CREATE SOURCE s USING DEBEZIUM OPTIONS (path '{folder}')")
+    wh.sql("CREATE TABLE t (id INT PRIMARY KEY, name STRING)")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.public.t KEYS (id)")
+    with pytest.raises(CaptureFailed, match=r"1 at byte .* it has the column x"):
+        wh.sql("REFRESH FLOW f")
+    assert _names(wh) == [(1, "a")]
+    wh.sql("ALTER TABLE t ADD COLUMN x INT")
+    wh.sql("REFRESH FLOW f")
+    assert [(r["id"], r["x"]) for r in contents(wh, "t")] == [(1, None), (2, 7)]
+    (state,) = wh.status().flows
+    assert state.warning == "ok"
+
+
+def test_an_error_is_kept_until_a_poll_succeeds(wh: Warehouse, tmp_path: Path) -> None:
+    _feed(wh, tmp_path / "e")
+    _events(tmp_path / "e", "1", "{bad")
+    _events(tmp_path / "e", "2", _row(1, "a", 1))
+    with pytest.raises(CaptureFailed):
+        wh.sql("REFRESH FLOW f")
+    (state,) = wh.status().flows
+    assert "1 at byte 0" in state.warning
+    assert "1 at byte 0" in str(wh.status())
+
+
+# -- polling ---------------------------------------------------------------------------------------
+
+
+def test_the_background_polls_when_it_is_time(tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    with freshview.connect(tmp_path / "warehouse", background=True) as wh:
+        _feed(wh, folder, more=", poll 'every 1 second'")
+        _events(folder, "1", _row(1, "a", 1))
+        for _ in range(100):
+            if _names(wh):
+                break
+            time.sleep(0.1)
+        assert _names(wh) == [(1, "a")]
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+_DEBEZIUM = "CREATE SOURCE s USING DEBEZIUM OPTIONS (path '/nowhere')"
+
+
+@pytest.mark.parametrize(
+    ("flow", "error", "message"),
+    [
+        ("INTO t FROM other.t KEYS (id)", NotFound, "source other"),
+        ("INTO t FROM s.public.t KEYS (nix)", NotFound, "column nix"),
+        ("INTO new FROM s.public.t KEYS (id)", InvalidStatement, "files do not tell its columns"),
+        ("INTO t FROM s.public.t (id INT, a INT) KEYS (id)", InvalidStatement, "the flow has no column name"),
+        (
+            "INTO t FROM s.public.t (id INT, name STRING, b INT) KEYS (id)",
+            InvalidStatement,
+            "the table has no column b",
+        ),
+        ("INTO t FROM s.public.t KEYS (name)", InvalidStatement, r"its primary key is \(id\)"),
+        ("INTO t FROM s.public.t KEYS (id) COLUMNS * EXCEPT (id)", InvalidStatement, "key id is not among its columns"),
+        ("INTO t FROM s.public.t KEYS (id) COLUMNS (id, nix)", NotFound, "column nix"),
+        ("INTO t FROM s.public.t KEYS (id) STORED AS SCD TYPE 2", InvalidStatement, "Add SEQUENCE BY"),
+        ("INTO t FROM s.public.t KEYS (id) STORED AS SCD TYPE 3", InvalidStatement, "SCD TYPE is 1 or 2"),
+        ("INTO t FROM s.public.t KEYS (id) TRACK HISTORY ON (name)", InvalidStatement, "SCD TYPE 2"),
+        ("INTO t FROM s.public.t KEYS (id, id)", InvalidStatement, "named twice"),
+        ("INTO t FROM s KEYS (id)", InvalidStatement, "names no source and table"),
+        ("INTO t FROM s.public.t KEYS (id) SEQUENCE BY (SELECT 1)", InvalidStatement, "reads other rows"),
+        ("INTO t FROM s.public.t KEYS (id) SEQUENCE BY name SEQUENCE BY id", InvalidStatement, "given twice"),
+        ("INTO t FROM s.public.t KEYS (id) SEQUENCE BY", InvalidStatement, "an expression was expected"),
+    ],
+)
+def test_a_flow_that_cannot_work_is_refused(
+    wh: Warehouse, flow: str, error: type[FreshviewError], message: str
+) -> None:
+    wh.sql(_DEBEZIUM)
+    wh.sql("CREATE TABLE t (id INT PRIMARY KEY, name STRING)")
+    tables = [r.name for r in internals(wh).catalog.relations()]
+    with pytest.raises(error, match=message):
+        wh.sql(f"CREATE FLOW f AS AUTO CDC {flow}")
+    assert FlowCatalog(internals(wh).catalog).flows() == []
+    assert [r.name for r in internals(wh).catalog.relations()] == tables
+
+
+def test_events_without_an_order_need_a_sequence(wh: Warehouse) -> None:
+    wh.sql("CREATE SOURCE s USING EVENTS OPTIONS (path '/nowhere')")
+    with pytest.raises(InvalidStatement, match="events without an order of their own"):
+        wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.t (id INT) KEYS (id)")
+
+
+def test_what_a_flow_uses_cannot_be_dropped_before_it(wh: Warehouse, tmp_path: Path) -> None:
+    _feed(wh, tmp_path / "e")
+    with pytest.raises(AlreadyExists, match="flow f: exists already"):
+        wh.sql("CREATE FLOW F AS AUTO CDC INTO other FROM s.t (id INT, n INT) KEYS (id) SEQUENCE BY n")
+    with pytest.raises(AlreadyExists, match="feeds that table already"):
+        wh.sql("CREATE FLOW g AS AUTO CDC INTO t FROM s.t KEYS (id) SEQUENCE BY n")
+    assert internals(wh).catalog.find("__flow_g") is None
+    for text in ("DROP TABLE t", "DROP TABLE __flow_f"):
+        with pytest.raises(InvalidStatement, match="flow f writes it"):
+            wh.sql(text)
+    with pytest.raises(InvalidStatement, match="flow f reads it"):
+        wh.sql("DROP SOURCE s")
+    wh.sql("DROP SOURCE s CASCADE")
+    assert FlowCatalog(internals(wh).catalog).flows() == []
+    assert internals(wh).catalog.find("__flow_f") is None
+    wh.sql("DROP TABLE t")
+
+
+def test_a_flow_of_another_process_is_taken_up(tmp_path: Path) -> None:
+    with freshview.connect(tmp_path / "warehouse") as wh:
+        _feed(wh, tmp_path / "e", "COLUMNS (id, name) STORED AS SCD TYPE 2")
+        _events(tmp_path / "e", "1", _row(1, "a", 1))
+        wh.sql("REFRESH FLOW f")
+    _events(tmp_path / "e", "2", _row(1, "b", 2))
+    with freshview.connect(tmp_path / "warehouse") as wh:
+        wh.sql("REFRESH FLOW f")
+        assert _names(wh) == [(1, "a"), (1, "b")]
