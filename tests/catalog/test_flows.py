@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -274,6 +275,37 @@ def test_bad_events_are_set_aside_once_and_replayed(wh: Warehouse, tmp_path: Pat
     assert len(_quarantine(wh)) == 2
     assert wh.sql("CLEAR QUARANTINE f").rows == 2
     assert _quarantine(wh) == []
+
+
+def test_quarantine_never_wedges_a_stream(wh: Warehouse, tmp_path: Path) -> None:
+    """NULL in a key or a NOT NULL column, a late event, and changes that contradict each other are all set aside."""
+    folder = tmp_path / "e"
+    wh.sql(f"CREATE SOURCE s USING DEBEZIUM OPTIONS (path '{folder}', 'on error' 'quarantine')")
+    wh.sql("CREATE TABLE t (id INT PRIMARY KEY, name STRING NOT NULL)")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.public.t KEYS (id)")
+    bad = [_debezium("c", 2, {"id": None, "name": "a"}), _debezium("c", 3, {"id": 3, "name": None})]
+    again = _debezium("c", 5, {"id": 1, "name": "again"})
+    _events(folder, "1", _debezium("c", 1, {"id": 1, "name": "a"}), *bad, again)
+    wh.sql("REFRESH FLOW f")
+    _events(folder, "2", _debezium("c", 4, {"id": 4, "name": "late"}), _debezium("c", 6, {"id": 6, "name": "b"}))
+    wh.sql("REFRESH FLOW f")
+    assert _names(wh) == [(1, "a"), (6, "b")]
+    causes = [e.cause for e in FlowCatalog(internals(wh).catalog).set_aside()]
+    wanted = ("id is NULL", "name is NULL", "exists already", "is before 5")
+    assert len(causes) == 4
+    assert all(part in cause for part, cause in zip(wanted, causes, strict=True)), causes
+
+
+def test_threads_that_poll_one_flow_take_turns(wh: Warehouse, tmp_path: Path) -> None:
+    _feed(wh, tmp_path / "e")
+    _events(tmp_path / "e", "1", *(_row(i, "a", i) for i in range(50)))
+    threads = [threading.Thread(target=wh.sql, args=("REFRESH FLOW f",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(_names(wh)) == 50
+    assert wh.status().csn == 2
 
 
 def test_a_replay_never_brings_back_an_older_state(wh: Warehouse, tmp_path: Path) -> None:

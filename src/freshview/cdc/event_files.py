@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
@@ -104,6 +104,7 @@ class EventFiles:
         self._on_error = on_error
         self._max_bytes = max_bytes
         self._each = each
+        self._required = [(name, schema.position(name)) for name in schema.required]
 
     @property
     def capture(self) -> Capture:
@@ -119,15 +120,24 @@ class EventFiles:
         for file in files:
             if not found.is_stopped:
                 self._read(file, start, found, may_grow=file is files[-1])
-        events = found.events if self._each else self._in_order(found.events, start)
+        events = found.events if self._each else self._in_order(found, start)
         sequences = [e.sequence for e in events if e.sequence is not None]
         last = max([*sequences, *([start.sequence] if start.sequence is not None else [])], key=_order, default=None)
         changes = tuple(c for e in events for c in e.changes)
-        delta = net_effect(self.name, self.schema, () if self._each else changes)
+        aside = self._aside(found) if self._on_error == "quarantine" else None
+        delta = net_effect(self.name, self.schema, () if self._each else changes, aside=aside)
         end = _Position({**start.files, **found.files}, last)
-        aside, more = tuple(found.quarantined), found.bytes >= self._max_bytes or found.is_stopped
+        more = found.bytes >= self._max_bytes or found.is_stopped
         each = changes if self._each else None
-        return Poll(self.capture, delta, end.text(), aside, dict(found.skipped), each, more=more)
+        return Poll(self.capture, delta, end.text(), tuple(found.quarantined), dict(found.skipped), each, more=more)
+
+    def _aside(self, found: _Found) -> Callable[[Change, str], None]:
+        """What is done with a change that contradicts the one before it, if it is to be set aside."""
+
+        def set_aside(change: Change, cause: str) -> None:
+            found.quarantined.append(Quarantined(change.place, cause, repr(change.new or change.key)))
+
+        return set_aside
 
     def unlimited(self) -> EventFiles:
         """This source, which reads all that there is in one poll."""
@@ -237,13 +247,17 @@ class EventFiles:
             skipped.update([table] if table else [])
             return None
         changes = self._format.changes(document, self.schema, place)
+        for name, place_in_row in self._required:
+            if any(change.new is not None and change.new[place_in_row] is None for change in changes):
+                raise BadEvent(f"its column {name} is NULL, and the table requires a value")
         if self._each:
             at = self._format.at(document)
             changes = [replace(change, at=at) for change in changes]
         return _Event(self._format.sequence(document), changes, place)
 
-    def _in_order(self, events: list[_Event], start: _Position) -> list[_Event]:
+    def _in_order(self, found: _Found, start: _Position) -> list[_Event]:
         """The events that were not delivered yet, each once, in the order of their sequences."""
+        events = found.events
         if any(e.sequence is None for e in events) or not events:
             return events
         seen: set[str] = set()
@@ -254,12 +268,15 @@ class EventFiles:
             if event.identity in seen or event.identity in delivered:
                 continue
             if start.sequence is not None and _order(_sequence(event)) < _order(start.sequence):
-                raise CaptureFailed(
-                    f"event of {self.name}, {event.place}",
+                cause = (
                     f"its sequence {_shown(_sequence(event))} is before {_shown(start.sequence)}, up to which changes "
-                    "were delivered, and it was not among them",
-                    "It came too late: load the table anew from the source.",
+                    "were delivered, and it was not among them"
                 )
+                if self._on_error == "stop":
+                    remedy = "It came too late: load the table anew from the source."
+                    raise CaptureFailed(f"event of {self.name}, {event.place}", cause, remedy)
+                found.quarantined.append(Quarantined(event.place, cause, event.identity))
+                continue
             seen.add(event.identity)
             fresh.append(event)
         return sorted(fresh, key=lambda e: _order(_sequence(e)))

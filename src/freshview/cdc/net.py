@@ -6,7 +6,7 @@ Cheap: the last change alone; insertions and updates are then one set (ups), and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -45,16 +45,35 @@ class _Net:
     now: Row | None
 
 
-def net_effect(name: str, schema: Schema, changes: Iterable[Change], *, precise: bool = True) -> PartialDelta:
-    """The six sets of changes in the order in which they happened."""
+def net_effect(
+    name: str,
+    schema: Schema,
+    changes: Iterable[Change],
+    *,
+    precise: bool = True,
+    aside: Callable[[Change, str], None] | None = None,
+) -> PartialDelta:
+    """The six sets of changes in the order in which they happened.
+
+    A change that contradicts the one before it raises CaptureFailed or, with `aside`, is passed there and left out.
+    """
     nets: dict[Key, _Net] = {}
     for change in of_one_key(changes, schema):
         net = nets.get(change.key)
         if net is None:
             nets[change.key] = _Net(change.existed, change.old, change.new)
             continue
-        _check(name, schema, net, change)
-        net.now = change.new
+        cause = _contradiction(schema, net, change)
+        if cause is None:
+            net.now = change.new
+        elif aside is not None:
+            aside(change, cause)
+        else:
+            raise CaptureFailed(
+                f"change of {name} at {change.place}",
+                cause,
+                "Events are missing, repeated or out of order there: restore them, or load the table anew.",
+            )
     return (_precise if precise else _cheap)(name, schema, nets)
 
 
@@ -72,21 +91,17 @@ def of_one_key(changes: Iterable[Change], schema: Schema) -> Iterable[Change]:
             yield Change(key_of(change.new, schema), False, change.new, None, change.place, change.at)
 
 
-def _check(name: str, schema: Schema, net: _Net, change: Change) -> None:
-    """Raise CaptureFailed if a change does not fit the one before it: events are missing, repeated or out of order."""
+def _contradiction(schema: Schema, net: _Net, change: Change) -> str | None:
+    """Why a change does not fit the one before it, if so: events are missing, repeated or out of order."""
     exists = net.now is not None
     if change.existed is not None and change.existed != exists:
         cause = "exists already" if exists else "does not exist"
     elif net.now is not None and change.old is not None and repr(net.now) != repr(change.old):
         cause = "has another old image than the change before left"
     else:
-        return
+        return None
     key = ", ".join(f"{k}={v!r}" for k, v in zip(schema.key, change.key, strict=True))
-    raise CaptureFailed(
-        f"change of {name} at {change.place}",
-        f"the row ({key}) {cause}",
-        "Events are missing, repeated or out of order there: restore them, or load the table anew.",
-    )
+    return f"the row ({key}) {cause}"
 
 
 def _precise(name: str, schema: Schema, nets: dict[Key, _Net]) -> PartialDelta:

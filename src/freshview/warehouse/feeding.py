@@ -70,7 +70,7 @@ class Feed:
         known = transaction.lookup(self.memory.name, table_of(keys, plan.keys, self.memory.schema))
         width = len(plan.keys)
         return {
-            row[:width]: Last(row[width], None if row[width + 1] else rows.get(row[:width], ()))
+            row[:width]: Last(row[width], None if row[width + 1] else rows.get(row[:width]))
             for row in _rows(known, [*plan.keys, SEQUENCE, DELETED])
         }
 

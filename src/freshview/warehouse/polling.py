@@ -9,9 +9,10 @@ crash before it changes nothing; a crash after it leaves the confirmation to the
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from freshview.cdc.source import Poll, Quarantined, Source
 from freshview.errors import FreshviewError, InvalidStatement, WriteConflict
 from freshview.events import Events
 from freshview.relation.ingest import to_table
-from freshview.relation.schema import Schema, fold
+from freshview.relation.schema import Column, Schema, fold
 from freshview.sql.dml import ROW_ID, NearQuery
 from freshview.sql.statements import CreateFlow
 from freshview.warehouse.feeding import Feed, value_of, value_text
@@ -79,6 +80,7 @@ class Poller:
     events: Events
     begin: Callable[[], UserTransaction]
     engine: Callable[[], SparkEngine]
+    turns: dict[int, threading.Lock] = field(default_factory=dict, compare=False)
 
     def open_source(
         self, record: SourceRecord, statement: CreateFlow, target: Relation | None, owner: str, *, each: bool = False
@@ -95,6 +97,7 @@ class Poller:
             if not columns and target is not None:
                 ends = {fold(START), fold(END)} if statement.scd_type == 2 else set()
                 columns = tuple(c for c in target.schema.columns if fold(c.name) not in ends)
+            columns = tuple(_required_here(c, target, ignored=statement.ignore_null_updates) for c in columns)
             named = Schema(columns)
             schema = Schema(columns, tuple(named.column(k).name for k in statement.keys))
         return open_table(record, statement.table, schema, owner, each=each)
@@ -122,7 +125,8 @@ class Poller:
         for attempt in range(_RETRIES):
             record = records.flow(name)
             try:
-                return self._poll(self.open(record), full=full, replayed=replayed)
+                with self.turns.setdefault(record.id, threading.Lock()):  # one thread at a time polls a flow
+                    return self._poll(self.open(record), full=full, replayed=replayed)
             except WriteConflict:
                 if attempt == _RETRIES - 1:
                     raise
@@ -270,6 +274,12 @@ class _Taken:
     @property
     def number(self) -> int:
         return self.delta.num_changes if self.delta is not None else len(self.changes)
+
+
+def _required_here(column: Column, target: Relation | None, *, ignored: bool) -> Column:
+    """A column of events, NOT NULL if the target's is: an event without a value is a bad one."""
+    required = target is not None and target.schema.has(column.name) and not target.schema.column(column.name).nullable
+    return replace(column, nullable=ignored or (column.nullable and not required))
 
 
 def qualifier(plan: Plan) -> str:
