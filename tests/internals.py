@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from freshview.storage.checkpoint import CheckpointReport
 from freshview.storage.reader import StateReader
 from freshview.storage.store import Storage
 from freshview.views.views import Views
+from freshview.warehouse.flows import Flows
 from freshview.warehouse.transaction import UserTransaction
 
 
@@ -47,6 +49,14 @@ class Internals:
     @property
     def views(self) -> Views:
         return self._wh._views
+
+    @property
+    def flows(self) -> Flows:
+        return self._wh._flows
+
+    def evaluate_flows_with(self, engine: Any) -> None:
+        """Have something else than Spark evaluate the expressions of flows."""
+        self._wh._flows = Flows(replace(self._wh._flows.poller, engine=lambda: engine))
 
     @property
     def reader(self) -> StateReader:
