@@ -1,17 +1,28 @@
-"""The optimiser: how long the search takes and how much memory, as views become more (MQO §7.2.3, Figure 6).
+"""The optimiser over all views (MQO §7): maintenance together and apart, the adaptive strategy, and the search itself.
 
-The paper's benchmark: relations R1, R2, … with columns p, sp and n; view i is a star of four of them, R1.sp joined with
-p of R(2i), R(2i+1) and R(2i+2). Ten views read 22 relations. Everything changes by 1 %.
+The paper gives estimated costs; `together` and `adaptive` measure times, over the workload of §7.1 (`workload.py`).
+What stored results save is not measured here.
+
+`scalability` (§7.2.3, Figure 6) is of the paper's benchmark: relations R1, R2, … with columns p, sp and n; view i is a
+star of four of them, R1.sp joined with p of R(2i), R(2i+1) and R(2i+2). Ten views read 22 relations. Everything changes
+by 1 %.
 """
 
 from __future__ import annotations
 
+import random
+import sys
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
 from freshview.algebra.nodes import Node
-from freshview.bench.measure import Chart, Figure, Timing, seconds_of
+from freshview.bench.data import KEYS
+from freshview.bench.measure import Chart, Figure, Timing, duration, is_trial, seconds_of, spread
+from freshview.bench.tables import copied, prepared, tables
+from freshview.bench.views import exact
+from freshview.bench.workload import VIEWS, create, grow
+from freshview.definition.properties import REFRESH
 from freshview.delta.forms import choose_form
 from freshview.optimizer.choice import Choice, optimise
 from freshview.optimizer.dag import Dag, View
@@ -22,6 +33,7 @@ from freshview.sql.lowering import lower
 _COLUMNS = {"p": "bigint", "sp": "bigint", "n": "bigint"}
 _GROWTH = (1, 2, 4, 6, 8, 10, 20, 50, 100)
 _ROWS = 1e6
+_SHARES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)  # of all tables, inserted
 
 
 def stars(count: int) -> Choice:
@@ -73,4 +85,66 @@ def scalability(folder: Path, scale: float, repeat: int) -> list[Figure]:  # noq
     ]
 
 
-STEPS = (scalability,)
+def together(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Time the maintenance of the ten views, together and one by one, after all tables have grown (Figure 4)."""
+    figures, draw = [], random.Random(18)
+    with copied(_workload(folder, scale), folder / "optimizer") as wh:
+        grow(wh, draw, 0.001)
+        wh.maintain()  # warm-up
+        for share in (0.001, 0.01):
+            seconds: dict[str, list[float]] = {"together": [], "apart": []}
+            for _ in range(repeat):
+                for way, times in seconds.items():
+                    grow(wh, draw, share)
+                    orders = [None] if way == "together" else [[view] for view in VIEWS]
+                    times.append(sum(seconds_of(lambda names=names: wh.maintain(names)) for names in orders))  # type: ignore[misc]
+                    print(f"{share:.1%}, {way}: {duration(times[-1])}", file=sys.stderr, flush=True)
+            shared, apart = (Timing(tuple(s)) for s in seconds.values())
+            details = {"together": str(shared), "one view at a time": str(apart), "views": str(len(VIEWS))}
+            name = f"workload of MQO §7.1, {share:.1%} inserted: maintained together / one view at a time"
+            between = spread(shared, apart)
+            figures.append(Figure(name, shared.p50 / apart.p50, 0.5, "×", details, spread=between))
+        return [*figures, exact(wh, list(VIEWS))]
+
+
+def adaptive(folder: Path, scale: float, _repeat: int) -> list[Figure]:
+    """Time the ten views as they choose their strategy, all incremental, and all recomputed (§7.2.2, Figure 5).
+
+    Each view is there three times, and gets the same inserts; a first round is a warm-up.
+    """
+    draw = random.Random(19)
+    lines: dict[str, dict[str, float]] = {way: {} for way in REFRESH}
+    with copied(_workload(folder, scale), folder / "optimizer") as wh:
+        for way in REFRESH[1:]:
+            for view, text in VIEWS.items():
+                wh.sql(f"CREATE MATERIALIZED VIEW {view}_{way} TBLPROPERTIES ('refresh' = '{way}') AS {text}")
+        for turn, share in enumerate((0.001, *((0.001, 0.2) if is_trial(scale) else _SHARES))):
+            grow(wh, draw, share)
+            for way in REFRESH[turn % 3 :] + REFRESH[: turn % 3]:
+                names = [view if way == "auto" else f"{view}_{way}" for view in VIEWS]
+                taken = sum(seconds_of(lambda name=name: wh.maintain([name])) for name in names)  # type: ignore[misc]
+                print(f"{share:.1%}, {way}: {duration(taken)}", file=sys.stderr, flush=True)
+                if turn:
+                    lines[way][f"{100 * share:g}"] = taken
+            for table in KEYS:
+                wh.sql(f"CHECKPOINT {table}")
+        return [*_adapted(lines), exact(wh, list(VIEWS))]
+
+
+def _adapted(lines: dict[str, dict[str, float]]) -> list[Figure]:
+    """Return the worst ratio of the chosen strategies to the better of the forced ones, over all shares."""
+    ratios = {at: taken / min(lines[way][at] for way in REFRESH[1:]) for at, taken in lines["auto"].items()}
+    details = {
+        f"{at} %": f"{ratio:.2f}× ({', '.join(f'{way} {duration(lines[way][at])}' for way in REFRESH)})"
+        for at, ratio in ratios.items()
+    }
+    chart = Chart("figure5", "Figure 5: adaptive maintenance", {}, lines=lines, along="inserted, % of all tables")
+    name = "workload of MQO §7.1: chosen strategies / better of incremental and recomputed, worst share"
+    return [Figure(name, max(ratios.values()), 1.1, "×", details, chart=chart)]
+
+
+def _workload(folder: Path, scale: float) -> Path:
+    return prepared(folder, "workload", lambda wh: create(wh, VIEWS), on=tables(folder, scale))
+
+
+STEPS = (together, adaptive, scalability)

@@ -32,7 +32,7 @@ _REST = "the rest"
 _SPARK = "Spark runs the query"
 _FUNCTIONS: tuple[tuple[str, Any, str], ...] = (  # part, where its function is, the function's name
     ("parsing the query", queries, "bind"),
-    ("relevance of the change", Relevance, "unaffected"),
+    ("relevance of the change", Relevance, "needed"),
     ("deltas of the sources", job_input, "changes"),
     ("lookups", StateReader, "matching"),
     ("lookups", StateReader, "lookup"),

@@ -27,6 +27,7 @@ CHOSEN = (  # the figures in the README
     "upsert of 100 customers / allowed (10 × bare SQLite or 5 ms)",
     "aggregate over lineitem with 1,000 transactions / checkpointed",
 )
+_GROWTH = "growth-growth.svg"  # the chart in the README
 _HEAD, _RULE = "| figure | measured | limit | met |", "| --- | --- | --- | --- |"
 
 
@@ -60,6 +61,8 @@ def headline(folder: Path) -> str:
     lines += [f"{met} of {len(figures)} figures meet their limit: [all of them](docs/benchmarks.md).", ""]
     for report in found:
         lines += comparison(report)
+    if (folder / _GROWTH).exists():
+        lines += [f"![Fresh answers of V1 over three scales](docs/benchmarks/{_GROWTH})", ""]
     return "\n".join([*lines, END])
 
 

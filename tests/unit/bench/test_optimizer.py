@@ -1,4 +1,5 @@
-"""The search scales as the bench measures it: seconds of the processor, and bytes that are allocated."""
+"""The search scales as the bench measures it: seconds of the processor, and bytes that are allocated;
+forced strategies are what the chosen ones are judged by."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import time
 
 import pytest
 
-from freshview.bench.optimizer import memory_of, stars
+from freshview.bench.optimizer import _adapted, memory_of, stars
 
 
 @pytest.mark.parametrize(("views", "most"), [(10, 1.0), (100, 30.0)])
@@ -21,3 +22,16 @@ def test_star_views_are_optimised_within_the_limit(views: int, most: float) -> N
 
 def test_ten_star_views_over_22_relations_take_less_than_100_megabytes() -> None:
     assert memory_of(10) < 100e6
+
+
+def test_the_adaptive_strategy_is_judged_by_its_worst_share() -> None:
+    lines = {
+        "auto": {"1": 1.0, "80": 6.0},
+        "incremental": {"1": 1.0, "80": 9.0},
+        "full": {"1": 4.0, "80": 5.0},
+    }
+    (figure,) = _adapted(lines)
+    assert (round(figure.value, 2), figure.met) == (1.2, False)
+    assert figure.details["80 %"] == "1.20× (auto 6.00 s, incremental 9.00 s, full 5.00 s)"
+    assert figure.chart is not None
+    assert figure.chart.lines == lines

@@ -42,4 +42,7 @@ def test_limits_that_are_missed_say_so(tmp_path: Path) -> None:
     assert readme.startswith("before\n")
     assert readme.endswith("\nafter\n")
     assert "old" not in readme
+    assert "growth" not in readme
+    (folder / "growth-growth.svg").write_text("")
+    assert "](docs/benchmarks/growth-growth.svg)" in headline(folder)
     assert "| no limit | 1.23 × |  |  | a: 2 s |" in (folder.parent / "benchmarks.md").read_text()

@@ -10,7 +10,7 @@ from freshview.bench.charts import draw
 from freshview.bench.growth import compared
 from freshview.bench.measure import Timing, memory, peak_memory, reset_peak
 from freshview.bench.peers import DUCKDB, OURS
-from freshview.bench.profile import Profile
+from freshview.bench.profile import Profile, profiled
 from freshview.bench.strategy import Choice, judged
 from freshview.errors import FreshviewError
 
@@ -73,3 +73,10 @@ def test_the_time_of_a_part_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         with profile.part("outer"), profile.part("inner"):
             pass
     assert profile.seconds == {"inner": 2.0, "outer": 8.0}
+
+
+def test_all_parts_of_the_profile_are_functions_of_the_product() -> None:
+    """One that was renamed would fail here, and not in the middle of a run."""
+    with profiled() as profile:
+        pass
+    assert set(profile.seconds) == {"the rest"}

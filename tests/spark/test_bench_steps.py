@@ -1,0 +1,85 @@
+"""Steps of several suites of the bench: each runs on tiny data, measures its figures, and leaves its views exact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.effort import IS_SOAK
+
+from freshview.bench import growth, large, optimizer, profile, strategy, views
+from freshview.bench.measure import Figure
+from freshview.bench.peers import OURS, Maker
+from freshview.bench.peers_systems import Duck, Freshview
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+_SCALE = 0.01  # the smallest at which the keys of partsupp are unique
+Step = Callable[[Path, float, int], list[Figure]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for all steps, which share the warehouses that they prepare."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "_SOME", ("q1", "q3"))
+        yield tmp_path_factory.mktemp("bench")
+
+
+_STEPS: dict[Step, tuple[str, ...]] = {
+    views.all_asked: ("one change of 10 orders",),
+    strategy.refresh_full: ("REFRESH FULL", "REFRESH FULL"),
+    large.large_view: ("large view, read", "large view, checkpoint"),
+    large.large_insert: ("V1, a sixth of lineitem inserted",),
+    large.all_rows: ("all rows of lineitem changed",),
+    optimizer.together: ("workload of MQO §7.1, 0.1% inserted", "workload of MQO §7.1, 1.0% inserted"),
+    optimizer.adaptive: ("workload of MQO §7.1: chosen strategies",),
+    profile.fresh_answer: ("V1, 100 customers, fresh answer, in parts",),
+}
+
+_LIGHT = (large.large_view, profile.fresh_answer)  # for every commit; `make soak` runs all of them
+
+
+@pytest.mark.parametrize("step", _STEPS if IS_SOAK else _LIGHT, ids=lambda step: step.__name__)
+def test_a_step_measures_its_figures_and_leaves_its_views_exact(step: Step, folder: Path) -> None:
+    *figures, exact = step(folder, _SCALE, 1)
+    assert exact.met
+    assert exact.always
+    assert len(figures) == len(_STEPS[step])
+    assert all(f.name.startswith(begin) for f, begin in zip(figures, _STEPS[step], strict=True))
+    assert all(f.value > 0 or f.unit == "MB" for f in figures)
+
+
+def test_both_ways_of_every_view_are_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[strategy.Choice] = []
+
+    def judged(choices: Sequence[strategy.Choice], left_out: int) -> list[Figure]:
+        assert not left_out
+        found.extend(choices)
+        return []
+
+    monkeypatch.setattr(strategy, "judged", judged)
+    (exact,) = strategy.choices(folder, _SCALE, 1)
+    assert exact.met
+    assert {(c.view, c.share) for c in found} == {(q, share) for q in ("q1", "q3") for share in (0.001, 0.2)}
+    assert all(set(c.seconds) == {"incremental", "full"} for c in found)
+
+
+def test_growth_is_of_the_scales_that_were_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    makers: dict[str, Maker] = {OURS: Freshview, Duck.name: Duck}
+    monkeypatch.setattr("freshview.bench.peers_systems.MAKERS", makers)
+    for step in (growth.tenth, growth.same):
+        times, answers = step(folder, _SCALE, 1)
+        assert set(times.details) == set(makers)
+        assert answers.value == 6  # three rounds of two systems
+    kept = json.loads((folder / "growth" / "same.json").read_text())
+    assert all(len(seconds) == 1 for seconds in kept.values())  # two rounds are a warm-up
+    larger, ahead = growth.growth(folder, _SCALE, 1)
+    assert larger.chart is not None
+    assert set(larger.chart.lines[OURS]) == {"0.001", "0.01"}
+    assert ahead.value > 0
+    assert "loaded in" in capsys.readouterr().err
