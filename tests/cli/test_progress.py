@@ -384,4 +384,5 @@ def test_serve_reports_what_fails_in_the_background(name: str) -> None:
 
     report = Kept()
     report(Event(name, {"relation": "v", "error": "no"}))
-    assert report.failures == ["v: no"]
+    report(Event("flow.failed", {"flow": "f", "error": "not there"}))
+    assert report.failures == ["v: no", "flow f: not there"]

@@ -12,7 +12,7 @@ it had arrived in time. Forgetting all hidden events of a key never changes its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from freshview.cdc.sequenced import Image, in_sequence, rank
@@ -42,7 +42,7 @@ class History:
     """The rows of one key, and its events that they do not tell."""
 
     periods: tuple[Period, ...] = ()
-    hidden: Events = ()  # type: ignore[assignment]
+    hidden: Events = field(default_factory=dict)
 
 
 def history(events: Events, rules: Rules) -> tuple[Period, ...]:
@@ -71,17 +71,11 @@ def visible(periods: Iterable[Period]) -> dict[Any, Image | None]:
 
 def after(before: History, changes: Iterable[tuple[Any, Image | None]], rules: Rules) -> History:
     """The history after changes (sequence, new row or None), which arrived in this order."""
-    events = {**visible(before.periods), **dict(before.hidden), **dict(changes)}
+    events = {**visible(before.periods), **before.hidden, **dict(changes)}
     periods = history(events, rules)
     told = visible(periods)
     hidden = {s: image for s, image in events.items() if s not in told or not _equal(told[s], image)}
     return History(periods, hidden)
-
-
-def open_start(before: History, changes: Iterable[tuple[Any, Image | None]], rules: Rules) -> Any:
-    """Where the present row of a key begins after changes; None if it has none."""
-    periods = after(before, changes, rules).periods
-    return periods[-1].start if periods and periods[-1].end is None else None
 
 
 def _same(some: Image, others: Image, places: Iterable[int]) -> bool:

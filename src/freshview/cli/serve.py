@@ -122,6 +122,8 @@ class Report:
             case "maintain.failed":
                 self.failures.append(details["view"])
                 self.failed(details["view"], details["error"])
+            case "flow.failed":
+                self.failed(f"flow {details['flow']}", details["error"])
             case "manager.failed" | "background.failed" | "checkpoint.failed" | "schedule.failed":
                 self.failed(details.get("relation", "maintenance"), details["error"])
 
