@@ -88,6 +88,7 @@ def test_every_example_runs(sales: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(calibration, "SMALL", 100)
     _stop_when_serving(monkeypatch)
     (tmp_path / "changes.sql").write_text("BEGIN; UPDATE orders SET amount = 1 WHERE id = 1; COMMIT;")
+    (tmp_path / "daily.sql").write_text("SELECT customer, sum(amount) AS s FROM orders GROUP BY customer;")
     (tmp_path / "new_orders.csv").write_text("id,amount,customer\n20,1.50,1\n21,,2\n")
     (tmp_path / "corrections.jsonl").write_text('{"id": 20, "customer": 3, "amount": 9.99}\n')
     pq.write_table(pa.table({"id": [1, 2], "name": ["bolt", "nut"]}), tmp_path / "parts.parquet")

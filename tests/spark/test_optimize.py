@@ -11,7 +11,7 @@ from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.catalog.statistics import StatisticsCatalog
-from freshview.errors import InvalidStatement
+from freshview.errors import InvalidStatement, NotFound
 from freshview.refresh import calibration
 from freshview.spark.engine import SparkEngine
 
@@ -114,6 +114,25 @@ def test_a_renamed_table_is_read_under_its_new_name(swh: Warehouse) -> None:
     assert set(report.proposal.findings.facts) == {"u"}
     (plan,) = report.proposal.choice.views
     assert plan.reads == ("u",)
+
+
+def test_queries_are_answered_from_views_and_have_results_proposed_for_them(swh: Warehouse) -> None:
+    _filled(swh)
+    other = "SELECT cid, max(amount) AS m FROM o GROUP BY cid"
+    unlike = "SELECT id, id FROM c"  # no view has two columns of one name
+    report = swh.optimize(queries={LIST: 3.0, other: 1000.0, unlike: 1.0}, changed=0.001)
+    assert report.proposal.left_out[0][0] == f"query 3 ({unlike})"
+    first, second = report.proposal.choice.queries[:2]
+    assert (first.name, first.rate, first.reads) == (f"query 1 ({LIST[:60]})", 3.0, ("list",))
+    assert second.rate == 1000.0
+    assert "times per refresh" in str(report)
+    assert report.after < report.before
+    with pytest.raises(InvalidStatement, match="is no query that runs so often"):
+        swh.optimize(queries={"DROP TABLE c": 1.0})
+    with pytest.raises(InvalidStatement, match="is no query that runs so often"):
+        swh.optimize(queries={LIST: 0.0})
+    with pytest.raises(NotFound, match="nowhere"):
+        swh.optimize(queries={"SELECT * FROM nowhere": 1.0})
 
 
 def test_a_space_of_nothing_stores_nothing_and_bad_options_are_refused(swh: Warehouse) -> None:

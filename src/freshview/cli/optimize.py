@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,12 @@ def optimize(
             "--changed", help="Share of each table that a refresh finds changed, such as 0.01; or pending: as it is."
         ),
     ] = "",
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            "--queries", help="Propose for these queries too, separated by ;, each once between two refreshes."
+        ),
+    ] = None,
     dag: Annotated[bool, typer.Option("--dag", help="Print the search space too.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -44,7 +51,7 @@ def optimize(
     """
     with place.connect() as warehouse:
         with working("Optimising"):
-            report = warehouse.optimize(space=_bytes(space), changed=_share(changed))
+            report = warehouse.optimize(space=_bytes(space), changed=_share(changed), queries=_workload(queries))
         if svg is not None:
             _draw(svg, report.svg)
     if json:
@@ -111,6 +118,22 @@ def _share(text: str) -> float | str | None:
         raise InvalidStatement(f"--changed {text}", "is no share", "Write a number such as 0.01, or pending.") from None
 
 
+def _workload(path: Path | None) -> dict[str, float]:
+    """The queries of a file, each with how often it stands there."""
+    from freshview.sql.script import statements
+
+    if path is None:
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise InvalidStatement(
+            f"file {path}", f"cannot be read ({cause})", "Name a file of SELECT statements."
+        ) from error
+    return dict(Counter(statements(text)))
+
+
 def _draw(path: Path, picture: str) -> None:
     try:
         path.write_text(picture, encoding="utf-8")
@@ -148,6 +171,7 @@ COMMANDS = (
             "freshview optimize",
             "freshview optimize --svg plans.svg --space 2GB",
             "freshview optimize --changed 0.01 --dag",
+            "freshview optimize --queries daily.sql",
             "freshview optimize --json",
         ),
     ),

@@ -13,6 +13,7 @@ from freshview.definition.analysis import (
     Definition,
     analyse,
     as_stored,
+    check_output_names,
     member_column,
     unread,
     visible_columns,
@@ -20,7 +21,7 @@ from freshview.definition.analysis import (
 )
 from freshview.definition.reading import TRIAL, Reader, wants_selftest
 from freshview.definition.verdict import RECOMPUTED, Verdict
-from freshview.errors import NotMaintainable, ViewUnusable
+from freshview.errors import InvalidStatement, NotMaintainable, ViewUnusable
 from freshview.events import Events
 from freshview.relation.schema import Schema
 from freshview.relation.types import quote
@@ -79,6 +80,18 @@ class Definitions:
             remedy = "Create it again: CREATE OR REPLACE MATERIALIZED VIEW."
             raise ViewUnusable(f"view {view.name}", cause, remedy) from error
         return replace(known, verdict=verdict, key=view.schema.key)
+
+    def of_query(self, text: str, sources: Mapping[str, Relation], settings: Mapping[str, str]) -> Definition:
+        """A query as if it were the definition of a view, for estimates alone: Spark is not asked how it reads it."""
+        runner = PlanRunner(self._engines.under(settings))
+        frames = {n: empty_rows(runner.engine, r) for n, r in sources.items()}
+        names = tuple(runner.original(text, frames).columns)
+        columns = {n: visible_columns(r) for n, r in sources.items()}
+        try:
+            check_output_names(names)
+            return analyse(text, sources, columns, names, "auto", runner.types_of(frames))
+        except (InvalidStatement, NotMaintainable) as error:  # a query may be what no view is
+            return Definition(text, dict(sources), names, "auto", None, None, {}, error.cause)
 
     def asked(
         self, definition: Definition, name: str, settings: Mapping[str, str], properties: Mapping[str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -18,8 +18,9 @@ from freshview.optimizer.greedy import Limits
 from freshview.optimizer.prices import Prices
 from freshview.refresh.accuracy import Accuracy, Compared, accuracy, compared, corrected
 from freshview.refresh.facts import USUAL, Changes, Findings, found
-from freshview.refresh.workload import Workload, workload
+from freshview.refresh.workload import Query, Workload, workload
 from freshview.spark.engines import Engines
+from freshview.sql.binding import bind, refuse_foreign
 
 _JOBS = 5  # newest jobs of a view that its estimate is compared with
 _WRITTEN_OFF = timedelta(days=30)  # building a result that is stored in addition is written off over this time
@@ -55,8 +56,9 @@ class Proposing:
         limits: Limits | None = None,
         changes: Changes = USUAL,
         counting: bool = True,
+        queries: Mapping[str, float] | None = None,
     ) -> Proposal:
-        """The choice for these views (default: all).
+        """The choice for these views (default: all), and for queries with how often each runs between two refreshes.
 
         `changes` is "usual", "pending" or a share of each table (see `facts`). `counting`: distinct values that are
         not known yet are counted by Spark. Nothing is created or changed, but for counts that are kept in the catalog.
@@ -70,7 +72,7 @@ class Proposing:
                     known.append((view, self.definitions.of(view)))
                 except FreshviewError as error:
                     left_out.append((view.name, str(error)))
-        over = workload(known, every)
+        over = workload(known, every, lambda settings: self._queries(queries or {}, settings))
         count = self._count if counting else None
         findings = found(self.statistics, over, changes, count)
         usual = findings if changes == USUAL else found(self.statistics, over, USUAL)
@@ -82,6 +84,21 @@ class Proposing:
         choice = optimise(over.dag, findings.facts, prices, limits, rounds=rounds)
         close = accuracy(job for view in over.views for job in history.history(view))
         return Proposal(choice, over, findings, prices, (*left_out, *over.left_out), rounds, tuple(rows), close)
+
+    def _queries(self, texts: Mapping[str, float], settings: Mapping[str, str]) -> list[Query]:
+        """Queries over relations of the warehouse; under the user's settings if there are no views."""
+        found: list[Query] = []
+        for text, rate in texts.items():
+            sources: dict[str, Relation] = {}
+
+            def is_ours(name: str, sources: dict[str, Relation] = sources) -> bool:
+                sources[name] = self.statistics.catalog.relation(name)
+                return True
+
+            refuse_foreign(bind(text, is_ours))
+            definition = self.definitions.of_query(text, sources, settings or self.engines.user().settings())
+            found.append(Query(f"query {len(found) + 1} ({' '.join(text.split()):.60})", definition, rate))
+        return found
 
     def _rounds(self, over: Workload) -> float:
         """The refreshes of a month, at the rate of the last day."""

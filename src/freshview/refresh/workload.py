@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from freshview.algebra.nodes import Filter, Node, Project, Scan, Table, column, same
@@ -27,7 +27,21 @@ from freshview.optimizer.operations import Relation as Leaf
 from freshview.optimizer.rules import expand
 from freshview.refresh.plan import FULL, INCREMENTAL
 
+Settings = Mapping[str, str]  # of a session
 Known = Sequence[tuple[Relation, Definition]]  # views with their definitions, lower views first
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query of the workload, read as if it were a view, and how often it runs between two refreshes."""
+
+    name: str
+    definition: Definition
+    rate: float
+
+
+def no_queries(settings: Settings) -> Sequence[Query]:  # noqa: ARG001
+    return ()
 
 
 @dataclass(frozen=True)
@@ -55,8 +69,11 @@ class Workload:
         return found
 
 
-def workload(known: Known, now: Iterable[Relation]) -> Workload:
-    """The search space of these views; `now` are all relations of the warehouse."""
+def workload(
+    known: Known, now: Iterable[Relation], queries: Callable[[Settings], Sequence[Query]] = no_queries
+) -> Workload:
+    """The search space of these views, and of queries that are read under their settings; `now` are all relations of
+    the warehouse."""
     by_id = {relation.id: relation for relation in now}
     left_out: list[tuple[str, str]] = []
     usable: list[tuple[Relation, Definition]] = []
@@ -75,16 +92,22 @@ def workload(known: Known, now: Iterable[Relation]) -> Workload:
     usable = [(view, definition) for view, definition in usable if view not in strangers]
     leaves: dict[str, Relation] = {}
     reads: dict[str, frozenset[str]] = {}
-    made: list[View] = []
-    for view, definition in usable:
+    made: list[tuple[View, float]] = []
+    asked = [(query.name, query.definition, query.rate) for query in queries(settings)]
+    left_out += [(name, f"the query is not understood here: {d.reason}") for name, d, _ in asked if d.form is None]
+    for name, definition, rate in [
+        *((v.name, d, 0.0) for v, d in usable),
+        *(a for a in asked if a[1].form is not None),
+    ]:
         sources = {name: by_id[source.id] for name, source in definition.sources.items()}
-        one = optimizer_view(view.name, definition, sources)
-        reads[view.name] = frozenset(relations(one.form.tree))
-        leaves |= {r.name: r for r in sources.values() if r.name in reads[view.name]}
-        made.append(one)
+        one = optimizer_view(name, definition, sources)
+        read = frozenset(relations(one.form.tree))
+        leaves |= {r.name: r for r in sources.values() if r.name in read}
+        reads |= {} if rate else {name: read}
+        made.append((one, rate))
     dag = Dag({name: {c.name: str(c.type) for c in leaf.schema.columns} for name, leaf in leaves.items()})
-    for one in made:
-        dag.add_view(one)
+    for one, rate in made:
+        dag.add_query(one, rate) if rate else dag.add_view(one)
     expand(dag)
     return Workload(dag, tuple(v for v, _ in usable), leaves, settings, tuple(left_out), reads)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -15,6 +15,8 @@ from freshview.optimizer.picture import svg_of
 from freshview.optimizer.show import dag_of, text_of
 from freshview.refresh.facts import PENDING, USUAL, Changes
 from freshview.refresh.proposal import Proposal, Proposing
+from freshview.sql.parser import parse
+from freshview.sql.statements import Query
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,9 +86,14 @@ class Optimization:
 
 
 def optimized(
-    catalog: Catalog, proposing: Proposing, *, space: float | None = None, changed: float | str | None = None
+    catalog: Catalog,
+    proposing: Proposing,
+    *,
+    space: float | None = None,
+    changed: float | str | None = None,
+    queries: Mapping[str, float] | None = None,
 ) -> Optimization:
-    """The proposal for all views of a warehouse.
+    """The proposal for all views of a warehouse, and for queries with how often each runs between two refreshes.
 
     `space` bounds the bytes of results that are stored in addition. `changed` is the share of each table that a refresh
     finds changed, or "pending" for what is pending now; by default it is taken from the history.
@@ -94,7 +101,11 @@ def optimized(
     if space is not None and not space >= 0:
         raise InvalidStatement(f"space {space!r}", "is not a number of bytes", "Give 0 or more bytes.")
     limits = Limits(permanent_bytes=space)
-    proposal = proposing.proposed(limits=limits, changes=_changes(changed))
+    for text, rate in (queries or {}).items():
+        if not (isinstance(parse(text), Query) and 0 < rate < float("inf")):
+            cause = "is no query that runs so often"
+            raise InvalidStatement(f"{text:.100} × {rate}", cause, "Give SELECT statements with numbers above 0.")
+    proposal = proposing.proposed(limits=limits, changes=_changes(changed), queries=queries)
     return Optimization(proposal, tuple(_rate(r) for r in Reports(catalog).views()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -391,12 +392,19 @@ class Warehouse:
         """
         return Explanation(explain_view(self._views, self._catalog.view(view)))
 
-    def optimize(self, *, space: float | None = None, changed: float | str | None = None) -> Optimization:
+    def optimize(
+        self,
+        *,
+        space: float | None = None,
+        changed: float | str | None = None,
+        queries: Mapping[str, float] | None = None,
+    ) -> Optimization:
         """Return what would make refreshes of all views together cheaper: results to store or share, files to sort, and
         for each view whether it is incremented or recomputed; with costs, and what lost. Nothing is created.
 
         `space` is how many bytes results that are stored in addition may take. `changed` is the share of each table
         that a refresh finds changed (0.01), or 'pending' for what is pending now; by default the history tells it.
+        `queries` are texts, each with how often it runs between two refreshes: results are proposed for them too.
         Distinct values that are not known yet are counted by Spark, and kept. The report prints as a text; `dag` is
         the search space as text, `svg` a picture of the chosen plans.
 
@@ -411,7 +419,7 @@ class Warehouse:
         with self._activity.working():
             self._watch.look()
             self._make_way()
-            return optimized(self._catalog, self._views.proposing, space=space, changed=changed)
+            return optimized(self._catalog, self._views.proposing, space=space, changed=changed, queries=queries)
 
     def calibrate(self) -> Prices:
         """Measure what single steps cost on this machine or cluster, in tens of seconds, and store these prices.

@@ -4,10 +4,13 @@ forced strategies are what the chosen ones are judged by."""
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
-from freshview.bench.optimizer import _adapted, memory_of, stars
+from freshview.bench import optimizer
+from freshview.bench.charts import draw
+from freshview.bench.optimizer import _adapted, memory_of, scalability, stars
 
 
 @pytest.mark.parametrize(("views", "most"), [(10, 1.0), (100, 30.0)])
@@ -35,3 +38,12 @@ def test_the_adaptive_strategy_is_judged_by_its_worst_share() -> None:
     assert figure.details["80 %"] == "1.20× (auto 6.00 s, incremental 9.00 s, full 5.00 s)"
     assert figure.chart is not None
     assert figure.chart.lines == lines
+
+
+def test_the_figures_have_their_limits_and_a_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizer, "stars", lambda _: None)
+    figures = scalability(tmp_path, 1.0, 2)
+    assert [(f.limit, f.unit) for f in figures] == [(1, "s"), (30, "s"), (100, "MB")]
+    assert len(figures[0].details) == 9
+    assert figures[0].chart is not None
+    assert draw(figures[0].chart, tmp_path / "chart.svg").exists()
