@@ -44,6 +44,7 @@ class Profile:
     strings: tuple[str, ...] = ("a", "A", "b", "", "a ", "ab")
     extremes: bool = False
     small: bool = False  # only numbers above 0, on which few expressions fail
+    once: bool = False  # no value of a column twice, as far as there are others: `= literal` finds one row
 
 
 _NUMBERS_AS_TEXT = ("1", " 1", "01", "2", "10", "-3", "0", "1.0")
@@ -59,6 +60,7 @@ PROFILES = (
     Profile("positive numbers, dates as text", 5, nulls=0.05, strings=_DATES_AS_TEXT, small=True),
     Profile("JSON as text", 6, nulls=0.05, strings=_JSON, small=True),
     Profile("no NULLs", 7, nulls=0.0, small=True),
+    Profile("each value once", 8, rows=7, nulls=0.0, small=True, once=True),
 )
 EXTREME = Profile("extremes", 11, extremes=True, strings=("a", "A", "", "a ", " a", "ß", "é", "𝒳", "0", "NaN"))
 
@@ -69,7 +71,7 @@ def profiles_for(types: Iterable[DataType]) -> Iterator[Profile]:
     has_text, has_others = any(p.is_text for p in parts), not all(p.is_text for p in parts)
     met = set()
     for profile in PROFILES:
-        values = (profile.nulls, profile.strings if has_text else (), profile.small and has_others)
+        values = (profile.nulls, profile.strings if has_text else (), profile.small and has_others, profile.once)
         if values not in met:
             met.add(values)
             yield profile
@@ -143,6 +145,8 @@ def changed(
             continue
         kept = [i for i in range(rows.num_rows) if name != emptied and draw.random() < 0.65]
         come = 3 if name != emptied else 0
+        if profile.once:  # rows come when no others are left, which might have the same values
+            come = 0 if kept else profile.rows
         more = _table(schema, hints, profile, draw, come, start=100 * number, untied=untied)
         result[name] = _unique(pa.concat_tables([rows.take(pa.array(kept, pa.int64())), more]), schema)
     return result
@@ -177,7 +181,7 @@ def _table(
             continue
         keys.add(key)
         rows.append(row)
-        if not schema.key and draw.random() < 0.15 and not untied:
+        if not schema.key and draw.random() < 0.15 and not untied and not profile.once:
             rows.append(row)
     columns = zip(*rows, strict=True) if rows else [()] * len(schema.columns)
     arrays = [pa.array(list(c), f.type) for c, f in zip(columns, schema.arrow, strict=True)]
@@ -195,12 +199,22 @@ class _Maker:
     draw: random.Random
     nullable: bool
     alone: bool  # no value twice
+    _left: list[Any] = field(default_factory=list)  # values of the pool that were not drawn yet
+
+    def _next(self, pool: Sequence[Any]) -> Any:
+        """A value of the pool that was not drawn before; all of them again when none is left."""
+        if not self._left:
+            self._left.extend(v for i, v in enumerate(pool) if v not in pool[:i])
+            self.draw.shuffle(self._left)
+        return self._left.pop()
 
     def value(self, number: int) -> Any:
         if self.alone:
             return _at(self.type, number)
         if self.nullable and self.draw.random() < self.profile.nulls:
             return None
+        if self.profile.once and not self.type.is_nested:
+            return self._next(self._pool(self.type))
         return self._some(self.type)
 
     def _some(self, type_: DataType) -> Any:

@@ -41,7 +41,7 @@ def render(root: Node, source: Source, outputs: tuple[tuple[str, str], ...] | No
         parts.append(f"{names[node]} AS (\n  {query}\n)")
     chosen = outputs if outputs is not None else tuple((c, c) for c in root.columns)
     select = ", ".join(_as(backticked(c), n) for c, n in chosen)
-    return f"WITH {', '.join(parts)}\nSELECT {select} FROM {names[root]}"
+    return f"WITH {', '.join(parts)}\nSELECT {select or '1'} FROM {names[root]}"
 
 
 def text(expression: exp.Expr) -> str:

@@ -113,3 +113,17 @@ def test_where_ties_are_open_ordered_columns_have_no_value_twice() -> None:
 
 def test_a_text_that_cannot_be_parsed_has_no_words() -> None:
     assert hints_of("FROM t |> SELECT ((").by_column == {}
+
+
+def test_in_the_last_profile_a_literal_is_found_once() -> None:
+    """A scalar subquery that looks a row up by a literal fails on every other profile: it finds several."""
+    schemas = {"t": schema("date", "int"), "u": schema("int", key=("c0",))}
+    hints = hints_of("SELECT * FROM u WHERE c0 = (SELECT c1 FROM t WHERE c0 = DATE '2000-01-03')")
+    (profile,) = [p for p in PROFILES if p.once]
+    state, met = world(schemas, hints, profile), 0
+    for number in range(1, 9):
+        days = state["t"].column("c0").to_pylist()
+        assert len(set(days)) == len(days)
+        met += datetime.date(2000, 1, 3) in days
+        state = changed(state, schemas, hints, profile, number)
+    assert met > 2
