@@ -29,6 +29,7 @@ from freshview.delta.signed import net, with_weight
 from freshview.events import Events
 from freshview.refresh.deltas import changes
 from freshview.refresh.execute import Change
+from freshview.refresh.group import GroupRunner
 from freshview.refresh.jobs import JobRunner
 from freshview.refresh.span import Span
 from freshview.relation.schema import Column, Schema
@@ -56,6 +57,17 @@ class _Executor:
         self.process.ran.append((view.name, c0, span.end.csn, full))
         return self.process.change(view, span, stored)
 
+    def changes(self, views: Sequence[tuple[Relation, RelationState]], span: Span) -> list[Change | str]:
+        """Each view that is not in the process's list of those that fail here."""
+        self.process.together.append([view.name for view, _ in views])
+        return [
+            "it is to be computed alone" if view.name in self.process.alone else self.change(view, span, stored)
+            for view, stored in views
+        ]
+
+    def sharing(self, view: Relation) -> str | None:
+        return view.properties.get("sharing", "all") or None
+
     def applied(self, state: RelationState) -> None:
         """There is nothing to do."""
 
@@ -69,12 +81,16 @@ class Process:
     storage: Storage
     events: Events = field(default_factory=Events)
     ran: list[tuple[str, int, int, bool]] = field(default_factory=list)
+    together: list[list[str]] = field(default_factory=list)  # views that were computed together
+    alone: set[str] = field(default_factory=set)  # views that are not computed with others
     before: Callable[[Relation, int, int], None] = lambda *_: None  # called when a job begins to compute
 
     def __post_init__(self) -> None:
         self.views = ViewCatalog(self.catalog)
         clock = lambda: self.world.now / 1e6  # noqa: E731
-        self.jobs = JobRunner(self.catalog, self.storage, self.events, _Executor(self), clock=clock, sleep=self._sleep)
+        executor = _Executor(self)
+        self.jobs = JobRunner(self.catalog, self.storage, self.events, executor, clock=clock, sleep=self._sleep)
+        self.groups = GroupRunner(self.views, self.storage, self.events, executor, self.jobs, clock=clock)
         self.deferred = Deferred(self.views, self.storage, self.events, self.jobs)
 
     def _sleep(self, seconds: float) -> None:

@@ -45,7 +45,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Stored:
-    """The rows that are stored for the view itself."""
+    """The rows that are stored for the view itself; in a plan for several views, for one of them."""
+
+    view: int = 0  # its id; 0 in a plan for one view
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,7 @@ class Lowered:
 
 def column(name: str) -> exp.Column:
     """A reference to a column of the tree."""
-    return exp.column(exp.to_identifier(name, quoted=True))
+    return exp.Column(this=exp.Identifier(this=name, quoted=True))  # `exp.column` copies the identifier
 
 
 def same(names: Iterable[str]) -> tuple[tuple[str, exp.Expr], ...]:

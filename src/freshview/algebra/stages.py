@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 from freshview.algebra.nodes import (
     Aggregate,
@@ -27,7 +28,7 @@ from freshview.algebra.nodes import (
     Window,
 )
 from freshview.algebra.normal import merged
-from freshview.algebra.traversal import bottom_up, fold, per_use, with_inputs
+from freshview.algebra.traversal import bottom_up, fold, per_use, scans, with_inputs
 
 _ENOUGH = 150  # operators that Spark plans quickly
 _WORTH = 24  # operators that a stage saves at least
@@ -41,10 +42,11 @@ class Stage:
     scan: Scan
 
 
-def staged(plan: Node) -> tuple[list[Stage], Node]:
-    """The stages of a plan, in order, and the rest of the plan, which reads them."""
+@lru_cache(maxsize=512)
+def staged(plan: Node) -> tuple[tuple[Stage, ...], Node]:
+    """The stages of a plan, in order, and the rest of the plan, which reads them; kept, since plans are used again."""
     if per_use(plan, lambda _: 1) <= _ENOUGH:
-        return [], plan
+        return (), plan
     plan = merged(plan)
     uses = Counter(i for node in bottom_up(plan) for i in node.inputs)
     stages: list[Stage] = []
@@ -60,7 +62,13 @@ def staged(plan: Node) -> tuple[list[Stage], Node]:
             return scan, 1, small
         return new, size, small
 
-    return stages, fold(plan, cut)[0]
+    rest = fold(plan, cut)[0]
+    return tuple(stages), rest
+
+
+def comes_from_delta(root: Node) -> bool:
+    """Has a plan few rows if deltas have few, and does it read one?"""
+    return fold(root, lambda n, small: _is_small(n, list(small))) and any(s.version == "delta" for s in scans(root))
 
 
 def _is_small(node: Node, inputs: list[bool]) -> bool:

@@ -46,7 +46,7 @@ class Job:
     view: str = ""
     rows_in: int = 0  # in the segments of all tasks
     condensed: int = 0  # rows of `rows_in` that never reached a join
-    phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds: wait, sources, compute, store; shared
     condense: Mapping[str, Sequence[int]] = field(default_factory=dict)  # per delta: rows read, rows left
     engine: str = ""  # "embedded", or "spark", and what kept a small job there; "" if nothing was computed
     replaced: str = ""  # why the computed rows took the place of the stored ones; "": only differences were stored
@@ -56,7 +56,8 @@ class Job:
     @property
     def regret(self) -> float:
         """Seconds by which computing took longer than the best rejected way was expected to take."""
-        return max(self.phases.get("compute", self.seconds) - self.otherwise, 0.0) if self.otherwise else 0.0
+        took = self.phases.get("compute", self.seconds) + self.phases.get("shared", 0.0)
+        return max(took - self.otherwise, 0.0) if self.otherwise else 0.0
 
 
 @dataclass(frozen=True)

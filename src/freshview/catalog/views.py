@@ -28,7 +28,7 @@ from freshview.catalog.frontiers import (
 from freshview.catalog.reader import readable_csn
 from freshview.catalog.records import Backlog, Frontier, Relation, RelationState, Segment, Task, segment_values
 from freshview.catalog.writer import Catalog, check_leases, check_unchanged
-from freshview.errors import NotFound, WriteConflict
+from freshview.errors import NotFound, StorageUnavailable, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name
 
 READERS = ("transaction", "query")  # purposes of snapshots that may still read a view
@@ -261,6 +261,19 @@ class ViewCatalog:
                 for step in steps:
                     self._apply(c, step)
         except _Moved:
+            return False
+        return True
+
+    def apply_each(self, steps: Sequence[ViewStep]) -> list[bool]:
+        """Publish the results of several jobs in one transaction, each if its view is still where its job began and
+        its leases are held; return which of them were. A step that is not published writes nothing."""
+        with self.catalog.database.write() as c:
+            return [self._applied(c, step) for step in steps]
+
+    def _applied(self, c: sa.Connection, step: ViewStep) -> bool:
+        try:
+            self._apply(c, step)
+        except (_Moved, StorageUnavailable):
             return False
         return True
 

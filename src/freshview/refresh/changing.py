@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -28,13 +28,17 @@ from freshview.errors import (
 )
 from freshview.events import Events
 from freshview.local.engine import LocalEngine, LocalError
+from freshview.refresh.combined import Combinations
 from freshview.refresh.cost import Calibration, Estimate, comparison, estimate_full
 from freshview.refresh.embedded import embedded
 from freshview.refresh.execute import Change, execute
-from freshview.refresh.job_input import JobInput
-from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, Rejected, alternatives, choose, recompute
+from freshview.refresh.execute_together import Alone, execute_together
+from freshview.refresh.job_input import GroupInput, Images, JobInput, uses
+from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, RefreshPlan, Rejected, choose, recompute
 from freshview.refresh.runner import Runner
 from freshview.refresh.span import Span
+from freshview.refresh.together import plan_together
+from freshview.refresh.ways import Ways
 from freshview.spark.engines import Engines
 from freshview.spark.running import PlanRunner
 from freshview.storage.checkpoint import Checkpointer
@@ -62,6 +66,8 @@ class Changing:
         self._engines = engines
         self._definitions = definitions
         self._local = LocalEngine()
+        self._ways = Ways()
+        self._combinations = Combinations()
 
     def change(
         self, view: Relation, span: Span, stored: RelationState, *, full: bool = False, in_memory: bool = False
@@ -78,6 +84,51 @@ class Changing:
             except _NOT_BY_RULES as error:
                 plan = plan.instead(self._obstacle(view, error))
         return self._executed(self._storing(plan, given), given)
+
+    def changes(self, views: Sequence[tuple[Relation, RelationState]], span: Span) -> list[Change | Alone]:
+        """The changes of several views over one span, all of which have rules and the same settings; for a view that
+        has to be computed alone, why."""
+        group, begun = self.group(views, span), time.monotonic()
+        try:
+            plan = self.plan_together(group)
+        except _NOT_BY_RULES as error:
+            return [first_line(error)] * len(views)
+        planned = (time.monotonic() - begun) / max(sum(one is not None for one in plan.jobs), 1)
+        found: list[Change | Alone] = []
+        changes = execute_together(plan, group, partial(self._runner, views[0][0]), self._local)
+        for one, job, change in zip(plan.jobs, group.jobs, changes, strict=True):
+            if one is None or isinstance(change, Alone):
+                found.append(change)
+            else:
+                took = change.seconds + change.shared + planned
+                found.append(self._learnt(change, one, job, took))
+        return found
+
+    def group(self, views: Sequence[tuple[Relation, RelationState]], span: Span) -> GroupInput:
+        """The input of one refresh of several views."""
+        definitions = [self._definitions.of(view) for view, _ in views]
+        shared = Images(span, (use for definition in definitions for use in uses(definition)))
+        pairs = zip(views, definitions, strict=True)
+        jobs = tuple(JobInput(view, known, span, stored, shared=shared) for (view, stored), known in pairs)
+        return GroupInput(jobs, span, shared)
+
+    def plan_together(self, group: GroupInput) -> RefreshPlan:
+        """The plan of one refresh of several views."""
+        settings = settings_of(group.jobs[0].view)
+
+        def small() -> PlanRunner:
+            return PlanRunner(self._engines.under(settings, small=True))
+
+        return plan_together(group, self._ways.of, self._combinations, small)
+
+    def _runner(self, view: Relation, small: bool) -> Runner:
+        """A runner under the settings of a view; `small`: for a job over few rows."""
+        return Runner(self._engines.under(settings_of(view), small=small), self._catalog, self._storage)
+
+    def sharing(self, view: Relation) -> Hashable:
+        """What views that are refreshed together have in common; None if a view is not computed by delta rules."""
+        definition = self._definitions.of(view)
+        return tuple(sorted(settings_of(view).items())) if definition.incremental else None
 
     def plan(self, given: JobInput) -> JobPlan:
         """The plan of a job with this input."""
@@ -123,7 +174,7 @@ class Changing:
             if definition.incremental and not changes:
                 return JobPlan(NOTHING, given.written)
             factors = given.calibration.factors() if given.full.rows else {}
-            ways, embed = alternatives(definition, changes), partial(embedded, given=given, runner=small)
+            ways, embed = self._ways.of(given), partial(embedded, given=given, runner=small)
             return choose(definition, changes, ways, given.reads, given.full, factors, embed)
         except _NOT_BY_RULES as error:
             return recompute(rejected=[Rejected(INCREMENTAL, self._obstacle(given.view, error))])
@@ -138,13 +189,12 @@ class Changing:
 
     def _executed(self, plan: JobPlan, given: JobInput) -> Change:
         """Run a plan, and learn from the time that it took."""
-
-        def runner(small: bool) -> Runner:
-            return Runner(self._engines.under(settings_of(given.view), small=small), self._catalog, self._storage)
-
         begun = time.monotonic()
-        change = execute(plan, given, runner, self._local)
-        took = time.monotonic() - begun
+        change = execute(plan, given, partial(self._runner, given.view), self._local)
+        return self._learnt(change, plan, given, time.monotonic() - begun)
+
+    def _learnt(self, change: Change, plan: JobPlan, given: JobInput, took: float) -> Change:
+        """A change with what its time teaches of the view's costs."""
         if plan.strategy == NOTHING or not given.full.rows:
             return change  # where all is small there is little to choose, and times say more of the machine
         cost = plan.estimate if plan.estimate is not None else given.full

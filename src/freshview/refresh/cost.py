@@ -28,6 +28,7 @@ DRIVER_CELLS = 1_000_000
 # new and old rows (`spark/signed.cancelled`, written nowhere) 0.33 million if all are equal, and 0.27 if all
 # differ: 6.8 and 8.2 rows read for each one cancelled. A view's past jobs correct it.
 CANCELLED = 7
+HELD = 0.5  # seconds in which Spark writes a small result to files and reads it again: a guess
 _LEAST = 0.05  # seconds: a smaller estimate is taken for this one
 _MOST = 20.0  # the largest factor by which a job may differ from its estimate
 _LEARN = 0.5  # the share of the newest job in the factor of its way

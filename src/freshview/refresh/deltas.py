@@ -47,25 +47,41 @@ def fits_driver(relation: Relation, segments: Sequence[Segment]) -> bool:
     return takes_on_driver(sum(s.rows for s in segments), len(relation.schema.columns))
 
 
+Images = tuple[pa.Table, pa.Table]  # the rows that a change deletes and inserts, in all columns of a relation
+
+
 def changes(
     span: Span, relation: Relation, columns: Sequence[str] | None = None, segments: Sequence[Segment] | None = None
 ) -> pa.Table:
     """The relation's signed delta over a span; `segments` are those of the span, if the caller has them already."""
-    wanted, storage = part(relation.schema, columns), span.storage
+    return netted(images(span, relation, columns, segments), relation, columns)
+
+
+def netted(found: Images, relation: Relation, columns: Sequence[str] | None = None) -> pa.Table:
+    """The signed delta in some columns: rows that differ in other columns only cancel."""
+    return net_images(found, relation.schema, part(relation.schema, columns))
+
+
+def images(
+    span: Span, relation: Relation, columns: Sequence[str] | None = None, segments: Sequence[Segment] | None = None
+) -> Images:
+    """The images that the segments of a span delete and insert; values of other columns than `columns` may be NULL."""
+    storage = span.storage
     segments = span.segments(relation) if segments is None else segments
     if relation.is_external:
         seen = {m.delta_version: m for m in span.catalog.mains(relation.id)}
         parts = [external_changes(relation, *s.versions, seen.get(s.versions[1])) for s in segments if s.versions]
-        return net_images(_images(parts, relation.schema), relation.schema, wanted)
+        return _images(parts, relation.schema)
     if any(s.replaces for s in segments):
         old, new = (
             relation.schema.conform(storage.reader.contents(state(relation))) for state in (span.before, span.after)
         )
-        return net_images((member_rows(relation, old), member_rows(relation, new)), relation.schema, wanted)
+        return member_rows(relation, old), member_rows(relation, new)
     parts = [storage.reader.segment_rows(s, relation.schema) for s in segments]
     if not relation.schema.key or relation.kind == "view":  # the segments of a view have both images of an update
         old, new = _images(parts, relation.schema)
-        return net_images((member_rows(relation, old), member_rows(relation, new)), relation.schema, wanted)
+        return member_rows(relation, old), member_rows(relation, new)
+    wanted = part(relation.schema, columns)
 
     def look_up(keys: pa.Table) -> pa.Table:
         state = span.before(relation)  # its columns may have had other names then, or not been there yet
@@ -73,7 +89,7 @@ def changes(
         own = [state.schema.names[p] for p in relation.schema.key_positions]
         return storage.reader.lookup(state, keys.rename_columns(own), columns=[state.schema.names[p] for p in places])
 
-    return net_images(_keyed_images(parts, relation.schema, look_up), relation.schema, wanted)
+    return _keyed_images(parts, relation.schema, look_up)
 
 
 def member_rows(relation: Relation, rows: pa.Table) -> pa.Table:
@@ -82,16 +98,14 @@ def member_rows(relation: Relation, rows: pa.Table) -> pa.Table:
     return rows.filter(rows.column(member)) if member else rows
 
 
-def _images(parts: Sequence[pa.Table], schema: Schema) -> tuple[pa.Table, pa.Table]:
+def _images(parts: Sequence[pa.Table], schema: Schema) -> Images:
     """The deleted and inserted images of a bag's delta rows."""
     rows = _joined(parts, schema)
     live = is_live(rows)
     return untag(rows.filter(pc.invert(live))), untag(rows.filter(live))
 
 
-def _keyed_images(
-    parts: Sequence[pa.Table], schema: Schema, look_up: Callable[[pa.Table], pa.Table]
-) -> tuple[pa.Table, pa.Table]:
+def _keyed_images(parts: Sequence[pa.Table], schema: Schema, look_up: Callable[[pa.Table], pa.Table]) -> Images:
     """The images of all touched keys before and after."""
     rows = _joined(parts, schema)
     keys = key_table(untag(rows), schema)

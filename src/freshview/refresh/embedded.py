@@ -14,9 +14,9 @@ from freshview.definition.known import settings_of
 from freshview.delta.signed import part as chosen
 from freshview.delta.signed import with_weight
 from freshview.errors import FreshviewError, first_line
-from freshview.local.plans import LocalPlan, Types, translated
+from freshview.local.plans import LocalPlan, Prepare, Types, translated
 from freshview.local.typed import Unproven
-from freshview.refresh.job_input import JobInput
+from freshview.refresh.job_input import JobInput, SourceInput
 from freshview.relation.schema import Schema
 from freshview.spark.meaning import DEFAULTS
 from freshview.spark.running import PlanRunner
@@ -38,27 +38,46 @@ def embedded(query: Node, given: JobInput, runner: Callable[[], PlanRunner]) -> 
 
     `runner` is asked for if Spark computes parts of the query, over few rows of the driver and without a job.
     """
-    if ENGINE == "spark" or given.view.properties.get("engine", "auto").lower() == "spark":
-        raise Unproven("the property 'engine' = 'spark'")
-    require_defaults(settings_of(given.view))
-
-    def prepare(part: Node) -> Types:
-        schema, given.prepared[part] = _computed(part, given, runner())
-        return {c.name: c.type for c in schema.columns}
-
-    plan = translated(query, lambda scan: _types(given.relation(scan)), prepare)
-    stored = {c.name: c.type.arrow for c in with_weight(given.view.schema).columns}
-    for name, type_ in plan.columns:
-        if stored[name] != type_.arrow:
-            raise Unproven(name, f"{type_} here, {stored[name]} in the store")
+    require_embeddable(given.view)
+    plan = translated(query, lambda scan: types_of(given.relation(scan)), preparing(given, runner))
+    require_stored(plan, given.view)
     return plan
 
 
-def _types(relation: Relation) -> Types:
+def require_embeddable(view: Relation) -> None:
+    """Raise Unproven if a property or a setting of a view keeps its jobs on Spark."""
+    if ENGINE == "spark" or view.properties.get("engine", "auto").lower() == "spark":
+        raise Unproven("the property 'engine' = 'spark'")
+    require_defaults(settings_of(view))
+
+
+def require_stored(plan: LocalPlan, view: Relation) -> None:
+    """Raise Unproven if a plan does not give the types that a view stores."""
+    stored = {c.name: c.type.arrow for c in with_weight(view.schema).columns}
+    for name, type_ in plan.columns:
+        if stored[name] != type_.arrow:
+            raise Unproven(name, f"{type_} here, {stored[name]} in the store")
+
+
+def preparing(given: SourceInput, runner: Callable[[], PlanRunner]) -> Prepare:
+    """How Spark computes parts of plans over this input, each once: their rows are kept with the input."""
+    known: dict[Node, Types] = {}
+
+    def prepare(part: Node) -> Types:
+        if part not in known:
+            schema, given.prepared[part] = _computed(part, given, runner())
+            known[part] = {c.name: c.type for c in schema.columns}
+        return known[part]
+
+    return prepare
+
+
+def types_of(relation: Relation) -> Types:
+    """Spark's types of the columns of a relation."""
     return {c.name: c.type for c in relation.schema.columns}
 
 
-def _computed(part: Node, given: JobInput, runner: PlanRunner) -> tuple[Schema, pa.Table]:
+def _computed(part: Node, given: SourceInput, runner: PlanRunner) -> tuple[Schema, pa.Table]:
     """The rows of filters and projections over one scan, by Spark; no job, since the rows of the scan are in the plan.
 
     Whatever goes wrong is left to the query as a whole on Spark: an error that a user sees is its own.

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from freshview.algebra.nodes import Scan, Stored
+from freshview.algebra.nodes import Node, Scan, Shared, Stored
 from freshview.definition.analysis import member_column
 from freshview.definition.known import visible_rows
 from freshview.delta.signed import net, part, repeated_key, weighted, with_weight
 from freshview.local.engine import LocalEngine
-from freshview.refresh.job_input import JobInput
+from freshview.refresh.job_input import JobInput, SourceInput
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
 from freshview.refresh.runner import Runner
 from freshview.relation.delta import REPLACE
@@ -23,6 +23,7 @@ from freshview.storage.reader import OVERLAY_ROWS
 from freshview.storage.segments import Written
 
 Runners = Callable[[bool], Runner]  # True: for a job over few rows
+Frames = Callable[[Scan], Any]  # the frame of a scan
 Sizes = Mapping[str, Sequence[int]]  # of a job's deltas, by source or view: rows read and left by condensing (LAZY §4)
 Rows: TypeAlias = pa.Table | Written  # delta rows of a view: on the driver, or in files if they are many
 
@@ -40,10 +41,20 @@ class Change:
     otherwise: float = 0.0  # seconds that the best rejected way was expected to take; 0 if there was no other way
     factors: Mapping[str, float] = field(default_factory=dict)  # learnt with this job, by way; empty if nothing was
     replaced: str = ""  # why `rows` are all rows of the view, in place of the stored ones; "": they are delta rows
+    seconds: float = 0.0  # of a view that was refreshed with others: for this view alone
+    shared: float = 0.0  # and its share of the seconds for what several views needed
 
 
-def execute(plan: JobPlan, given: JobInput, runners: Runners, local: LocalEngine) -> Change:
-    """The change that a plan gives."""
+def execute(
+    plan: JobPlan,
+    given: JobInput,
+    runners: Runners,
+    local: LocalEngine,
+    table: Callable[[Node], pa.Table] | None = None,
+    frames: Frames | None = None,
+) -> Change:
+    """The change that a plan gives. In a refresh of several views, `table` has the rows that the embedded engine reads,
+    and `frames` those that Spark reads."""
     engine = f"{plan.engine}: {plan.why_spark}" if plan.why_spark else plan.engine
     if plan.strategy == FULL:
         rows = _recomputed(plan, given, runners(False))
@@ -53,10 +64,10 @@ def execute(plan: JobPlan, given: JobInput, runners: Runners, local: LocalEngine
     if plan.strategy != INCREMENTAL:
         return Change(plan.strategy, given.view.schema.segment_arrow.empty_table(), 0, sizes)
     if plan.local is None and not plan.is_local:
-        signed_rows, rows = _by_spark(plan, given, runners(False))
+        signed_rows, rows = _by_spark(plan, given, runners(False), frames)
     else:
         if plan.local is not None:
-            signed = with_weight(given.view.schema).conform(local.run(plan.local, given.table))
+            signed = with_weight(given.view.schema).conform(local.run(plan.local, table or given.table))
         else:
             signed = _over_rows_at_hand(plan, given, runners(True))
         signed_rows, rows = signed.num_rows, net(signed, given.view.schema)
@@ -71,17 +82,12 @@ def _over_rows_at_hand(plan: JobPlan, given: JobInput, runner: Runner) -> pa.Tab
     return runner.fetch(query, with_weight(given.view.schema), small=True)
 
 
-def _by_spark(plan: JobPlan, given: JobInput, runner: Runner) -> tuple[int, Rows]:
+def _by_spark(plan: JobPlan, given: JobInput, runner: Runner, frames: Frames | None) -> tuple[int, Rows]:
     """The number of signed rows of a delta query, and its delta rows, netted on the driver if they are few."""
     assert plan.query is not None
     schema = given.view.schema
     with ExitStack() as stack:
-
-        def frame(scan: Scan) -> Any:
-            if scan.version != "delta" or given.rows(scan) is not None:
-                return _frame(scan, given, runner)
-            return _large_delta(scan, given, runner, stack)
-
+        frame = frames or frames_of(given, runner, stack)
         is_large = any(change.in_spark for change in plan.changes)
         held = (lambda rows: runner.held(rows, stack)) if is_large else None
         files = stack.enter_context(runner.as_files(runner.in_stages(plan.query, frame, held)))
@@ -89,6 +95,25 @@ def _by_spark(plan: JobPlan, given: JobInput, runner: Runner) -> tuple[int, Rows
         if count <= OVERLAY_ROWS:
             return count, net(runner.read(0, files, with_weight(schema)), schema)
         return count, _netted(runner.engine.read_files(0, files, with_weight(schema)), given, runner)
+
+
+def frames_of(
+    given: SourceInput, runner: Runner, stack: ExitStack, shared: Callable[[Shared], Any] | None = None
+) -> Frames:
+    """The frames of scans; what has to be held for them is held until the stack is left. `shared` has the frames of
+    parts that were computed before."""
+    known: dict[Scan, Any] = {}
+
+    def frame(scan: Scan) -> Any:
+        if isinstance(scan.source, Shared):
+            assert shared is not None
+            return shared(scan.source)
+        if scan not in known:
+            is_at_hand = scan.version != "delta" or given.rows(scan) is not None
+            known[scan] = _frame(scan, given, runner) if is_at_hand else _large_delta(scan, given, runner, stack)
+        return known[scan]
+
+    return frame
 
 
 def _netted(signed: Any, given: JobInput, runner: Runner) -> Rows:
@@ -113,7 +138,7 @@ def _none(schema: Schema) -> pa.Table:
     return schema.segment_arrow.empty_table()
 
 
-def _frame(scan: Scan, given: JobInput, runner: Runner) -> Any:
+def _frame(scan: Scan, given: SourceInput, runner: Runner) -> Any:
     """The rows of a scan: those at hand, or all of its relation."""
     relation, rows = given.relation(scan), given.rows(scan)
     if rows is None:
@@ -124,7 +149,7 @@ def _frame(scan: Scan, given: JobInput, runner: Runner) -> Any:
     return runner.engine.frame(rows, part(relation.schema, rows.column_names))
 
 
-def _large_delta(scan: Scan, given: JobInput, runner: Runner, stack: ExitStack) -> Any:
+def _large_delta(scan: Scan, given: SourceInput, runner: Runner, stack: ExitStack) -> Any:
     """The change of a source as a frame. If its rows had to be cancelled they are kept in files: a delta plan may read
     them more than once."""
     name, relation = scan.relation, given.relation(scan)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from freshview.algebra.nodes import Scan, Stored
+from freshview.algebra.nodes import Scan, Shared, Stored, Table
 from freshview.catalog.frontiers import Job
 from freshview.definition.analysis import Definition
 from freshview.delta.report import Step, lines, report, unreadable
 from freshview.refresh.embedded import part_text
-from freshview.refresh.plan import EMBEDDED, FULL, INCREMENTAL, NOTHING, SPARK, JobPlan, sketch
+from freshview.refresh.plan import EMBEDDED, FULL, INCREMENTAL, NOTHING, SPARK, JobPlan, RefreshPlan, sketch
 from freshview.refresh.span import Span
 from freshview.sql.rendering import render
 from freshview.storage.reader import OVERLAY_ROWS
@@ -87,6 +87,29 @@ def _costs(done: Sequence[Job], learnt: Mapping[str, float]) -> list[str]:
             f"by {sum(sorry):.2g} s in all"
         )
     return found if len(found) > 1 else []
+
+
+def planned_together(name: str, views: Sequence[str], plan: RefreshPlan) -> list[str]:
+    """The lines that describe what a view shares with others that are refreshed with it."""
+    jobs = dict(zip(views, plan.jobs, strict=True))
+    if jobs[name] is None:
+        return ["  refreshed alone: it shares nothing with the other views that have the same changes pending"]
+    members = [view for view, job in jobs.items() if job is not None and view != name]
+    found = [f"  refreshed together with {', '.join(members)}"] if members else []
+    names = {part.source: f"shared{i}" for i, part in enumerate(plan.parts, 1)}
+
+    def source(scan: Scan) -> str:
+        if isinstance(scan.source, Shared):
+            return names[scan.source]
+        read = scan.relation.split("#")[0] if isinstance(scan.source, Table) else "stored"
+        return f"{read}@{scan.version}"
+
+    for part in plan.parts:
+        if name in part.users:
+            how = "in the embedded engine" if part.local is not None else "on Spark, held in files"
+            found.append(f"    {names[part.source]}, computed once for {', '.join(part.users)}, {how}:")
+            found.append(render(part.query, source))
+    return found
 
 
 def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:

@@ -5,24 +5,33 @@
     lookups    rows of the other relations that meet the changes, by key (`lookups.py`), as far as they are few
 
 Each is read once, when it is first asked for; choosing, executing and EXPLAIN share it.
+
+Views that are refreshed together share the images of each source's change (`Images`): each nets them in the columns
+that it uses. The parts that their plans have in common read a `GroupInput`: deltas and lookups in the columns that any
+of the views uses.
+
+    Δ of R in columns A  =  the net of (Δ of R in columns B) projected on A,  A ⊆ B
+
+Rules take deltas whose rows cancel in part, so a plan may read Δ in more columns than it uses. Whether a change only
+adds rows is asked of the Δ that is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.algebra.nodes import WEIGHT, Node, Scan, Stored
+from freshview.algebra.nodes import WEIGHT, Node, Scan, Source, Stored, Table
 from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation, RelationState, Segment
 from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import Definition
 from freshview.refresh.cost import Calibration, Estimate, estimate_full
-from freshview.refresh.deltas import changes, fits_driver, member_rows
+from freshview.refresh.deltas import fits_driver, images, member_rows, netted
 from freshview.refresh.lookups import Lookups
 from freshview.refresh.plan import SourceChange
 from freshview.refresh.span import Span
@@ -31,21 +40,65 @@ from freshview.storage.external import only_adds
 from freshview.storage.reader import LOCAL_ROWS
 
 
-@dataclass(frozen=True)
-class JobInput:
-    """The input of a job for a view over a span."""
+class Images:
+    """The images of the sources' changes over a span, read once for several views."""
 
-    view: Relation
-    definition: Definition
+    def __init__(self, span: Span, uses: Iterable[tuple[Relation, Sequence[str]]]) -> None:
+        """`uses` are the sources of the views, and the columns that each view uses."""
+        self._span = span
+        self._columns: dict[int, dict[str, None]] = {}
+        for relation, columns in uses:
+            self._columns.setdefault(relation.id, {}).update(dict.fromkeys(columns))
+        self._images: dict[int, tuple[pa.Table, pa.Table]] = {}
+        self._deltas: dict[tuple[int, tuple[str, ...]], pa.Table] = {}
+
+    def columns(self, relation: Relation) -> tuple[str, ...]:
+        """The columns of a source that any of the views uses."""
+        return tuple(self._columns[relation.id])
+
+    def delta(self, relation: Relation, columns: Sequence[str]) -> pa.Table:
+        """The signed delta of a source in some of these columns."""
+        key = (relation.id, tuple(columns))
+        if key not in self._deltas:
+            if relation.id not in self._images:
+                self._images[relation.id] = images(self._span, relation, self.columns(relation))
+            self._deltas[key] = netted(self._images[relation.id], relation, columns)
+        return self._deltas[key]
+
+    def only_adds(self, relation: Relation) -> bool:
+        """Has the delta in all of these columns positive weights only?"""
+        weights = self.delta(relation, self.columns(relation)).column(WEIGHT)
+        return len(weights) == 0 or pc.min(weights).as_py() > 0
+
+
+class SourceInput:
+    """What plans read of sources over a span."""
+
     span: Span
-    stored: RelationState  # the view's own rows, before
-    in_memory: bool = False  # the caller needs the result on the driver, whatever its size
-    prepared: dict[Node, pa.Table] = field(default_factory=dict)  # parts of the plan that Spark has computed already
+    prepared: dict[Node, pa.Table]  # parts of the plan that Spark has computed already
+
+    @property
+    def sources(self) -> Mapping[str, Relation]:
+        """The sources by the names that plans have for them."""
+        raise NotImplementedError
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns that are read of each source's change."""
+        raise NotImplementedError
+
+    @property
+    def images(self) -> Images:
+        raise NotImplementedError
+
+    def own(self, source: Stored) -> RelationState:
+        """The stored rows of a view that a plan reads, before."""
+        raise NotImplementedError
 
     @cached_property
     def segments(self) -> dict[str, list[Segment]]:
         """The segments that lead from before to after, for the sources that were written to over the span."""
-        found = {name: self.span.segments(relation) for name, relation in self.definition.sources.items()}
+        found = {name: self.span.segments(relation) for name, relation in self.sources.items()}
         return {name: segments for name, segments in found.items() if segments}
 
     @cached_property
@@ -53,14 +106,14 @@ class JobInput:
         """The size and the rows of each source's change; None for the rows of one that stays in Spark."""
         found: dict[str, tuple[SourceChange, pa.Table | None]] = {}
         for name, segments in self.segments.items():
-            relation = self.definition.sources[name]
+            relation = self.sources[name]
             if not fits_driver(relation, segments):
                 found[name] = (self._large(name, relation, segments), None)
                 continue
-            delta = changes(self.span, relation, self.columns[name], segments)
+            delta = self.images.delta(relation, self.columns[name])
             stored = 0 if relation.is_external else sum(s.rows for s in segments)
             read = max(stored, delta.num_rows)  # a blind upsert is stored as one row, and completed to two
-            grows = delta.num_rows > 0 and pc.min(delta.column(WEIGHT)).as_py() > 0
+            grows = delta.num_rows > 0 and self.images.only_adds(relation)
             size = self.after(name).rows_at_most if delta.num_rows else 0
             found[name] = (SourceChange(name, read, delta.num_rows, grows, size), delta)
         return found
@@ -92,13 +145,6 @@ class JobInput:
         return {change.source: self._changed[change.source][1] for change in self.changes}
 
     @cached_property
-    def columns(self) -> dict[str, tuple[str, ...]]:
-        """The columns of each source that the definition uses; the first column of a table that is only counted."""
-        assert self.definition.form is not None
-        used = columns_read(self.definition.form.tree)
-        return {n: used.get(n) or s.schema.names[:1] for n, s in self.definition.sources.items()}
-
-    @cached_property
     def _lookups(self) -> Lookups:
         return Lookups(self.span.storage.reader, self.state, self.deltas)
 
@@ -122,8 +168,8 @@ class JobInput:
         return whole if isinstance(scan.source, Stored) else member_rows(self.relation(scan), whole)
 
     def relation(self, scan: Scan) -> Relation:
-        """The relation that a scan reads: a source, or the view itself."""
-        return self.view if isinstance(scan.source, Stored) else self.definition.sources[scan.relation]
+        """The relation that a scan reads: a source, or a view itself."""
+        return self.own(scan.source).relation if isinstance(scan.source, Stored) else self.sources[scan.relation]
 
     def reads(self, scan: Scan) -> int:
         """How many rows Spark reads from files for a scan."""
@@ -133,6 +179,52 @@ class JobInput:
             return self._changed[scan.relation][0].cost
         rows = self.state(scan).rows_at_most
         return rows if rows > LOCAL_ROWS else 0
+
+    def state(self, scan: Scan) -> RelationState:
+        """The state that a scan reads. A relation without a change is the same before and after."""
+        if isinstance(scan.source, Stored):
+            return self.own(scan.source)
+        is_old = scan.version == "old" or scan.relation not in self.deltas
+        return self.before(scan.relation) if is_old else self.after(scan.relation)
+
+    def before(self, source: str) -> RelationState:
+        """A source at the start of the span."""
+        return self.span.before(self.sources[source])
+
+    def after(self, source: str) -> RelationState:
+        """A source at the end of the span."""
+        return self.span.after(self.sources[source])
+
+
+@dataclass(frozen=True)
+class JobInput(SourceInput):
+    """The input of a job for a view over a span."""
+
+    view: Relation
+    definition: Definition
+    span: Span
+    stored: RelationState  # the view's own rows, before
+    in_memory: bool = False  # the caller needs the result on the driver, whatever its size
+    shared: Images | None = None  # with the other views that are refreshed together
+    prepared: dict[Node, pa.Table] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> Mapping[str, Relation]:
+        return self.definition.sources
+
+    @cached_property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return columns_used(self.definition)
+
+    @cached_property
+    def images(self) -> Images:
+        return self.shared or Images(self.span, uses(self.definition))
+
+    def own(self, source: Stored) -> RelationState:  # noqa: ARG002
+        return self.stored
+
+    def relation(self, scan: Scan) -> Relation:
+        return self.view if isinstance(scan.source, Stored) else self.sources[scan.relation]
 
     @cached_property
     def full(self) -> Estimate:
@@ -144,17 +236,56 @@ class JobInput:
         """What was learnt from the jobs of the view; the catalog keeps it with the frontier that each job moves."""
         return Calibration(ViewCatalog(self.span.catalog).factors(self.view))
 
-    def state(self, scan: Scan) -> RelationState:
-        """The state that a scan reads. A relation without a change is the same before and after."""
+
+@dataclass(frozen=True)
+class GroupInput(SourceInput):
+    """The input of the parts that several jobs over one span have in common."""
+
+    jobs: tuple[JobInput, ...]
+    span: Span
+    shared: Images
+    prepared: dict[Node, pa.Table] = field(default_factory=dict)
+
+    @property
+    def images(self) -> Images:
+        return self.shared
+
+    @cached_property
+    def sources(self) -> Mapping[str, Relation]:
+        return {_name(r): r for job in self.jobs for r in job.sources.values()}
+
+    @cached_property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return {name: self.shared.columns(relation) for name, relation in self.sources.items()}
+
+    def own(self, source: Stored) -> RelationState:
+        return self._stored[source.view]
+
+    @cached_property
+    def _stored(self) -> dict[int, RelationState]:
+        return {job.view.id: job.stored for job in self.jobs}
+
+    def reading(self, place: int, scan: Scan) -> tuple[Source, str]:
+        """What a scan in the plan of a job reads, by the names of this input."""
+        job = self.jobs[place]
         if isinstance(scan.source, Stored):
-            return self.stored
-        is_old = scan.version == "old" or scan.relation not in self.deltas
-        return self.span.before(self.relation(scan)) if is_old else self.after(scan.relation)
+            return Stored(job.view.id), scan.version
+        version = scan.version if scan.relation in job.deltas else "old"  # the same before and after
+        return Table(_name(job.sources[scan.relation])), version
 
-    def before(self, source: str) -> RelationState:
-        """A source at the start of the span."""
-        return self.span.before(self.definition.sources[source])
 
-    def after(self, source: str) -> RelationState:
-        """A source at the end of the span."""
-        return self.span.after(self.definition.sources[source])
+def _name(relation: Relation) -> str:
+    """A name that differs from those of all other relations; a definition may know its source by an old name."""
+    return f"{relation.name}#{relation.id}"
+
+
+def columns_used(definition: Definition) -> dict[str, tuple[str, ...]]:
+    """The columns of each source that a definition uses; the first column of a table that is only counted."""
+    assert definition.form is not None
+    used = columns_read(definition.form.tree)
+    return {n: used.get(n) or s.schema.names[:1] for n, s in definition.sources.items()}
+
+
+def uses(definition: Definition) -> list[tuple[Relation, Sequence[str]]]:
+    """The sources of a definition, and the columns of them that it uses."""
+    return [(definition.sources[name], columns) for name, columns in columns_used(definition).items()]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -172,12 +172,19 @@ class JobRunner:
     ) -> Job | None:
         """Run a job from c0 when no other job of the view runs; None if the frontier moved before."""
         begun = self._clock()
+        with self.turn(view, c0, wait=wait) as ours:
+            return run(self._clock() - begun) if ours else None
+
+    @contextmanager
+    def turn(self, view: Relation, c0: Frontier, *, wait: bool) -> Iterator[bool]:
+        """Take the turn to run a job of a view from c0; yield False if it is taken, or the frontier moved before."""
         with self._local_turn(view, wait) as ours:
             lease = self._lease(view, c0, wait) if ours else None
             if lease is None:
-                return None
+                yield False
+                return
             try:
-                return run(self._clock() - begun) if self._views.position(view) == c0 else None
+                yield self._views.position(view) == c0
             finally:
                 self._catalog.drop_leases([lease.id])
 
@@ -266,34 +273,59 @@ class JobRunner:
             raise
         finally:
             self._catalog.release(pin)
-        emit = partial(self._events.emit, view=view.name, from_csn=c0, to_csn=c1, rows=left.rows)
-        emit("job.done") if job is not None else emit("job.lost")
-        if job is not None:
+        self.ended(view, left, c1, done=job is not None)
+        return job
+
+    def ended(self, view: Relation, left: Pending, c1: int, *, done: bool) -> None:
+        """Tell that a job has ended: its result was published, or another process had moved the frontier."""
+        emit = partial(self._events.emit, view=view.name, from_csn=left.frontier.readable, to_csn=c1, rows=left.rows)
+        emit("job.done") if done else emit("job.lost")
+        if done:
             with suppress(FreshviewError):  # the job stands
                 self._executor.applied(self._views.stored(view, c1))
-        return job
 
     def _publish(
         self, view: Relation, left: Pending, c1: int, change: Change, begun: float, phases: Phases, full: bool
     ) -> Job | None:
         """Store a change, and move the frontier; None if the frontier moved meanwhile: then nothing stays stored."""
+        step, done = self.stored(view, left, c1, change, phases, self._clock() - begun, anew=full), False
+        try:
+            done = self._views.apply([step])
+            return step.job if done else None
+        finally:
+            if not done:
+                self.give_up(step)
+
+    def stored(
+        self,
+        view: Relation,
+        left: Pending,
+        c1: int,
+        change: Change,
+        phases: Phases,
+        seconds: float,
+        *,
+        anew: bool = False,
+    ) -> ViewStep:
+        """A change that is stored and can be published: its job took so many `seconds` until now."""
         computed, c0 = self._clock(), left.frontier.readable
         segments, leases = store(self._catalog, self._storage, view.id, change.rows)
-        done = False
         try:
             self._events.emit("job.computed", view=view.name, from_csn=c0, to_csn=c1)
-            now = self._clock()
-            job = Job(view_id=view.id, from_csn=c0, to_csn=c1, strategy=change.strategy, seconds=now - begun)
+            took = self._clock() - computed
+            job = Job(view_id=view.id, from_csn=c0, to_csn=c1, strategy=change.strategy, seconds=seconds + took)
             job = replace(job, tasks=len(left.tasks), delta_rows=change.delta_rows, view_rows=change.rows.num_rows)
             job = replace(job, engine=change.engine, expected=change.expected, otherwise=change.otherwise)
             job = replace(job, replaced=change.replaced)
-            job = detailed(job, view, left.rows, {**phases, "store": now - computed}, change.sizes)
-            step = ViewStep(view, left.frontier, c1, tuple(segments), tuple(leases), job, full, change.factors)
-            done = self._views.apply([step])
-            return job if done else None
-        finally:
-            if not done:
-                give_up(self._catalog, self._storage, view.id, segments, leases)
+            job = detailed(job, view, left.rows, {**phases, "store": took}, change.sizes)
+            return ViewStep(view, left.frontier, c1, tuple(segments), tuple(leases), job, anew, change.factors)
+        except BaseException:
+            give_up(self._catalog, self._storage, view.id, segments, leases)
+            raise
+
+    def give_up(self, step: ViewStep) -> None:
+        """Remove what was stored for a step that is not published."""
+        give_up(self._catalog, self._storage, step.view.id, step.segments, step.leases)
 
     def _failed(self, view: Relation, start: Frontier, c1: int, left: Pending, begun: float, error: Exception) -> None:
         """Record a failed job in the history, unless the frontier has moved meanwhile: then the view has no error."""
@@ -340,7 +372,9 @@ def store(catalog: Catalog, storage: Storage, view_id: int, rows: Rows) -> tuple
     return [in_files(view_id, files)], [lease.id]
 
 
-def give_up(catalog: Catalog, storage: Storage, view_id: int, segments: list[Segment], leases: list[str]) -> None:
+def give_up(
+    catalog: Catalog, storage: Storage, view_id: int, segments: Sequence[Segment], leases: Sequence[str]
+) -> None:
     """Remove the files of a result that was not published; only files whose lease is still held are ours to remove."""
     if leases and catalog.drop_leases(leases):
         for folder in {f.path.split("/")[0] for s in segments for f in s.files}:

@@ -10,9 +10,9 @@ how long a refresh takes, never what it gives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from freshview.algebra.nodes import Node, Scan
+from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
 from freshview.delta.forms import delta_plan
@@ -124,6 +124,39 @@ class JobPlan:
         return recompute(self.changes, (*self.rejected, Rejected(self.strategy, why)))
 
 
+@dataclass(frozen=True)
+class SharedPart:
+    """A part of the queries of several views, which is computed before them."""
+
+    scan: Scan  # by which the queries read it
+    query: Node
+    users: tuple[str, ...]  # names of the views
+    local: LocalPlan | None  # None: Spark computes it, and holds it in files
+
+    @property
+    def source(self) -> Shared:
+        return source_of(self.scan)
+
+
+@dataclass(frozen=True)
+class RefreshPlan:
+    """The plan of one refresh of several views over one span: what is computed once, and a job for each view.
+
+    The queries of jobs in the embedded engine read the shared parts. A job on Spark has its own query, for EXPLAIN, and
+    here the one that reads the parts.
+    """
+
+    jobs: tuple[JobPlan | None, ...]  # None: the view's own job computes it
+    parts: tuple[SharedPart, ...] = ()
+    queries: Mapping[int, Node] = field(default_factory=dict)  # by the place of a job
+
+
+def source_of(scan: Scan) -> Shared:
+    """What a scan of a shared part reads."""
+    assert isinstance(scan.source, Shared)
+    return scan.source
+
+
 def recompute(changes: Iterable[SourceChange] = (), rejected: Iterable[Rejected] = ()) -> JobPlan:
     """The plan that recomputes the definition."""
     return JobPlan(FULL, tuple(changes), rejected=tuple(rejected))
@@ -133,9 +166,14 @@ def alternatives(definition: Definition, changes: Changes) -> tuple[Way, ...]:
     """All ways to compute a view's change, those by delta rules first."""
     if not definition.incremental:
         return (Way(INCREMENTAL, obstacle=definition.reason or "the view is to be recomputed"), Way(FULL))
-    is_small = sum(c.rows for c in changes) <= _SMALL_DELTA and not any(c.in_spark for c in changes)
+    is_small = are_small(changes)
     inward, outward = (_delta_way(definition, changes, is_small, outward=o) for o in (False, True))
     return (inward, outward, Way(FULL))
+
+
+def are_small(changes: Changes) -> bool:
+    """Are the rows that meet these changes looked up, and the result fetched?"""
+    return sum(c.rows for c in changes) <= _SMALL_DELTA and not any(c.in_spark for c in changes)
 
 
 def _delta_way(definition: Definition, changes: Changes, is_small: bool, *, outward: bool) -> Way:

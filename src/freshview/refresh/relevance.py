@@ -110,9 +110,18 @@ class Relevance:
         self._engines = engines
         self._projections: dict[tuple[int, int], _Projection] = {}
 
-    def needed(self, view: Relation, left: Pending, csn: int, matching: Matching, reader: SparkEngine) -> Needed | None:
+    def needed(
+        self,
+        view: Relation,
+        left: Pending,
+        csn: int,
+        matching: Matching,
+        reader: SparkEngine,
+        *,
+        tell: bool = True,
+    ) -> Needed | None:
         """What a query at a CSN has to see of a view although the tasks in `left` are pending; None if the view may
-        have to be maintained."""
+        have to be maintained. `tell`: emit the event that maintenance is skipped."""
         try:
             if not self._is_worth_testing(view, left):
                 return None
@@ -134,7 +143,8 @@ class Relevance:
             return None  # a failed test decides nothing; maintenance or the query raises the error, if it is one
         rows = sum(segment.rows for segments in own.values() for segment in segments)
         emit = partial(self._events.emit, view=view.name, from_csn=start, to_csn=csn, rows=rows, pending=left.rows)
-        emit("view.part") if own else emit("view.skipped")
+        if tell:
+            emit("view.part") if own else emit("view.skipped")
         return Needed(stored, own)
 
     def _is_worth_testing(self, view: Relation, left: Pending) -> bool:

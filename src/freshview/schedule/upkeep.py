@@ -142,7 +142,8 @@ class Upkeep:
             self._events.emit("checkpoint.failed", relation=relation.name, error=str(error))
 
     def maintain(self, wanted: Sequence[Relation], csn: int, *, named: bool) -> list[Job]:
-        """Bring views up to date, different ones side by side; an error is raised when all others are done.
+        """Bring views up to date: those that share a change together, the others side by side; an error is raised when
+        all others are done.
 
         `wanted` are in the order in which their jobs are returned. `named`: deferred views are refreshed.
         """
@@ -150,12 +151,17 @@ class Upkeep:
         asked = {view.id: view for view in wanted}  # one may have been dropped meanwhile, and is not in `views`
         below = {view.id: (with_lower([view.id], views) - {view.id}) & asked.keys() for view in wanted}
         stale = asked.keys() & (backlog.view_id for backlog in self._views.catalog.backlogs())
+        together: dict[int, list[Job]] = {}
+        for job in self._views.maintenance.bring_together([view for view in wanted if view.id in stale], csn):
+            together.setdefault(job.view_id, []).append(job)
+        stale -= together.keys()
         workers = min(self._workers, len(stale))
 
         def run(view_id: int, interruption: Interruption) -> list[Job]:
             # Only work in a thread of its own has to be broken off there; little work starts no Spark.
             with self._engine().interruptible(interruption) if workers > 1 and view_id in stale else nullcontext():
-                jobs = self._views.maintenance.maintain(asked[view_id], csn, named=named)
+                rest = self._views.maintenance.maintain(asked[view_id], csn, named=named)
+            jobs = [*together.get(view_id, ()), *rest]
             self._events.emit("maintain.done", view=asked[view_id].name, jobs=jobs)
             return jobs
 
@@ -226,12 +232,24 @@ class Upkeep:
         view = self._catalog.relation_by_id(job.view.view_id)
         if view is None:
             return True
-        rows = self._most_rows(view, job.halvings)
+        rows, csn, maintenance = self._most_rows(view, job.halvings), self._catalog.snapshot(), self._views.maintenance
         with self._engine().background(job.interruption):
-            done = self._views.maintenance.step(view, self._catalog.snapshot(), most_rows=rows) is not None
+            together = maintenance.step_together(view, self._companions(job), csn, most_rows=rows)
+            done = any(one.view_id == view.id for one in together)
+            done = done or maintenance.step(view, csn, most_rows=rows) is not None
         if is_deferred(view):
             self._views.deferred.keep_schedule()
         return done
+
+    def _companions(self, job: CurrentJob) -> list[Relation]:
+        """The views that may be refreshed with the view of a job: those that wait, and below which none waits. A job
+        that gave way before, or that others give way to, is kept small."""
+        if job.halvings or job.protected_until is not None:
+            return []
+        waiting = {backlog.view_id for backlog in self._views.catalog.backlogs()}
+        taken = {one.view.view_id for one in self.manager.running} if self.manager is not None else set()
+        others = self._views.catalog.by_id(waiting - taken - {job.view.view_id})
+        return [view for view in others if waiting.isdisjoint(self._views.catalog.inputs(view))]
 
     def _most_rows(self, view: Relation, halvings: int) -> int:
         """How many pending delta rows a background job of a view takes, now."""

@@ -18,9 +18,10 @@ from freshview.delta.signed import part
 from freshview.errors import FreshviewError
 from freshview.refresh.changing import Changing
 from freshview.refresh.execute import Change
+from freshview.refresh.group import GroupRunner
 from freshview.refresh.job_input import JobInput
 from freshview.refresh.jobs import JobRunner, is_transient
-from freshview.refresh.plan import JobPlan
+from freshview.refresh.plan import JobPlan, RefreshPlan
 from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import Pending, pending
 from freshview.storage.store import Storage
@@ -38,6 +39,7 @@ class Maintenance:
     definitions: Definitions
     changing: Changing
     jobs: JobRunner
+    groups: GroupRunner
     deferred: Deferred
     _right_since: dict[tuple[int, int], int] = field(default_factory=dict)  # by (id, epoch) of views checked again
 
@@ -77,6 +79,25 @@ class Maintenance:
         finally:
             self.views.catalog.release(pin)
 
+    def next_refresh(self, view: Relation) -> tuple[list[str], RefreshPlan] | None:
+        """The views that would be refreshed with a view now, itself included, and the plan of that; None if there are
+        none, or its input cannot be read now."""
+        waiting = {backlog.view_id for backlog in self.views.backlogs()}
+        others = [v for v in self.views.by_id(waiting - {view.id}) if waiting.isdisjoint(self.views.inputs(v))]
+        if view.id not in waiting or not waiting.isdisjoint(self.views.inputs(view)):
+            return None
+        pin = self.views.catalog.begin("query", at=self.views.frontier(view))
+        try:
+            members = self.groups.members(view, others, self.views.catalog.snapshot())
+            if not members:
+                return None
+            given = self.changing.group([(m.view, self.groups.stored(m)) for m in members], self.groups.span(members))
+            return [m.view.name for m in members], self.changing.plan_together(given)
+        except FreshviewError:
+            return None
+        finally:
+            self.views.catalog.release(pin)
+
     def maintain(self, view: Relation, csn: int, *, named: bool) -> list[Job]:
         """Maintain a view on request; a deferred one only as far as its mode allows, unless it was `named`."""
         return self.deferred.maintain(view, named=named) if is_deferred(view) else self.bring(view, csn)
@@ -93,6 +114,28 @@ class Maintenance:
                     for name, source in definition.sources.items():
                         columns.setdefault(source.id, set()).update(used.get(name, ()))
         return self.storage.reader.together(columns)
+
+    def bring_together(self, views: Sequence[Relation], csn: int, *, most_rows: int | None = None) -> list[Job]:
+        """Maintain views up to a CSN in refreshes of several of them; return their jobs. A view that is left behind
+        has to be maintained by itself, and so are deferred views."""
+        return self.groups.bring(self._known(views), csn, most_rows=most_rows)
+
+    def step_together(
+        self, view: Relation, others: Sequence[Relation], csn: int, *, most_rows: int | None = None
+    ) -> list[Job]:
+        """Run one refresh of a view towards a CSN, with those of the others that share its change; return the jobs."""
+        known = self._known([view, *others])
+        return self.groups.step(view, known[1:], csn, most_rows=most_rows) if view in known[:1] else []
+
+    def _known(self, views: Sequence[Relation]) -> list[Relation]:
+        """Those of the views that can be maintained by jobs: their rows are right, and they are not deferred."""
+        known = []
+        for view in views:
+            with suppress(FreshviewError):  # maintenance of the view raises it again
+                if not is_deferred(view):
+                    self.right_since(view)
+                    known.append(view)
+        return known
 
     def propagate(self, view: Relation) -> list[Job]:
         """Move the log of a deferred view into its differential tables."""

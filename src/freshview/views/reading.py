@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -55,6 +56,28 @@ class Reading:
         if freshness == "any" or (isinstance(freshness, timedelta) and self.age(view, csn) <= freshness):
             return self._at(view, self.views.frontier(view), self._reader())
         return self._read_fresh(view, csn, matching) if csn >= since else self.from_definition(view, csn)
+
+    def refresh_together(self, asked: Sequence[tuple[Relation, int, Matching | None]]) -> None:
+        """Maintain views, up to the CSNs at which a query is going to read them, together where that is possible.
+
+        Views whose changes the query cannot see are left alone. Nothing is raised: `read` maintains what is left.
+        """
+        with suppress(FreshviewError):
+            waiting = [(*one, pending(self.views, *one[:2])) for one in asked if not is_deferred(one[0])]
+            stale = [one for one in waiting if one[3].tasks and one[1] >= one[3].frontier.readable]
+            if len(stale) > 1:
+                self._bring(stale)
+
+    def _bring(self, stale: Sequence[tuple[Relation, int, Matching | None, Pending]]) -> None:
+        engine, seen = self._reader().engine, dict[int, list[Relation]]()
+        for view, csn, matching, left in stale:
+            unseen = None
+            if matching is not None:
+                unseen = self.relevance.needed(view, left, csn, matching, engine, tell=False)
+            if unseen is None:
+                seen.setdefault(csn, []).append(view)
+        for csn, views in seen.items():
+            self.maintenance.bring_together(views, csn)
 
     def _read_deferred(self, view: Relation, csn: int, freshness: Freshness, matching: Matching | None) -> Frame:
         """What a deferred view shows; if that is not fresh enough, with its differentials, and with its log."""

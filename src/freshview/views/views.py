@@ -13,6 +13,7 @@ from freshview.definition.known import Definitions
 from freshview.events import Events
 from freshview.refresh.calibration import Calibrating
 from freshview.refresh.changing import Changing
+from freshview.refresh.group import GroupRunner
 from freshview.refresh.jobs import JobRunner
 from freshview.refresh.proposal import Proposing
 from freshview.refresh.relevance import Relevance
@@ -41,15 +42,17 @@ class Views:
         self.definitions = Definitions(self.catalog, self._engines, events)
         self.changing = Changing(catalog, storage, events, self._engines, self.definitions)
         self.jobs = JobRunner(catalog, storage, events, self.changing)
+        self.groups = GroupRunner(self.catalog, storage, events, self.changing, self.jobs)
         self.deferred = Deferred(self.catalog, storage, events, self.jobs)
-        self.maintenance = Maintenance(self.catalog, storage, self.definitions, self.changing, self.jobs, self.deferred)
+        parts = (self.definitions, self.changing, self.jobs, self.groups, self.deferred)
+        self.maintenance = Maintenance(self.catalog, storage, *parts)
         self.modes = Modes(self.catalog, self.deferred, self.maintenance, self.definitions)
         self.lifecycle = Lifecycle(
             self.catalog, storage, events, self._engines, self.definitions, self.jobs, self.modes
         )
         relevance = Relevance(catalog, storage, events, self.definitions, self._engines)
-        parts = (self.definitions, self.jobs, self.deferred, self.maintenance, relevance)
-        self.reading = Reading(self.catalog, storage, self._engines, *parts)
+        below = (self.definitions, self.jobs, self.deferred, self.maintenance, relevance)
+        self.reading = Reading(self.catalog, storage, self._engines, *below)
         statistics = StatisticsCatalog(catalog)
         self.proposing = Proposing(statistics, self.definitions, self._engines)
         self.calibrating = Calibrating(statistics, storage, self._engines, events)

@@ -11,7 +11,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.properties import is_auto, mode_of, next_runs, policy_of
 from freshview.definition.verdict import Verdict
-from freshview.refresh.explain import explained
+from freshview.refresh.explain import explained, planned_together
 from freshview.schedule.advice import Advice, advised
 from freshview.views.views import Views
 
@@ -136,4 +136,6 @@ def explain_view(views: Views, view: Relation) -> str:
     done = [job for job in views.catalog.history(view) if job.error is None]
     past = (done, views.catalog.factors(view))
     ahead = views.maintenance.next_job(view)
-    return explained(view.name, views.definitions.of(view), views.catalog.frontier(view), mode, past, ahead)
+    text = explained(view.name, views.definitions.of(view), views.catalog.frontier(view), mode, past, ahead)
+    together = views.maintenance.next_refresh(view)
+    return text if together is None else "\n".join([text, *planned_together(view.name, *together)])

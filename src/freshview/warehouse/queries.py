@@ -143,11 +143,20 @@ class Queries:
         engine = self._engine()
         lost = dict(self._watch.lost)
         with self._views.maintenance.together(()):
+            if transaction is None and freshness in (None, "fresh") and not lost:
+                self._refresh_together(text, bound.tables.values(), reading)
             frames = {
                 placeholder: self._frame(ref, reading, transaction, freshness, lost, partial(asked_of, text, ref.name))
                 for placeholder, ref in bound.tables.items()
             }
         return engine.query(bound.text, frames, f"query {text}")
+
+    def _refresh_together(self, text: str, refs: Iterable[TableRef], reading: ReadContext) -> None:
+        """Maintain the views that a query reads together, if there are several."""
+        states = [(ref.name, reading.state(ref, self._engine().time_zone)) for ref in refs]
+        views = {s.relation.id: (s.relation, s.csn, partial(asked_of, text, n)) for n, s in states if _is_view(s)}
+        if len(views) > 1:
+            self._views.reading.refresh_together(list(views.values()))
 
     def _frame(
         self,
@@ -161,7 +170,7 @@ class Queries:
         """Return a table or view as a DataFrame; raise the error of an external table that could not be read."""
         engine = self._engine()
         state = reading.state(ref, engine.time_zone)
-        is_view = state.relation.kind == "view"
+        is_view = _is_view(state)
         if lost and freshness != "any" and not (ref.version or ref.timestamp):
             for relation_id in self._views.catalog.inputs(state.relation) if is_view else [state.relation.id]:
                 if relation_id in lost:
@@ -187,3 +196,7 @@ class Queries:
                 return inside
         stored: DataFrame = self._views.reading.read(view, state.csn, freshness=freshness, matching=matching)
         return stored
+
+
+def _is_view(state: RelationState) -> bool:
+    return state.relation.kind == "view"

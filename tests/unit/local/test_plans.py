@@ -12,19 +12,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlglot import exp
 from tests.effort import examples
 from tests.unit.algebra.oracle import Bag, Double, Row, evaluate
 from tests.unit.delta.cases import VIEWS
 from tests.unit.sql.view_grammar import SCHEMAS, Change, State, kind_of, lowered_view, noises, states, views
 
-from freshview.algebra.nodes import WEIGHT, Filter, Node, Project, Scan, Table, TopK, column
+from freshview.algebra.nodes import WEIGHT, Filter, Node, Project, Scan, Shared, Table, TopK, column
+from freshview.algebra.together import put_together
+from freshview.catalog.records import Relation
 from freshview.delta.derive import at_version, derive
 from freshview.delta.forms import choose_form, delta_plan, with_buffer
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.local.expressions import over
 from freshview.local.plans import translated
 from freshview.local.typed import INT, STRING, Unproven
+from freshview.refresh.combined import Combined, Translation
+from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 from freshview.sql.lowering import lower
 
@@ -238,3 +243,40 @@ def test_a_text_that_is_no_utf_8_goes_to_spark() -> None:
 def test_replace_without_a_replacement_removes() -> None:
     plan = translated(lower("SELECT replace(s, 'a') AS r FROM t", {"t": ("s",)}).node, lambda _: {"s": STRING})
     assert ENGINE.run(plan, lambda _: pa.table({"s": ["banana"]})).column(0).to_pylist() == ["bnn"]
+
+
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(st.one_of(views(), st.sampled_from(sorted(VIEWS.values()))), min_size=2), run=states(2))
+def test_plans_put_together_give_the_oracles_bags(texts: list[str], run: list[State]) -> None:
+    """Parts that several plans read are computed once; a plan is taken if it and its parts are."""
+    change = Change(run[0], run[1])
+    derived = [derive(lowered_view(text).node, change.changed) for text in texts[:4]]
+    plans = [plan for plan in derived if plan is not None]
+    together = put_together(plans)
+    translation = Translation(Combined(tuple(plans), together), _relation, _nothing)
+    rows: dict[object, pa.Table] = {}
+
+    def table(scan: Node) -> pa.Table:
+        assert isinstance(scan, Scan)
+        return rows[scan.source] if isinstance(scan.source, Shared) else _arrow(scan, change.read(scan))
+
+    for part in together.parts:
+        local = translation.part(part)
+        if local is not None:
+            rows[part.scan.source] = ENGINE.run(local, table)
+    for place, plan in enumerate(plans):
+        with suppress(Unproven):
+            found = ENGINE.run(translation.translated(place, together.plans[place]), table)
+            answer = Counter(
+                tuple(map(_exact, row)) for row in zip(*(c.to_pylist() for c in found.columns), strict=True)
+            )
+            assert answer == _oracle(plan, change.read)
+
+
+def _relation(scan: Scan) -> Relation:
+    columns = tuple(Column(c, _TYPES[c]) for c in SCHEMAS[scan.relation])
+    return Relation(1, scan.relation, "table", 1, 1, Schema(columns), 0, None, {}, {})
+
+
+def _nothing(_: Node) -> dict[str, DataType]:
+    raise Unproven("nothing is computed by Spark")

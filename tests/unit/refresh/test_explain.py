@@ -8,9 +8,12 @@ import pytest
 from tests.unit.definition.analysed import analysed, with_sources
 from tests.unit.sql.view_grammar import SCHEMAS
 
+from freshview.algebra.together import put_together
 from freshview.catalog.frontiers import Job
 from freshview.definition.analysis import analyse
-from freshview.refresh.explain import explained, maintainability
+from freshview.delta.derive import derive
+from freshview.refresh.explain import explained, maintainability, planned_together
+from freshview.refresh.plan import JobPlan, RefreshPlan, SharedPart
 from freshview.relation.schema import Schema
 
 
@@ -78,6 +81,22 @@ def test_explain_tells_which_rows_of_a_table_matter() -> None:
     """A scan that is joined to a delta is read only where it meets it."""
     text = explained("v", with_sources("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a"), 1)
     assert "u@old /* rows with a in t@delta.a */" in text
+
+
+def test_explain_prints_what_views_that_are_refreshed_together_share() -> None:
+    joined = "FROM t JOIN u ON t.a = u.a"
+    texts = [f"SELECT t.b, u.d {joined}", f"SELECT u.d, count(*) AS n {joined} GROUP BY d"]
+    queries = [derive(with_sources(text).lowered.node, {"t"}) for text in texts]  # type: ignore[union-attr]
+    both = put_together([query for query in queries if query is not None])
+    parts = [SharedPart(part.scan, part.node, ("v", "w"), None) for part in both.parts]
+    plan = RefreshPlan((JobPlan("incremental"), JobPlan("incremental"), None), tuple(parts))
+    text = "\n".join(planned_together("v", ("v", "w", "x"), plan))
+    assert "  refreshed together with w\n" in text
+    assert "    shared1, computed once for v, w, on Spark, held in files:\n" in text
+    assert "t@delta" in text
+    assert planned_together("x", ("v", "w", "x"), plan) == [
+        "  refreshed alone: it shares nothing with the other views that have the same changes pending"
+    ]
 
 
 def test_explain_names_the_key_of_a_view_and_by_what_deltas_of_views_are_condensed() -> None:

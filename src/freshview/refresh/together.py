@@ -1,0 +1,189 @@
+"""The plan of one refresh of several views over one span.
+
+The delta queries of the views are put together (`algebra/together.py`): what several of them compute is a part of the
+refresh, and is computed once. Queries over rows at hand are put together for the embedded engine, the others for Spark:
+
+    embedded   a part is a table in memory; filters and projections are not worth one
+    Spark      a part is held in files, if it comes from a delta and reading and joining it again for its other users
+               is expected to take longer than writing it
+
+A view that shares nothing on Spark, that is to be recomputed or whose query cannot be planned has no plan here: its own
+job computes it.
+
+Law: a view's change is the one that its own job would give. What is shared decides how long it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from freshview.algebra.nodes import Aggregate, Join, Node, Scan, SetOperation, Source, Window
+from freshview.algebra.stages import comes_from_delta
+from freshview.algebra.together import Part, Together, Worth, put_together
+from freshview.algebra.traversal import bottom_up, scans
+from freshview.local.plans import LocalPlan
+from freshview.refresh.combined import Combinations, Translation
+from freshview.refresh.cost import HELD, estimate
+from freshview.refresh.embedded import preparing
+from freshview.refresh.job_input import GroupInput, JobInput
+from freshview.refresh.plan import (
+    INCREMENTAL,
+    NOTHING,
+    JobPlan,
+    Reads,
+    RefreshPlan,
+    SharedPart,
+    Way,
+    choose,
+)
+from freshview.spark.running import PlanRunner
+
+Alternatives = Callable[[JobInput], Sequence[Way]]
+_HEAVY = (Join, Aggregate, Window, SetOperation)  # operators that are worth a table of their own
+_OTHERS = 1  # rows from files: a scan that is not at hand reads some
+
+
+def plan_together(
+    group: GroupInput, alternatives: Alternatives, combinations: Combinations, runner: Callable[[], PlanRunner]
+) -> RefreshPlan:
+    """The plan of one refresh of the views of a group, which have the same settings.
+
+    `runner` computes parts for the embedded engine that are not proven.
+    """
+    ways = [tuple(w for w in alternatives(job) if w.query is not None) if job.changes else () for job in group.jobs]
+    plans: dict[int, JobPlan] = {
+        p: JobPlan(NOTHING, job.written) for p, job in enumerate(group.jobs) if not job.changes
+    }
+    near = [place for place, found in enumerate(ways) if found and found[0].is_small]
+    embedded = _Embedded(group, near, [ways[place][0] for place in near], combinations, runner)
+    plans |= embedded.plans(ways)
+    far = [place for place, found in enumerate(ways) if found and place not in plans]
+    spark = _OnSpark(group, far, [ways[place][1] for place in far])
+    plans |= spark.plans(ways)
+    return RefreshPlan(
+        tuple(plans.get(place) for place in range(len(ways))),
+        (*embedded.parts(plans), *spark.parts(plans)),
+        {place: query for place, query in spark.queries.items() if place in plans},
+    )
+
+
+class _Group:
+    """The queries of some of the jobs, put together for one engine."""
+
+    def __init__(self, group: GroupInput, places: Sequence[int], ways: Sequence[Way], together: Together) -> None:
+        self.group = group
+        self.places = places
+        self.ways = ways
+        self.together = together
+
+    def users(self, part: Part, plans: Mapping[int, JobPlan]) -> tuple[str, ...]:
+        """The views that are planned and read a part."""
+        places = (self.places[i] for i in sorted(part.users))
+        return tuple(self.group.jobs[place].view.name for place in places if place in plans)
+
+    def scans(self, i: int) -> set[Scan]:
+        return {self.together.scans[scan] for scan in scans(_query(self.ways[i]))}
+
+
+def _put(group: GroupInput, places: Sequence[int], ways: Sequence[Way], worth: Worth) -> Together:
+    def reading(i: int, scan: Scan) -> tuple[Source, str]:
+        return group.reading(places[i], scan)
+
+    return put_together([_query(way) for way in ways], reading, worth)
+
+
+def _query(way: Way) -> Node:
+    assert way.query is not None
+    return way.query
+
+
+def worth_a_table(node: Node, users: int) -> bool:
+    """Is a part of the embedded engine computed before its users?"""
+    return users > 1 and any(isinstance(n, _HEAVY) for n in bottom_up(node))
+
+
+class _Embedded(_Group):
+    """Jobs over rows at hand, in the embedded engine."""
+
+    def __init__(
+        self,
+        group: GroupInput,
+        places: Sequence[int],
+        ways: Sequence[Way],
+        combinations: Combinations,
+        runner: Callable[[], PlanRunner],
+    ) -> None:
+        queries = tuple(map(_query, ways))
+        combined = combinations.of(queries, lambda: _put(group, places, ways, worth_a_table))
+        super().__init__(group, places, ways, combined.together)
+        self._at_hand = {i for i in range(len(places)) if not any(map(group.reads, self.scans(i)))}
+        self._translation = Translation(combined, group.relation, preparing(group, runner))
+        self._parts = [
+            (part, self._translation.part(part)) for part in self.together.parts if part.users & self._at_hand
+        ]
+
+    def plans(self, ways: Sequence[Sequence[Way]]) -> dict[int, JobPlan]:
+        """The plans by place; a view that is to be recomputed, or whose query is Spark's, has none."""
+        found = {}
+        for i in sorted(self._at_hand):
+            place = self.places[i]
+            job = self.group.jobs[place]
+
+            def embed(_: Node, i: int = i, job: JobInput = job) -> LocalPlan:
+                return self._translation.query(i, job.view)
+
+            plan = _chosen(job, ways[place], lambda _: 0, embed)
+            if plan.strategy == INCREMENTAL and plan.local is not None:
+                found[place] = plan
+        return found
+
+    def parts(self, plans: Mapping[int, JobPlan]) -> list[SharedPart]:
+        return [
+            SharedPart(part.scan, part.node, users, local)
+            for part, local in self._parts
+            if local is not None and (users := self.users(part, plans))
+        ]
+
+
+class _OnSpark(_Group):
+    """Jobs that have something to share on Spark."""
+
+    def __init__(self, group: GroupInput, places: Sequence[int], ways: Sequence[Way]) -> None:
+        def worth(node: Node, users: int) -> bool:
+            return is_worth_files(node, users, group.reads)
+
+        super().__init__(group, places, ways, _put(group, places, ways, worth))
+        self.queries = {place: self.together.plans[i] for i, place in enumerate(places)}
+
+    def plans(self, ways: Sequence[Sequence[Way]]) -> dict[int, JobPlan]:
+        """The plans by place of views that read a part."""
+        found = {}
+        for i, place in enumerate(self.places):
+            if not any(i in part.users for part in self.together.parts):
+                continue
+
+            def reads(scan: Scan) -> int:
+                known = self.together.scans.get(scan)
+                return _OTHERS if known is None else self.group.reads(known)
+
+            plan = _chosen(self.group.jobs[place], ways[place], reads, None)
+            if plan.strategy == INCREMENTAL and plan.query is _query(self.ways[i]):
+                found[place] = plan
+        return found if len(found) > 1 else {}
+
+    def parts(self, plans: Mapping[int, JobPlan]) -> list[SharedPart]:
+        found = ((part, self.users(part, plans)) for part in self.together.parts)
+        return [SharedPart(part.scan, part.node, users, None) for part, users in found if users]
+
+
+def is_worth_files(node: Node, users: int, reads: Reads) -> bool:
+    """Is a part computed by Spark before its users? It has few rows if deltas have, and costs them more than files."""
+    if users < 2 or not comes_from_delta(node):
+        return False
+    cost = estimate(node, reads)
+    return cost.rows > 0 and (users - 1) * cost.seconds > HELD
+
+
+def _chosen(job: JobInput, ways: Sequence[Way], reads: Reads, embed: Callable[[Node], LocalPlan] | None) -> JobPlan:
+    factors = job.calibration.factors() if job.full.rows else {}
+    return choose(job.definition, job.changes, ways, reads, job.full, factors, embed)
