@@ -145,6 +145,20 @@ def test_rows_that_are_not_proven_are_computed_by_spark_once_for_all_views(tmp_p
             assert all(wh.check(name).ok for name in ("one", "two", "odd"))
 
 
+def test_views_that_know_other_schemas_of_a_table_are_right(tmp_path: Path, spark: SparkSession) -> None:
+    with freshview.connect(tmp_path / "w", spark=spark) as wh:
+        wh.sql("CREATE TABLE t (k INT PRIMARY KEY, v INT)")
+        wh.sql("INSERT INTO t VALUES (1, 1), (2, 2)")
+        wh.sql("CREATE MATERIALIZED VIEW one AS SELECT v, count(*) AS n FROM t GROUP BY v")
+        wh.sql("CREATE MATERIALIZED VIEW two AS SELECT k, v FROM t WHERE v > 1")
+        wh.sql("ALTER TABLE t ADD COLUMN w INT")
+        wh.sql("CREATE MATERIALIZED VIEW three AS SELECT w, count(*) AS n FROM t GROUP BY w")
+        for statement in ("INSERT INTO t VALUES (3, 3, 3)", "UPDATE t SET w = 4 WHERE k = 1", "DELETE FROM t"):
+            wh.sql(statement)
+            wh.maintain()
+            assert all(wh.check(name).ok for name in ("one", "two", "three"))
+
+
 def test_sharing_can_be_switched_off(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "TOGETHER", False)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:

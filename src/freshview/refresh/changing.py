@@ -39,6 +39,7 @@ from freshview.refresh.runner import Runner
 from freshview.refresh.span import Span
 from freshview.refresh.together import plan_together
 from freshview.refresh.ways import Ways
+from freshview.relation.schema import Schema
 from freshview.spark.engines import Engines
 from freshview.spark.running import PlanRunner
 from freshview.storage.checkpoint import Checkpointer
@@ -94,22 +95,27 @@ class Changing:
         except _NOT_BY_RULES as error:
             return [first_line(error)] * len(views)
         planned = (time.monotonic() - begun) / max(sum(one is not None for one in plan.jobs), 1)
-        found: list[Change | Alone] = []
+        found: dict[int, Change | Alone] = {}
         changes = execute_together(plan, group, partial(self._runner, views[0][0]), self._local)
         for one, job, change in zip(plan.jobs, group.jobs, changes, strict=True):
             if one is None or isinstance(change, Alone):
-                found.append(change)
+                found[job.view.id] = change
             else:
-                took = change.seconds + change.shared + planned
-                found.append(self._learnt(change, one, job, took))
-        return found
+                found[job.view.id] = self._learnt(change, one, job, change.seconds + change.shared + planned)
+        return [found.get(view.id, "it knows another schema of a source") for view, _ in views]
 
     def group(self, views: Sequence[tuple[Relation, RelationState]], span: Span) -> GroupInput:
-        """The input of one refresh of several views."""
-        definitions = [self._definitions.of(view) for view, _ in views]
-        shared = Images(span, (use for definition in definitions for use in uses(definition)))
-        pairs = zip(views, definitions, strict=True)
-        jobs = tuple(JobInput(view, known, span, stored, shared=shared) for (view, stored), known in pairs)
+        """The input of one refresh of several views; without those that know a source by another schema than a view
+        before them: a definition keeps the schema that it was analysed with."""
+        schemas: dict[int, Schema] = {}
+        known = []
+        for view, stored in views:
+            definition = self._definitions.of(view)
+            if all(schemas.get(s.id, s.schema) == s.schema for s in definition.sources.values()):
+                schemas |= {source.id: source.schema for source in definition.sources.values()}
+                known.append((view, definition, stored))
+        shared = Images(span, (use for _, definition, _ in known for use in uses(definition)))
+        jobs = tuple(JobInput(view, definition, span, stored, shared=shared) for view, definition, stored in known)
         return GroupInput(jobs, span, shared)
 
     def plan_together(self, group: GroupInput) -> RefreshPlan:

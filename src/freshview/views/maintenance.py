@@ -92,7 +92,8 @@ class Maintenance:
             if not members:
                 return None
             given = self.changing.group([(m.view, self.groups.stored(m)) for m in members], self.groups.span(members))
-            return [m.view.name for m in members], self.changing.plan_together(given)
+            names = [job.view.name for job in given.jobs]
+            return (names, self.changing.plan_together(given)) if view.name in names else None
         except FreshviewError:
             return None
         finally:
