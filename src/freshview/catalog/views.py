@@ -268,6 +268,7 @@ class ViewCatalog:
         """Publish the results of several jobs in one transaction, each if its view is still where its job began and
         its leases are held; return which of them were. A step that is not published writes nothing."""
         with self.catalog.database.write() as c:
+            self.catalog.database.lock_clock(c)  # a commit moves several frontiers as well, in another order
             return [self._applied(c, step) for step in steps]
 
     def _applied(self, c: sa.Connection, step: ViewStep) -> bool:
