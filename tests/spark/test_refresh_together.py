@@ -176,6 +176,9 @@ def test_a_query_of_several_stale_views_refreshes_them_together(tmp_path: Path, 
         for name in ("revenue", "days", "segments", "lines"):
             wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {_VIEWS[name]}")
         wh.sql("UPDATE line SET price = price + 1 WHERE l_o = 7")
+        ahead = str(wh.explain("revenue"))
+        assert "  refreshed together with days, segments, lines\n" in ahead
+        assert "computed once for revenue, segments" in ahead
         text = (
             "SELECT (SELECT sum(revenue) FROM revenue) AS r, (SELECT sum(n) FROM days) AS n,"
             " (SELECT count(*) FROM lines WHERE o = 1000) AS none"
