@@ -408,10 +408,10 @@ def test_show_materialized_views(world: World, process: Process) -> None:
     process.put({"a": {1: 1, 2: 2}})
     world.now += 2 * SECOND
     shown = show(process.catalog, Show("views"))
-    assert shown.columns == ("name", "mode", "frontier", "tasks", "rows", "age", "status", "next")
+    assert shown.columns == ("name", "mode", "frontier", "tasks", "rows", "age", "status", "next", "about")
     frontier = str(process.views.frontier(view))
-    assert shown.rows[0] == ("v", "lazy", frontier, "1", "2", "2.0 s", "pending", "")
-    assert (shown.rows[1][:2], shown.rows[1][3:]) == (("w", "auto (lazy now)"), ("0", "0", "", "fresh", ""))
+    assert shown.rows[0] == ("v", "lazy", frontier, "1", "2", "2.0 s", "pending", "", "")
+    assert (shown.rows[1][:2], shown.rows[1][3:]) == (("w", "auto (lazy now)"), ("0", "0", "", "fresh", "", ""))
     assert [r[0] for r in show(process.catalog, Show("views", "w*")).rows] == ["w"]
     seen = []
     process.before = lambda *_: seen.append(show(process.catalog, Show("views")).rows[0][6])

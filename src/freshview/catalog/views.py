@@ -83,7 +83,7 @@ class ViewCatalog:
             for source in sources:
                 check_unchanged(c, source)
             if replaces is not None:
-                self._drop(c, replaces)
+                self.drop_in(c, replaces)
                 clock = catalog.database.clock(c)
             created = clock.csn + 1
             view = Relation(view_id, name, "view", 1, 1, schema, created, None, dict(properties), dict(facts))
@@ -93,9 +93,7 @@ class ViewCatalog:
             begun = {"view_id": view_id, "epoch": 1, "csn": csn, "stmtsn": 0, "eager": int(eager), "costs": costs}
             c.execute(t.frontiers.insert().values(**begun))
             self._defer(c, view_id, deferred)
-            inputs = {i for source in sources for i in (source.id, *self._inputs(c, source))}
-            if inputs:
-                c.execute(t.inputs.insert(), [{"view_id": view_id, "relation_id": i} for i in sorted(inputs)])
+            self.set_inputs(c, view_id, sources)
             for seq, segment in enumerate(segments):
                 c.execute(t.segments.insert().values(**segment_values(segment, csn, seq)))
             end_leases(c, leases)
@@ -140,6 +138,13 @@ class ViewCatalog:
     def _inputs(self, c: sa.Connection, view: Relation) -> list[int]:
         query = sa.select(t.inputs.c.relation_id).where(t.inputs.c.view_id == view.id)
         return list(c.execute(query).scalars())
+
+    def set_inputs(self, c: sa.Connection, view_id: int, sources: Iterable[Relation]) -> None:
+        """Set what a view reads: these relations, and what they read."""
+        inputs = {i for source in sources for i in (source.id, *self._inputs(c, source))}
+        c.execute(t.inputs.delete().where(t.inputs.c.view_id == view_id))
+        if inputs:
+            c.execute(t.inputs.insert(), [{"view_id": view_id, "relation_id": i} for i in sorted(inputs)])
 
     # -- tasks -------------------------------------------------------------------------------------
 
@@ -349,7 +354,7 @@ class ViewCatalog:
         """All views that read this one, directly or through others, lower ones first."""
         found = [view]
         for other in lower_first(self.catalog.relations()):
-            if {r.id for r in found}.intersection(source_ids(other).values()):
+            if {r.id for r in found} & read_ids(other):
                 found.append(other)
         return found[1:]
 
@@ -360,13 +365,19 @@ class ViewCatalog:
             raise NotFound(f"view {view.name}", f"its source {gone[0]} is gone", "Drop the view.")
         return {name: relation for name, relation in found.items() if relation is not None}
 
+    def rewriting_sources(self, view: Relation) -> list[Relation]:
+        """The relations that a view's rewriting reads and its definition does not; those that are there."""
+        ids = sorted({*rewriting_ids(view).values()} - {*source_ids(view).values()})
+        return [found for found in map(self.catalog.relation_by_id, ids) if found is not None]
+
     def drop(self, view: Relation) -> int:
         """Drop a view and its frontier, which then holds back no old versions; return the CSN of the drop."""
         with self.catalog.database.write() as c:
             self.catalog.database.lock_clock(c)
-            return self._drop(c, view)
+            return self.drop_in(c, view)
 
-    def _drop(self, c: sa.Connection, view: Relation) -> int:
+    def drop_in(self, c: sa.Connection, view: Relation) -> int:
+        """Drop a view in a transaction that holds the clock; return the CSN of the drop."""
         csn = self.catalog.ddl_commit(c, view.id, "drop")
         dropped = t.relations.update().where(t.relations.c.id == view.id, t.relations.c.dropped_csn.is_(None))
         if c.execute(dropped.values(dropped_csn=csn)).rowcount != 1:
@@ -433,6 +444,8 @@ class ViewCatalog:
         return {r.view_id: Use(r.uses, r.last_at, r.mean_gap) for r in c.execute(sa.select(t.uses))}
 
 
+REWRITING = "rewriting"  # a fact of a view: other relations from which its rows are maintained (`rewritings.py`)
+AUXILIARY = "auxiliary"  # a fact of a view that the optimiser stores: why it is stored
 JOB_PATH = "job"  # path of a lease on a view's next job; the lease claims no files
 
 
@@ -453,10 +466,31 @@ def source_ids(view: Relation) -> dict[str, int]:
     return {name: entry["id"] for name, entry in json.loads(view.facts.get("sources", "{}")).items()}
 
 
+def rewriting_ids(view: Relation) -> dict[str, int]:
+    """Names in a view's rewriting, with the ids of the relations that they refer to; empty if it has none."""
+    return {name: entry["id"] for name, entry in json.loads(view.facts.get(REWRITING, "{}")).get("sources", {}).items()}
+
+
+def read_ids(view: Relation) -> set[int]:
+    """The ids of the relations that a view's definition or its rewriting names."""
+    return {*source_ids(view).values(), *rewriting_ids(view).values()}
+
+
+def is_auxiliary(relation: Relation) -> bool:
+    """Is a relation a view that the optimiser stores in addition to the users'?"""
+    return AUXILIARY in relation.facts
+
+
+def sorted_column(relation: Relation) -> str:
+    """The column on which the files of a relation are sorted instead of its key; empty if it is none."""
+    name = json.loads(relation.facts.get(AUXILIARY, "{}")).get("sorted_by", "")
+    return name if name in relation.schema.names else ""
+
+
 def lower_first(relations: Iterable[Relation]) -> list[Relation]:
     """Sort all relations of a warehouse so that each comes after those that it reads."""
     known = {relation.id: relation for relation in sorted(relations, key=lambda r: r.id)}
-    reads = {id_: [i for i in source_ids(relation).values() if i in known] for id_, relation in known.items()}
+    reads = {id_: [i for i in read_ids(relation) if i in known] for id_, relation in known.items()}
     return [known[id_] for id_ in TopologicalSorter(reads).static_order()]
 
 

@@ -41,17 +41,24 @@ def optimize(
             "--queries", help="Propose for these queries too, separated by ;, each once between two refreshes."
         ),
     ] = None,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Store the proposed results as auxiliary views; maintain views over them."),
+    ] = False,
     dag: Annotated[bool, typer.Option("--dag", help="Print the search space too.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Print what would make refreshes of all views together cheaper, with costs and what lost. Nothing is created.
+    """Print what would make refreshes of all views together cheaper, with costs and what lost.
 
     Results to store in addition, results to share in one refresh, columns to sort files by, and for each view whether
-    it is incremented or recomputed. By default the changes of a refresh are those of the last day.
+    it is incremented or recomputed. By default the changes of a refresh are those of the last day. Nothing is created,
+    except with --apply: auxiliary views are created, and those that no view reads any more are dropped.
     """
     with place.connect() as warehouse:
         with working("Optimising"):
-            report = warehouse.optimize(space=_bytes(space), changed=_share(changed), queries=_workload(queries))
+            report = warehouse.optimize(
+                apply=apply, space=_bytes(space), changed=_share(changed), queries=_workload(queries)
+            )
         if svg is not None:
             _draw(svg, report.svg)
     if json:
@@ -150,6 +157,7 @@ def _fields(report: Optimization) -> dict[str, Any]:
         "before": choice.before,
         "after": choice.after,
         **chosen,
+        "applied": [asdict(step) for step in report.applied],
         "facts": {name: asdict(facts) for name, facts in proposal.findings.facts.items()},
         "notes": proposal.findings.notes,
         "compared": [{**asdict(c), "ratio": c.ratio} for c in proposal.compared],
@@ -172,6 +180,7 @@ COMMANDS = (
             "freshview optimize --svg plans.svg --space 2GB",
             "freshview optimize --changed 0.01 --dag",
             "freshview optimize --queries daily.sql",
+            "freshview optimize --apply",
             "freshview optimize --json",
         ),
     ),

@@ -58,6 +58,8 @@ class Definition:
     plain: Lowered | None = None  # the tree before ties are broken
     verdict: Verdict | None = None  # whether Spark reads the text in the same way; None: it was not asked
     key: tuple[str, ...] = ()  # stored columns on which no two stored rows agree; (): a bag
+    rewriting: Definition | None = None  # the same stored rows over other relations, by which rules may maintain them
+    original: Definition | None = None  # of a rewriting: the definition as the user wrote it
 
     @property
     def incremental(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from freshview.catalog.records import Relation
-from freshview.catalog.views import ViewCatalog
+from freshview.catalog.views import REWRITING, ViewCatalog
 from freshview.definition.analysis import (
     Definition,
     analyse,
@@ -20,6 +20,7 @@ from freshview.definition.analysis import (
     visible_schema,
 )
 from freshview.definition.reading import TRIAL, Reader, wants_selftest
+from freshview.definition.rewriting import Rewriting, rewrite
 from freshview.definition.verdict import RECOMPUTED, Verdict
 from freshview.errors import InvalidStatement, NotMaintainable, ViewUnusable
 from freshview.events import Events
@@ -42,19 +43,36 @@ class Definitions:
         self._views = views
         self._engines = engines
         self._events = events
-        self._known: dict[tuple[int, int, str], Definition] = {}
+        self._known: dict[tuple[int, int, str, str], Definition] = {}
 
     def of(self, view: Relation) -> Definition:
         """A view's definition, analysed once per process and epoch."""
-        key = (view.id, view.epoch, view.properties.get("refresh", "auto"))
+        refresh, rewriting = view.properties.get("refresh", "auto"), view.facts.get(REWRITING, "")
+        key = (view.id, view.epoch, refresh, rewriting)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._opened(view)
+            plain = (*key[:3], "")
+            own = self._known.get(plain)
+            if own is None:
+                own = self._known[plain] = self._opened(view)
+            known = self._known[key] = replace(own, rewriting=self._rewriting(own, view)) if rewriting else own
         return known
 
     def forget(self) -> None:
         """Analyse all definitions again when they are asked for."""
         self._known.clear()
+
+    def _rewriting(self, definition: Definition, view: Relation) -> Definition | None:
+        """The definition over the relations of a view's rewriting; None if it cannot be used, or not any more."""
+        kept = Rewriting.of(view)
+        if kept is None:
+            return None
+        found = {name: self._views.catalog.relation_by_id(id_) for name, id_ in kept.sources.items()}
+        sources = {name: relation for name, relation in found.items() if relation is not None}
+        try:
+            return rewrite(definition, kept, sources) if len(sources) == len(found) else None
+        except NotMaintainable:
+            return None
 
     def _opened(self, view: Relation) -> Definition:
         """The definition of a stored view. A verdict by another version of the program is asked for again."""
@@ -101,7 +119,7 @@ class Definitions:
         def progress(step: str) -> None:
             self._events.emit("view.reading", view=name, step=step)
 
-        schemas = {n: _as_at_create(r, definition.columns[n]) for n, r in definition.sources.items()}
+        schemas = {n: as_at_create(r, definition.columns[n]) for n, r in definition.sources.items()}
         runner = PlanRunner(self._engines.under({**settings, **TRIAL}, small=True))
         strict = all(settings.get(key, "true").lower() == "true" for key in _STRICT)
         reader = Reader(definition, runner, schemas, strict)
@@ -112,7 +130,7 @@ class Definitions:
         return replace(definition, verdict=verdict), verdict
 
 
-def _as_at_create(relation: Relation, columns: Sequence[str]) -> Schema:
+def as_at_create(relation: Relation, columns: Sequence[str]) -> Schema:
     """The schema of a source in the columns that a definition may read, as far as its tests have to know it."""
     schema, required = visible_schema(relation), relation.schema.required if relation.kind != "view" else ()
     found = tuple(replace(schema.column(c), nullable=schema.column(c).name not in required) for c in columns)

@@ -19,6 +19,7 @@ SCENARIOS = (COMBINED, BASE_LOG, DIFFERENTIAL)
 LAZY, EAGER, DEFERRED, AUTO = "lazy", "eager", "deferred", "auto"
 MODES = (LAZY, EAGER, DEFERRED, AUTO)
 REFRESH = ("auto", "incremental", "full")
+AUXILIARY = "auxiliary"  # 'auto': the background creates auxiliary views for the view, and drops those that lose
 PROPERTIES = ("scenario", "propagate", "refresh.policy")  # of deferred views only
 
 _SECOND = 1_000_000
@@ -88,6 +89,11 @@ def is_deferred(view: Relation) -> bool:
 def is_auto(view: Relation) -> bool:
     """Is the mode of a view left to the advice?"""
     return mode_in(view.properties) == AUTO
+
+
+def leaves_auxiliaries(view: Relation) -> bool:
+    """Does a view leave it to the background which auxiliary views it is maintained from?"""
+    return view.properties.get(AUXILIARY, "off").lower() == AUTO
 
 
 def mode_of(eager: bool) -> str:
@@ -186,6 +192,7 @@ def _check_rhythm(policy: DeferredPolicy, properties: Mapping[str, str]) -> None
 def checked_refresh(given: Mapping[str, str], merged: Mapping[str, str]) -> str:
     """The value of 'refresh'; raise if a given property is wrong. `merged` are the given ones and those of the view."""
     known = {"refresh": REFRESH, "maintenance": MODES, "selftest": ("on", "off"), "engine": ("auto", "spark")}
+    known[AUXILIARY] = ("off", AUTO)
     for name, value in given.items():
         if name in known and value.lower() not in known[name]:
             raise _bad(name, value, f"is not among {', '.join(known[name])}", "Choose one of them.")

@@ -102,19 +102,25 @@ class SelfTest:
                 elif time.monotonic() > until + _SECONDS:
                     break
                 continue
-            extreme = list(self._states(EXTREME, 1))
-            try:
-                texts += self._texts(extreme)
-            except Fails:
-                extreme = []
-            moves = [(i, i + 1) for i in range(_ROUNDS)] + ([(0, len(usual))] if extreme else [])
-            return self._through([*usual, *extreme], texts, moves, until)
+            states, moves = usual, [(i, i + 1) for i in range(_ROUNDS)]
+            for more in self._further():
+                try:
+                    texts += self._texts(more)
+                except Fails:
+                    continue
+                moves += [(0, len(states)), *((len(states) + i, len(states) + i + 1) for i in range(len(more) - 1))]
+                states = [*states, *more]
+            return self._through(states, texts, moves, until)
         return Tested(difference=f"it could not be tested: Spark fails on all tables that were tried ({failure})")
+
+    def _further(self) -> Iterator[list[World]]:
+        """Runs of states that are tested too, if the text does not fail there."""
+        yield list(self._states(EXTREME, 1))
 
     def _types(self) -> Iterator[DataType]:
         """The types of the columns that the view reads."""
         for name, columns in columns_read(self._form.tree).items():
-            yield from (self._schemas[name].column(column).type for column in columns)
+            yield from (self._schema(name).column(column).type for column in columns)
 
     def _states(self, profile: Profile, rounds: int) -> Iterator[World]:
         untied = not self._definition.as_written
@@ -183,11 +189,12 @@ class SelfTest:
         """The delta query of a move, and the frames that it reads; None if the view does not change."""
         used = columns_read(self._form.tree)
         deltas: dict[str, tuple[pa.Table, Schema]] = {}
-        for name, schema in self._schemas.items():
-            if move.before[name] is move.after[name]:
+        for name, columns in used.items():
+            schema, before, after = self._schema(name), self._rows(name, move.before), self._rows(name, move.after)
+            if before is after:
                 continue
-            wanted = part(schema, used.get(name) or schema.names[:1])
-            delta = net_images((move.before[name], move.after[name]), schema, wanted)
+            wanted = part(schema, columns or schema.names[:1])
+            delta = net_images((before, after), schema, wanted)
             if delta.num_rows:
                 deltas[name] = (delta, wanted)
         grows = frozenset(n for n, (d, _) in deltas.items() if min(d.column(-1).to_pylist()) > 0)
@@ -232,11 +239,20 @@ class SelfTest:
     def _reader(self, state: World) -> FrameOf:
         return lambda scan: self._frame(scan.relation, state)
 
+    def _schema(self, name: str) -> Schema:
+        """The columns of a relation that the tree reads."""
+        return self._schemas[name]
+
+    def _rows(self, name: str, state: World) -> pa.Table:
+        """The rows of a relation that the tree reads."""
+        return state[name]
+
     def _frame(self, name: str, state: World) -> Any:
-        key = (name, id(state[name]))
+        rows = self._rows(name, state)
+        key = (name, id(rows))
         if key not in self._frames:
             self._kept.append(state)  # so that no other table gets the id of one of its tables
-            self._frames[key] = self._runner.engine.frame(state[name], self._schemas[name])
+            self._frames[key] = self._runner.engine.frame(rows, self._schema(name))
         return self._frames[key]
 
     # -- comparing ---------------------------------------------------------------------------------
@@ -249,10 +265,10 @@ class SelfTest:
         """Are rows that the delta rules give those from scratch? A buffer may hold fewer rows than at its start."""
         if self._form.top is not None:
             scratch, found = self._members(scratch), self._members(found)
-        return not _differs(scratch, found)
+        return not differs(scratch, found)
 
     def _equal(self, expected: pa.Table, stored: pa.Table, state: World) -> bool:
-        if not _differs(expected, self._members(stored)):
+        if not differs(expected, self._members(stored)):
             return True
         if self._definition.as_written or self._definition.plain is None:
             return False
@@ -260,7 +276,7 @@ class SelfTest:
         plain = rows_form(self._definition.plain, self._definition.names).tree
         visible = Schema(tuple(self._stored.column(n) for n in self._definition.names))
         read = self._ran_alone(plain, self._reader(state), visible)
-        return not isinstance(read, str) and not _differs(expected, read)
+        return not isinstance(read, str) and not differs(expected, read)
 
     # -- the smallest example ----------------------------------------------------------------------
 
@@ -318,7 +334,7 @@ def _tested(form: Form) -> Form:
     return with_buffer(form, form.top.reach + 1) if form.top is not None else form
 
 
-def _differs(expected: pa.Table, found: pa.Table) -> bool:
+def differs(expected: pa.Table, found: pa.Table) -> bool:
     """Are two bags different, beyond the tolerance of floating-point sums?"""
     if expected.num_columns != found.num_columns:
         return True

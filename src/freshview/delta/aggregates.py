@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import WEIGHT, Aggregate, Node, column
+from freshview.algebra.nodes import WEIGHT, Aggregate, Node, Project, column, same
 from freshview.relation.types import NEGATED
 
 TypesOf = Callable[[Node], Mapping[str, str]]  # Spark's types of a tree's columns
@@ -49,22 +49,33 @@ class Part:
     kind: str  # "count" | "sum" | "min" | "max"
     argument: exp.Expr | None = None
     known: str = ""  # for a sum: the part that counts its values
+    times: exp.Expr | None = None  # for a count: how many rows of the definition a row stands for; None: itself alone
+    type: str = ""  # for a sum of partial sums: its own type, which is narrower than Spark's of such a sum
 
     @property
     def over_rows(self) -> exp.Expr:
         """The aggregate call that computes the part from all rows."""
+        if self.times is not None:
+            return exp.Sum(this=self._counted(self.times))
         if self.argument is None:
             return exp.Count(this=exp.Star())
         call = {"count": exp.Count, "sum": exp.Sum, "min": exp.Min, "max": exp.Max}[self.kind]
         return call(this=self.argument.copy())
 
+    def finished(self, call: str) -> exp.Expr:
+        """The part from the column that holds the call over all rows: of no rows there is no count to add."""
+        if self.times is not None:
+            return exp.Coalesce(this=column(call), expressions=[exp.Literal.number(0)])
+        return exp.cast(column(call), self.type, dialect="spark") if self.type else column(call)
+
     def over_delta(self, type_: str, *, grows: bool) -> tuple[tuple[str, exp.Expr], ...]:
         """The aggregates of a change, as items; one that `grows` has no deleted rows. `type_` is the stored type."""
-        if self.argument is None:
-            return ((added(self.name), exp.Sum(this=column(WEIGHT))),)
         if self.kind == "count":
-            unknown = exp.Is(this=self.argument.copy(), expression=exp.Null())
-            return ((added(self.name), exp.Sum(this=case(unknown, exp.Literal.number(0), column(WEIGHT)))),)
+            each: exp.Expr = column(WEIGHT)
+            if self.times is not None:
+                each = case(_sign(exp.GT), self.times.copy(), exp.Neg(this=self.times.copy()))
+            return ((added(self.name), exp.Sum(this=self._counted(each))),)
+        assert self.argument is not None
         if self.kind == "sum":
             # −1 × the smallest integer is no integer (law 11.8)
             wide = exp.cast(self.argument.copy(), "decimal(20, 0)") if type_ == "bigint" else self.argument
@@ -76,6 +87,13 @@ class Part:
             (added(self.name), best(this=case(_sign(exp.GT), self.argument.copy()))),
             (_gone(self.name), best(this=case(_sign(exp.LT), self.argument.copy()))),
         )
+
+    def _counted(self, each: exp.Expr) -> exp.Expr:
+        """What one row adds to a count, if it adds `each` where its argument is known."""
+        if self.argument is None:
+            return each.copy()
+        unknown = exp.Is(this=self.argument.copy(), expression=exp.Null())
+        return case(unknown, exp.Literal.number(0), each.copy())
 
     def merged(self, type_: str) -> exp.Expr:
         """The part's new value, from the stored value and that of the change."""
@@ -120,6 +138,13 @@ class State:
     @property
     def rows(self) -> str:
         return self.parts[0].name
+
+    def of(self, rows: Node, keys: tuple[str, ...]) -> Node:
+        """The groups of rows, with their state."""
+        if all(p.times is None and not p.type for p in self.parts):
+            return Aggregate(rows, keys, tuple((p.name, p.over_rows) for p in self.parts))
+        calls = Aggregate(rows, keys, tuple((f"{p.name}__call", p.over_rows) for p in self.parts))
+        return Project(calls, (*same(keys), *((p.name, p.finished(f"{p.name}__call")) for p in self.parts)))
 
 
 def stored(name: str) -> str:

@@ -137,7 +137,7 @@ def _sums_form(
     member = hidden("shown", names) if any(isinstance(n, Filter) for n in chain) else None
     base = Aggregate(root.input, root.keys, tuple((p.name, p.over_rows) for p in state.parts))
     form = Form("sums", base, names, root, chain, keys, state, member)
-    return replace(form, tree=_from_state(form, lowered, base))
+    return replace(form, tree=from_state(form, lowered, base))
 
 
 def _top_form(node: TopK, visible: tuple[tuple[str, str], ...], names: tuple[str, ...], types_of: TypesOf) -> Form:
@@ -166,7 +166,7 @@ def with_buffer(form: Form, size: int) -> Form:
     return replace(form, tree=top.tree, top=top)
 
 
-def _from_state(form: Form, lowered: Lowered, base: Node, extra: tuple[str, ...] = ()) -> Node:
+def from_state(form: Form, lowered: Lowered, base: Node, extra: tuple[str, ...] = ()) -> Node:
     """The stored columns over a base that has keys and state, and `extra` columns of the base."""
     assert form.root is not None
     assert form.state is not None
@@ -303,7 +303,7 @@ def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, s
     updated = Project(joined, (*same(root.keys), *((p.name, p.merged(types[p.name])) for p in state.parts)))
     fresh = _recomputed_where(exp.or_(*doubts), root, state, updated, small)
     old = _stored_near(form, _touched_keys(root, groups), _as_stored(form))
-    return difference(form.stored, _from_state(form, lowered, fresh), old)
+    return difference(form.stored, from_state(form, lowered, fresh), old)
 
 
 def _in_one_pass(form: Form, lowered: Lowered, joined: Join, types: Mapping[str, str]) -> Node:
@@ -329,7 +329,7 @@ def _in_one_pass(form: Form, lowered: Lowered, joined: Join, types: Mapping[str,
     keys = tuple((k, column(k) if one_image(types[s]) else chosen(column(k), s)) for k, s in form.keys)
     parts = tuple((p.name, chosen(p.merged(types[p.name]), p.name)) for p in state.parts)
     living = _alive(root, state, Project(both, (*keys, *parts, *same((*old, WEIGHT)))))
-    full = _from_state(form, lowered, living, (*old, WEIGHT))
+    full = from_state(form, lowered, living, (*old, WEIGHT))
     items = tuple((c, chosen(column(c), c) if c in read else column(c)) for c in form.stored)
     return Project(full, (*items, (WEIGHT, column(WEIGHT))))
 
@@ -350,7 +350,7 @@ def _recomputed_where(doubt: exp.Expr, root: Aggregate, state: State, updated: P
     doubtful = Project(Filter(living, column(mark)), tuple((f"{k}__doubt", column(k)) for k in root.keys))
     match = null_safe(root.keys, doubtful.columns) if root.keys else None
     near = Join(at_version(root.input, "new"), doubtful, "semi", match, small)
-    again: Node = Aggregate(near, root.keys, tuple((p.name, p.over_rows) for p in state.parts))
+    again = state.of(near, root.keys)
     if not root.keys:  # without keys, an aggregate of no rows has one row
         again = Join(again, doubtful, "semi", None, small)
     return Union((kept, again), updated.columns)

@@ -75,15 +75,20 @@ class Changing:
     ) -> Change:
         """The change of a view's stored rows over a span; `full`: recompute it. `in_memory`: its rows are needed as
         differences and on the driver."""
-        given = JobInput(view, self._definitions.of(view), span, stored, in_memory)
-        plan = recompute(rejected=[Rejected(INCREMENTAL, "asked for")]) if full else self._plan(given)
+        given = self.given(view, span, stored, in_memory=in_memory)
+        plan = recompute(rejected=[Rejected(INCREMENTAL, "asked for")])
+        if not full:
+            given, plan = self._planned(given)
         while plan.strategy != FULL:
             try:
                 return self._executed(plan, given)
             except LocalError as error:
                 plan = plan.on_spark(first_line(error))
             except _NOT_BY_RULES as error:
-                plan = plan.instead(self._obstacle(view, error))
+                if given.is_rewritten:  # it may fail on rows that the view does not have
+                    given, plan = self._planned(given.by_text())
+                else:
+                    plan = plan.instead(self._obstacle(view, error))
         return self._executed(self._storing(plan, given), given)
 
     def changes(self, views: Sequence[tuple[Relation, RelationState]], span: Span) -> list[Change | Alone]:
@@ -132,13 +137,39 @@ class Changing:
         return Runner(self._engines.under(settings_of(view), small=small), self._catalog, self._storage)
 
     def sharing(self, view: Relation) -> Hashable:
-        """What views that are refreshed together have in common; None if a view is not computed by delta rules."""
+        """What views that are refreshed together have in common; None if a view is not computed by delta rules, or has
+        a rewriting: then it is computed alone."""
         definition = self._definitions.of(view)
-        return tuple(sorted(settings_of(view).items())) if definition.incremental else None
+        return (
+            tuple(sorted(settings_of(view).items()))
+            if definition.incremental and definition.rewriting is None
+            else None
+        )
+
+    def given(self, view: Relation, span: Span, stored: RelationState, *, in_memory: bool = False) -> JobInput:
+        """The input of a job: by the view's rewriting if all that this reads has versions at both ends of the span.
+
+        A transaction computes its own view from what it wrote, by the definition.
+        """
+        definition = self._definitions.of(view)
+        if definition.rewriting is not None and not in_memory and self._spanned(definition.rewriting, span):
+            definition = definition.rewriting
+        return JobInput(view, definition, span, stored, in_memory)
+
+    def _spanned(self, rewriting: Definition, span: Span) -> bool:
+        """Do the views that a rewriting reads have versions at both ends of a span?"""
+        if span.start.stmtsn or span.start.own or span.end.own:
+            return False
+        views = [source for source in rewriting.sources.values() if source.kind == "view"]
+        try:
+            return all(self._views.stored_at(v, p.csn) == p.csn for v in views for p in (span.start, span.end))
+        except NotFound:  # one of them was dropped
+            return False
 
     def plan(self, given: JobInput) -> JobPlan:
         """The plan of a job with this input."""
-        return self._storing(self._plan(given), given)
+        given, plan = self._planned(given)
+        return self._storing(plan, given)
 
     def _storing(self, plan: JobPlan, given: JobInput) -> JobPlan:
         """A plan with the decision whether a large result replaces the stored rows or is compared with them.
@@ -169,21 +200,28 @@ class Changing:
             return Estimate(0, 0)
         return estimate_full(definition, lambda s: self._catalog.state(definition.sources[s], csn).rows_at_most)
 
+    def _planned(self, given: JobInput) -> tuple[JobInput, JobPlan]:
+        """The plan of a job, and the input that it reads: by the view's own text where the rewriting cannot be used."""
+        try:
+            return given, self._plan(given)
+        except _NOT_BY_RULES as error:
+            if given.is_rewritten:
+                return self._planned(given.by_text())
+            return given, recompute(rejected=[Rejected(INCREMENTAL, self._obstacle(given.view, error))])
+
     def _plan(self, given: JobInput) -> JobPlan:
+        """The plan of a job; an error of _NOT_BY_RULES if rules cannot be used."""
         definition = given.definition
 
         def small() -> PlanRunner:
             return PlanRunner(self._engines.under(settings_of(given.view), small=True))
 
-        try:
-            changes = given.changes if definition.incremental else ()
-            if definition.incremental and not changes:
-                return JobPlan(NOTHING, given.written)
-            factors = given.calibration.factors() if given.full.rows else {}
-            ways, embed = self._ways.of(given), partial(embedded, given=given, runner=small)
-            return choose(definition, changes, ways, given.reads, given.full, factors, embed)
-        except _NOT_BY_RULES as error:
-            return recompute(rejected=[Rejected(INCREMENTAL, self._obstacle(given.view, error))])
+        changes = given.changes if definition.incremental else ()
+        if definition.incremental and not changes:
+            return JobPlan(NOTHING, given.written)
+        factors = given.calibration.factors() if given.full.rows else {}
+        ways, embed = self._ways.of(given), partial(embedded, given=given, runner=small)
+        return choose(definition, changes, ways, given.reads, given.full, factors, embed)
 
     def _obstacle(self, view: Relation, error: Exception) -> str:
         """Why the delta rules cannot be used for this job. Raise the error if the definition would fail with it too."""

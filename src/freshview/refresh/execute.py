@@ -162,9 +162,9 @@ def _large_delta(scan: Scan, given: SourceInput, runner: Runner, stack: ExitStac
 
 def _recomputed(plan: JobPlan, given: JobInput, runner: Runner) -> Rows:
     """All rows of the view at the end of the span, or their difference from the stored rows."""
-    frames = {name: runner.visible(given.after(name)) for name in given.definition.sources}
+    frames = {name: runner.visible(given.span.after(source)) for name, source in given.whole.sources.items()}
     schema, view_id = given.view.schema, given.view.id
-    defined = runner.stored(given.definition, frames, schema)
+    defined = runner.stored(given.whole, frames, schema)
     fresh = runner.written(defined, view_id, REPLACE)
     replaces = False
     try:

@@ -35,9 +35,11 @@ def explained(
     mode: str = "",
     past: Past = ((), {}),
     ahead: Ahead = None,
+    proof: str = "",
 ) -> str:
     """The whole report. `mode` is a line on the view's mode, `past` its jobs and what they taught, `ahead` the plan of
-    its next job; without a next job the report has the query that runs when all sources have changed."""
+    its next job; without a next job the report has the query that runs when all sources have changed. `proof` is that
+    of the view's rewriting."""
     found = [f"view {name}", f"  frontier: CSN {frontier}"] + [f"  {mode}"] * bool(mode)
     if definition.form is not None:
         by = f" by key ({', '.join(definition.key)})" if definition.key else ""
@@ -46,6 +48,8 @@ def explained(
     found.append(f"  maintained: {'incrementally' if definition.incremental else 'by recomputation'}{why}")
     if definition.verdict is not None:
         found.append(f"  reading: {definition.verdict}")
+    if definition.rewriting is not None:
+        found += _rewritten(definition, definition.rewriting, proof)
     found.append("  operators:")
     found += lines(maintainability(definition), "    ")
     found += _condensing(name, definition, past[0])
@@ -53,9 +57,20 @@ def explained(
     if ahead is not None:
         span, plan = ahead
         found += planned(name, span.start.csn, span.end.csn, plan)
-    elif (usual := sketch(definition)) is not None:
+    elif (usual := sketch(definition.rewriting or definition)) is not None:
         found += ["  when all its sources have changed, a refresh runs:", _query(name, usual)]
     return "\n".join(found)
+
+
+def _rewritten(definition: Definition, rewriting: Definition, proof: str) -> list[str]:
+    """What a view's rows are maintained from in place of its sources, and its tree over that."""
+    assert rewriting.form is not None
+    own = {source.id for source in definition.sources.values()}
+    over = sorted(source.name for source in rewriting.sources.values() if source.id not in own)
+    how = f"stored as before, maintained as {rewriting.form.rule} by:"
+    found = [f"  rewritten over: {', '.join(over)} ({proof}); {how}"]
+    text = render(rewriting.form.tree, lambda scan: scan.relation)
+    return [*found, *(f"    {line}" for line in text.splitlines())]
 
 
 def _condensing(name: str, definition: Definition, done: Sequence[Job]) -> list[str]:
@@ -63,7 +78,8 @@ def _condensing(name: str, definition: Definition, done: Sequence[Job]) -> list[
     last = done[-1].condense if done else {}
     if not definition.incremental or definition.form is None:
         return []
-    keys = {n: () if r.kind == "view" else r.schema.key for n, r in sorted(definition.sources.items())}
+    used = definition.rewriting or definition
+    keys = {n: () if r.kind == "view" else r.schema.key for n, r in sorted(used.sources.items())}
     steps = [("partial", source, key, "below all joins") for source, key in keys.items()]
     found = ["  condense:"]
     for kind, on, key, place in (*steps, ("full", name, definition.key, "before it is applied")):

@@ -209,6 +209,19 @@ class JobInput(SourceInput):
     prepared: dict[Node, pa.Table] = field(default_factory=dict)
 
     @property
+    def whole(self) -> Definition:
+        """The definition that recomputes the view: that of its text, also if rules maintain it by a rewriting."""
+        return self.definition.original or self.definition
+
+    @property
+    def is_rewritten(self) -> bool:
+        return self.definition is not self.whole
+
+    def by_text(self) -> JobInput:
+        """The input of the same job by the definition of the view's text."""
+        return JobInput(self.view, self.whole, self.span, self.stored, self.in_memory)
+
+    @property
     def sources(self) -> Mapping[str, Relation]:
         return self.definition.sources
 
@@ -229,7 +242,7 @@ class JobInput(SourceInput):
     @cached_property
     def full(self) -> Estimate:
         """The estimated cost of recomputing the view."""
-        return estimate_full(self.definition, lambda source: self.after(source).rows_at_most)
+        return estimate_full(self.whole, lambda source: self.span.after(self.whole.sources[source]).rows_at_most)
 
     @cached_property
     def calibration(self) -> Calibration:

@@ -5,7 +5,8 @@ or not at all; that alone makes it right. The lease on a view's next job only sa
 it taken waits for the job in progress, and takes over when the lease has expired on the catalog's clock.
 
 Law: a view that reads views is computed at a CSN at which each of them has a version. They are maintained up to that
-CSN first; where one of them is past it already, the job ends at that view's next version.
+CSN first; where one of them is past it already, the job ends at that view's next version. What only its rewriting reads
+is brought along as well as that goes: a job whose ends are no versions of it uses the view's own definition.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class JobRunner:
         for _ in range(_ATTEMPTS):
             before = self._views.position(view)
             csn = self._views.reserve_csn(view)  # later commits are not in it
-            end = self.reached(self._views.sources(view).values(), csn)
+            end = self._reached_with_rewriting(view, csn, csn)
             taken = pending(self._views, view, end)
             job = self._in_turn(view, before, partial(self._run, view, taken, end, full=True))
             if job is not None:
@@ -142,7 +143,7 @@ class JobRunner:
         """Run a job from the frontier to an end; `left` are all tasks up to `csn`."""
         begun = self._clock()
         try:
-            end = self.reached(self._views.sources(view).values(), end)
+            end = self._reached_with_rewriting(view, end, csn)
         except FreshviewError as error:
             self._failed(view, left.frontier, end, left, begun, error)
             raise
@@ -164,6 +165,24 @@ class JobRunner:
                 return end
             end = max(version or end for version in ahead)
         raise _crowded(views[0])
+
+    def _reached_with_rewriting(self, view: Relation, end: int, most: int) -> int:
+        """Maintain what a view reads up to a CSN; return the CSN at which the view's job ends.
+
+        If a relation of the view's rewriting is past that CSN, the job ends at its next version, up to `most`. One that
+        fails on its data is left behind: the rewriting may read rows that the view does not have.
+        """
+        sources, others = self._views.sources(view).values(), self._views.rewriting_sources(view)
+        end = self.reached(sources, end)
+        for other in others if end <= most else ():
+            try:
+                self.bring(other, end)
+            except FreshviewError as error:
+                if is_transient(error):
+                    raise
+        versions = [self._views.next_version(v, end) for v in others if self._views.stored_at(v, end) != end]
+        later = max((v for v in versions if v is not None and v <= most), default=end)
+        return self.reached(sources, later) if later > end else end
 
     # -- one at a time -----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from freshview.catalog.records import Relation
 from freshview.catalog.reports import WINDOW
 from freshview.catalog.statistics import StatisticsCatalog
-from freshview.catalog.views import ViewCatalog, lower_first
+from freshview.catalog.views import ViewCatalog, is_auxiliary, lower_first
 from freshview.definition.known import Definitions
 from freshview.errors import FreshviewError
 from freshview.optimizer.choice import Choice, optimise
@@ -58,7 +58,8 @@ class Proposing:
         counting: bool = True,
         queries: Mapping[str, float] | None = None,
     ) -> Proposal:
-        """The choice for these views (default: all), and for queries with how often each runs between two refreshes.
+        """The choice for these views (default: all of users), and for queries with how often each runs between two
+        refreshes.
 
         `changes` is "usual", "pending" or a share of each table (see `facts`). `counting`: distinct values that are
         not known yet are counted by Spark. Nothing is created or changed, but for counts that are kept in the catalog.
@@ -67,7 +68,7 @@ class Proposing:
         wanted = None if views is None else {view.id for view in views}
         known, left_out = [], []
         for view in lower_first(every):
-            if view.kind == "view" and (wanted is None or view.id in wanted):
+            if view.kind == "view" and not is_auxiliary(view) and (wanted is None or view.id in wanted):
                 try:
                     known.append((view, self.definitions.of(view)))
                 except FreshviewError as error:

@@ -15,7 +15,7 @@ from freshview.catalog.records import Relation
 from freshview.catalog.reports import Reports
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
-from freshview.definition.properties import is_auto, is_deferred
+from freshview.definition.properties import is_auto, is_deferred, leaves_auxiliaries
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.interruption import Interruption
@@ -42,6 +42,7 @@ DUE_BYTES = 64 << 20  # or their size
 WORKERS = 2  # views that are maintained side by side
 _HEARTBEAT_SECONDS = 30.0
 _POLL_SECONDS = 0.5  # between two looks at the flows whose time may have come
+_AUXILIARY_SECONDS = 600.0  # between two looks at the auxiliary views that are left to the background
 _ADVICE_SECONDS = 60.0  # between two looks at the modes that are left to the advice
 
 
@@ -90,6 +91,7 @@ class Upkeep:
         self._garbage = Garbage(catalog, storage, events, self._is_busy)
         self._stopping = Interruption()  # breaks off the checkpoints of the background
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
+        self._auxiliaries_due = time.monotonic() + _AUXILIARY_SECONDS
         self._presence = Presence(ActivityCatalog(catalog), self.activity.is_on_spark, events)
         self._loops = [Loop("freshview-heartbeat", _HEARTBEAT_SECONDS, self._heartbeat, events)]
         if wishes.background:
@@ -199,6 +201,7 @@ class Upkeep:
         self._views.maintenance.advance()
         self._views.deferred.keep_schedule()
         self._follow_advice()
+        self._keep_auxiliaries()
         self._garbage.turn()
 
     def _checkpoint(self, relation: Relation) -> None:
@@ -219,6 +222,20 @@ class Upkeep:
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
         if any(r.kind == "view" and is_auto(r) for r in self._catalog.relations()):
             apply_advice(Reports(self._catalog).views(), self._views.modes.set_eager, self._events)
+
+    def _keep_auxiliaries(self) -> None:
+        """Create and drop the auxiliary views that are left to the background, once in a while, in idle time."""
+        if time.monotonic() < self._auxiliaries_due or self._is_busy():
+            return
+        self._auxiliaries_due = time.monotonic() + _AUXILIARY_SECONDS
+        self._views.lifecycle.drop_unread()
+        if not any(r.kind == "view" and leaves_auxiliaries(r) for r in self._catalog.relations()):
+            return
+        try:
+            with self._engine().background(self._stopping):
+                self._views.auxiliaries.keep(lambda views: self._views.proposing.proposed(views).choice)
+        except FreshviewError as error:
+            self._events.emit("auxiliary.failed", error=str(error))
 
     def _note_uses(self) -> None:
         if uses := self.activity.take_uses():

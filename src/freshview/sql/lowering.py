@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import sqlglot
 from sqlglot import exp
@@ -44,16 +44,22 @@ from freshview.sql.using import natural_as_using, remember_using
 __all__ = ["Unsupported", "lower"]
 
 
-def lower(text: str, schemas: Mapping[str, Sequence[str]], names: Sequence[str] | None = None) -> Lowered:
+def lower(
+    text: str, schemas: Mapping[str, Sequence[str]], names: Sequence[str] | None = None, used: Iterable[str] = ()
+) -> Lowered:
     """The algebra of a SELECT over relations with these columns.
 
     The text is one that Spark accepts. Raises Unsupported for a text that is not understood here, or that Spark
-    understands in another way: `names` are its names of the result's columns.
+    understands in another way: `names` are its names of the result's columns. No column of the tree gets a `used` name.
     """
     known = {fold(n): {fold(c): "string" for c in columns} for n, columns in schemas.items()}
     try:
         tree = _resolved(text, known)
-        taken = {*names_of(tree), *(c for columns in known.values() for c in columns), *map(fold, names or ())}
+        taken = {
+            *names_of(tree),
+            *(c for columns in known.values() for c in columns),
+            *map(fold, (*(names or ()), *used)),
+        }
         relation = Lowering(schemas, taken).query(tree, {})
         outputs = tuple((c, name) for name, c in relation.outputs)
         lowered = Lowered(pruned(relation.node, {c for c, _ in outputs}), outputs)

@@ -29,15 +29,18 @@ from freshview.sql.fragments import COMPARISONS
 Source = Callable[[Scan], str]  # gives the text that a scan reads from: a placeholder or a name
 
 
-def render(root: Node, source: Source, outputs: tuple[tuple[str, str], ...] | None = None) -> str:
-    """The text of a tree; `outputs` (column, name) pairs choose and name the result's columns."""
+def render(root: Node, source: Source, outputs: tuple[tuple[str, str], ...] | None = None, *, prefix: str = "") -> str:
+    """The text of a tree; `outputs` (column, name) pairs choose and name the result's columns.
+
+    The names of its WITH queries begin with `prefix`: a table of such a name could not be read.
+    """
     names: dict[Node, str] = {}
     numbers: Counter[str] = Counter()
     parts: list[str] = []
     for node in bottom_up(root):
         kind, query = _query(node, [names[i] for i in node.inputs], source)
         numbers[kind] += 1
-        names[node] = f"{kind}{numbers[kind]}"
+        names[node] = f"{prefix}{kind}{numbers[kind]}"
         parts.append(f"{names[node]} AS (\n  {query}\n)")
     chosen = outputs if outputs is not None else tuple((c, c) for c in root.columns)
     select = ", ".join(_as(backticked(c), n) for c, n in chosen)

@@ -14,11 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.catalog.records import DataFile, Lease, Main, Relation, RelationState, Segment
+from freshview.catalog.views import sorted_column
 from freshview.catalog.writer import Catalog, checkpoint_lease
 from freshview.errors import CorruptWarehouse, InvalidStatement, WriteConflict
 from freshview.events import Events
 from freshview.relation.delta import INSERT, is_live, untag
 from freshview.relation.schema import Schema
+from freshview.relation.types import quote
 from freshview.storage.main import NewMain
 from freshview.storage.reader import OVERLAY_ROWS
 from freshview.storage.store import Storage
@@ -101,7 +103,8 @@ class Checkpointer:
             small = [untag(s.table(schema)) for s in state.segments if s.is_inline]
             if small:
                 folder = self.storage.layout.new_folder("bulk")
-                files += self.storage.write_parquet(relation.id, folder, _by_key(pa.concat_tables(small), schema))
+                rows = _sorted(pa.concat_tables(small), relation, schema)
+                files += self.storage.write_parquet(relation.id, folder, rows)
             return mains.adopt(new, files) if state.main is not None else mains.replace(new, files)
         if strategy == "merge":
             overlay = self.storage.reader.overlay(state)
@@ -109,11 +112,12 @@ class Checkpointer:
             return mains.merge(new, untag(overlay.rows), live)
         folder = self.storage.layout.new_folder("main")
         if state.rows_at_most <= LOCAL_REWRITE_ROWS:
-            rows = _by_key(self.storage.reader.contents(state), schema)
+            rows = _sorted(self.storage.reader.contents(state), relation, schema)
             files = list(self.storage.write_parquet(relation.id, folder, rows))
         else:
-            engine = self.engine()
-            files = list(engine.write(engine.scan(state), relation.id, folder, f"checkpoint of {relation.name}"))
+            engine, by = self.engine(), sorted_column(relation)
+            rows = engine.scan(state).sort(quote(by)) if by else engine.scan(state)
+            files = list(engine.write(rows, relation.id, folder, f"checkpoint of {relation.name}"))
         return mains.replace(new, files)
 
     def _settle(self, relation: Relation) -> None:
@@ -136,12 +140,14 @@ class Checkpointer:
         # Else the catalog knows no version yet, and its first one will replace what is in the log.
 
 
-def _by_key(rows: pa.Table, schema: Schema) -> pa.Table:
-    """The rows sorted on their key: lookups of neighbouring keys then read a few pages."""
-    if not schema.key:
+def _sorted(rows: pa.Table, relation: Relation, schema: Schema) -> pa.Table:
+    """The rows sorted on their key, or another column: lookups of neighbouring values then read a few pages."""
+    by = [schema.position(c) for c in (sorted_column(relation),) if c]
+    positions = list(dict.fromkeys((*by, *schema.key_positions)))
+    if not positions:
         return rows
-    places = [str(p) for p in schema.key_positions]  # Arrow would read a name with a dot as a path
-    keys = pa.table([rows.column(p) for p in schema.key_positions], names=places)
+    places = [str(p) for p in positions]  # Arrow would read a name with a dot as a path
+    keys = pa.table([rows.column(p) for p in positions], names=places)
     return rows.take(pc.sort_indices(keys, [(place, "ascending") for place in places]))
 
 

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from freshview.catalog.records import Lease, Relation, Segment
-from freshview.catalog.views import ViewCatalog
+from freshview.catalog.rewritings import RewritingCatalog
+from freshview.catalog.views import AUXILIARY, ViewCatalog, is_auxiliary
 from freshview.definition.analysis import analyse, check_output_names, sources_to_json, visible_columns
 from freshview.definition.determinism import refuse_indeterminate, refuse_users_functions
 from freshview.definition.known import Definitions
 from freshview.definition.properties import DEFERRED, checked_refresh, commits_maintain, mode_in
+from freshview.definition.rewriting import Auxiliary
 from freshview.definition.verdict import FACT
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Events
@@ -21,6 +23,7 @@ from freshview.refresh.jobs import JobRunner, give_up, store
 from freshview.refresh.runner import Runner
 from freshview.relation.delta import INSERT, tag
 from freshview.relation.schema import Schema
+from freshview.relation.types import quote
 from freshview.spark.engines import Engines
 from freshview.spark.running import Frame
 from freshview.sql.binding import bind, refuse_foreign
@@ -43,9 +46,11 @@ class Lifecycle:
     jobs: JobRunner
     modes: Modes
 
-    def create(self, statement: CreateView) -> tuple[int, int]:
-        """Create a view with its rows at one snapshot; return (rows, CSN)."""
+    def create(self, statement: CreateView, auxiliary: Auxiliary | None = None) -> tuple[int, int]:
+        """Create a view with its rows at one snapshot; return (rows, CSN). `auxiliary`: the optimiser stores it."""
         existing = self.views.catalog.find(statement.name)
+        if existing is not None and is_auxiliary(existing):
+            self.views.catalog.require_free(statement.name)
         if existing is not None and not (statement.or_replace and existing.kind == "view"):
             self.views.catalog.require_free(statement.name)
         refuse_indeterminate(statement.query)
@@ -56,10 +61,13 @@ class Lifecycle:
             sources = self._sources(statement.query, pin.csn)
             if existing is not None and any(existing.id == r.id for r in self._closure(sources)):
                 raise InvalidStatement(f"view {statement.name}", "its definition would use itself", "Use other tables.")
+            if auxiliary is None and (hidden := [r.name for r in sources.values() if is_auxiliary(r)]):
+                cause = f"{hidden[0]} is an auxiliary view, which comes and goes with the optimiser's choices"
+                raise InvalidStatement(f"view {statement.name}", cause, "Read the tables that it is made of.")
             csn = self.jobs.reached(sources.values(), pin.csn)
             user = self.engines.user()
             refuse_users_functions(statement.query, user.users_functions())
-            settings = user.settings()
+            settings = user.settings() if auxiliary is None else dict(auxiliary.settings)
             states = {n: self.views.catalog.state(r, csn) for n, r in sources.items()}
             small = all(state.is_small(LOCAL_ROWS) for state in states.values())
             runner = Runner(self.engines.under(settings, small=small), self.views.catalog, self.storage)
@@ -76,6 +84,9 @@ class Lifecycle:
             schema = runner.engine.schema_of(rows, definition.key)
             facts = {"definition": statement.query, "sources": sources_to_json(sources)}
             facts |= {"settings": json.dumps(settings), "columns": json.dumps(list(names)), FACT: verdict.to_json()}
+            facts |= {AUXILIARY: auxiliary.to_json()} if auxiliary is not None else {}
+            if auxiliary is not None and auxiliary.sorted_by and not small:
+                rows = rows.sort(quote(auxiliary.sorted_by))
             if existing is not None:
                 self.require_unused(existing)
             view_id = self.views.catalog.reserve_id()
@@ -93,6 +104,8 @@ class Lifecycle:
                 raise
             count = sum(s.rows for s in segments)
             self.events.emit("view.created", view=view.name, rows=count)
+            if existing is not None:
+                self.drop_unread()
             return count, created
         finally:
             self.views.catalog.release(pin)
@@ -152,14 +165,36 @@ class Lifecycle:
         if view.kind != "view":
             raise InvalidStatement(f"{view.kind} {view.name}", "is not a materialized view", "Use DROP TABLE.")
         self.require_unused(view, cascade=cascade)
-        return self.views.drop(view)
+        csn = self.views.drop(view)
+        self.drop_unread()
+        return csn
 
     def require_unused(self, relation: Relation, *, cascade: bool = False) -> None:
-        """Raise if views read a relation that is to be dropped; with `cascade`, drop those views instead."""
+        """Raise if views read a relation that is to be dropped; with `cascade`, drop those views instead.
+
+        Auxiliary views are dropped in any case, and views that are maintained from the relation by a rewriting are
+        maintained by their own text from now on.
+        """
         dependents = self.views.dependents(relation)
-        if dependents and not cascade:
-            names = ", ".join(d.name for d in dependents)
+        if not cascade and (users := [d.name for d in dependents if not is_auxiliary(d)]):
             what = f"{relation.kind} {relation.name}"
-            raise InvalidStatement(what, f"is used by {names}", "Drop those first, or say CASCADE.")
+            raise InvalidStatement(what, f"is used by {', '.join(users)}", "Drop those first, or say CASCADE.")
+        for view in self._rewritings.rewritten_over(relation):
+            self._rewritings.detach(view)
         for dependent in dependents:
-            self.drop(dependent.name, cascade=True)
+            if self.views.catalog.find(dependent.name) is not None:  # else it went with another one
+                self.drop(dependent.name, cascade=True)
+
+    def drop_unread(self) -> list[Relation]:
+        """Drop the auxiliary views that no view reads, unless a choice is being applied, which does so; return them."""
+        if not self._rewritings.auxiliaries():
+            return []
+        with self._rewritings.alone() as is_alone:
+            dropped = self._rewritings.drop_unread() if is_alone else []
+        for view in dropped:
+            self.events.emit("auxiliary.dropped", view=view.name)
+        return dropped
+
+    @property
+    def _rewritings(self) -> RewritingCatalog:
+        return RewritingCatalog(self.views)

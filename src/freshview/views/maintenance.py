@@ -19,7 +19,6 @@ from freshview.errors import FreshviewError
 from freshview.refresh.changing import Changing
 from freshview.refresh.execute import Change
 from freshview.refresh.group import GroupRunner
-from freshview.refresh.job_input import JobInput
 from freshview.refresh.jobs import JobRunner, is_transient
 from freshview.refresh.plan import JobPlan, RefreshPlan
 from freshview.refresh.span import Point, Span
@@ -69,11 +68,12 @@ class Maintenance:
                 return None
             end = self.jobs.next_end(left)
             below = [source for source in self.sources(view) if source.kind == "view"]
+            below += self.views.rewriting_sources(view)
             if any(self.views.stored_at(source, end) != end for source in below):
                 return None
             span = Span(self.views.catalog, self.storage, Point(left.frontier.csn, left.frontier.stmtsn), Point(end))
             stored = self.views.stored(view, left.frontier.csn)
-            return span, self.changing.plan(JobInput(view, self.definitions.of(view), span, stored))
+            return span, self.changing.plan(self.changing.given(view, span, stored))
         except FreshviewError:
             return None
         finally:

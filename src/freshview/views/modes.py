@@ -1,7 +1,7 @@
 """The mode of a view and its other properties, checked and changed.
 
 Law: commits maintain a view only if all its sources change by such commits alone. A change of mode or scenario keeps
-the view's rows.
+the view's rows. Only lazy views are rewritten: one that becomes eager or deferred is maintained by its own text.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from freshview.catalog.records import Relation
+from freshview.catalog.rewritings import RewritingCatalog
 from freshview.catalog.views import ViewCatalog
 from freshview.definition.known import Definitions
 from freshview.definition.properties import (
@@ -54,6 +55,8 @@ class Modes:
             self._require_may_be(view, eager)
         if eager or (mode == DEFERRED and not is_deferred(view)):
             self._bring(view)  # a deferred view begins to show rows that are not older than those seen before
+        if eager or mode == DEFERRED:
+            RewritingCatalog(self.views).detach(view)
         csn = self.views.set_properties(view, given, eager=eager, deferred=mode == DEFERRED)
         if mode == DEFERRED and scenario_in(merged) == BASE_LOG:
             self.deferred.catalog.show(view)  # 'base-log' has no differential tables
@@ -63,6 +66,7 @@ class Modes:
         """Make a view eager or lazy."""
         self._require_may_be(view, eager)
         if eager:
+            RewritingCatalog(self.views).detach(view)
             self._bring(view)
         self.views.set_eager(view, eager)
 

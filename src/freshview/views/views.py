@@ -20,6 +20,7 @@ from freshview.refresh.relevance import Relevance
 from freshview.spark.engines import Engines
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction
+from freshview.views.auxiliaries import Auxiliaries
 from freshview.views.checking import Checking
 from freshview.views.commits import Inside
 from freshview.views.deferred import Deferred
@@ -49,6 +50,9 @@ class Views:
         self.modes = Modes(self.catalog, self.deferred, self.maintenance, self.definitions)
         self.lifecycle = Lifecycle(
             self.catalog, storage, events, self._engines, self.definitions, self.jobs, self.modes
+        )
+        self.auxiliaries = Auxiliaries(
+            self.catalog, self._engines, self.definitions, self.maintenance, self.lifecycle, events
         )
         relevance = Relevance(catalog, storage, events, self.definitions, self._engines)
         below = (self.definitions, self.jobs, self.deferred, self.maintenance, relevance)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from freshview.catalog.records import Relation
+from freshview.catalog.views import is_auxiliary
 from freshview.catalog.writer import Catalog
 from freshview.errors import AlreadyExists, InvalidStatement
 from freshview.relation.schema import Schema
@@ -57,10 +58,12 @@ class DataDefinition:
                 return self._create(statement)
             case AlterView():
                 view = self._catalog.view(statement.name)
+                _require_users(view)
                 return Outcome(0, self._views.modes.set_properties(view, dict(statement.properties)))
             case DropTable() | DropView():
                 return self._drop(statement)
             case RenameTable():
+                _require_users(self._catalog.relation(statement.name))
                 return Outcome(0, self._catalog.rename(statement.name, statement.new_name))
             case AddColumns():
                 self._require_own(statement.name)
@@ -131,6 +134,13 @@ class DataDefinition:
                 f"{relation.kind} {relation.name}", "its columns cannot be changed here", "Change its source."
             )
         return relation
+
+
+def _require_users(relation: Relation) -> None:
+    """Raise if a relation is an auxiliary view."""
+    if is_auxiliary(relation):
+        cause = "it is an auxiliary view: the optimiser decides about it"
+        raise InvalidStatement(f"view {relation.name}", cause, "Drop it, or leave it as it is.")
 
 
 def _keyed(schema: Schema, statement: CreateTable) -> Schema:

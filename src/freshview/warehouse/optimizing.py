@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 
 from freshview.catalog.reports import Reports, ViewReport
 from freshview.catalog.writer import Catalog
 from freshview.display import counted
 from freshview.errors import InvalidStatement
+from freshview.optimizer.choice import Choice
 from freshview.optimizer.greedy import Limits
 from freshview.optimizer.picture import svg_of
 from freshview.optimizer.show import dag_of, text_of
@@ -17,6 +18,7 @@ from freshview.refresh.facts import PENDING, USUAL, Changes
 from freshview.refresh.proposal import Proposal, Proposing
 from freshview.sql.parser import parse
 from freshview.sql.statements import Query
+from freshview.views.auxiliaries import Step
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,6 +30,11 @@ class Optimization:
 
     proposal: Proposal
     rates: tuple[str, ...] = ()  # a line per view: how often it is updated and queried
+    applied: tuple[Step, ...] = ()  # what became of the proposal, if it was applied
+
+    def carried_out(self, apply: Callable[[Choice], tuple[Step, ...]]) -> Optimization:
+        """The report after the choice was applied."""
+        return replace(self, applied=apply(self.proposal.choice))
 
     @property
     def before(self) -> float:
@@ -48,7 +55,9 @@ class Optimization:
         return svg_of(self.proposal.choice)
 
     def __str__(self) -> str:
-        return "\n".join([text_of(self.proposal.choice), *self._section("facts", self._facts()), *self._estimates()])
+        steps = [f"{step.name}: {step.what}; {step.why}" for step in self.applied]
+        parts = [*self._section("applied", steps), *self._section("facts", self._facts()), *self._estimates()]
+        return "\n".join([text_of(self.proposal.choice), *parts])
 
     def __repr__(self) -> str:
         return str(self)

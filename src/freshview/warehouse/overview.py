@@ -7,12 +7,14 @@ from datetime import timedelta
 
 from freshview.catalog.records import Relation
 from freshview.catalog.reports import Reports, ViewReport
-from freshview.catalog.views import ViewCatalog
+from freshview.catalog.views import ViewCatalog, is_auxiliary
 from freshview.catalog.writer import Catalog
 from freshview.definition.properties import is_auto, mode_of, next_runs, policy_of
+from freshview.definition.rewriting import Rewriting
 from freshview.definition.verdict import Verdict
 from freshview.refresh.explain import explained, planned_together
 from freshview.schedule.advice import Advice, advised
+from freshview.views.benefit import about
 from freshview.views.views import Views
 
 
@@ -26,7 +28,7 @@ class ViewStatus:
     """
 
     name: str
-    mode: str  # "lazy" | "eager" | "auto" | "deferred"
+    mode: str  # "lazy" | "eager" | "auto" | "deferred" | "auxiliary"
     eager: bool  # whether commits maintain the view now; 'auto' may change it
     frontier: int  # the CSN up to which the view is maintained
     pending_tasks: int
@@ -39,21 +41,24 @@ class ViewStatus:
     shown: int | None = None  # the CSN that a deferred view shows; None for other modes
     next_runs: str = field(default="", compare=False)  # when a deferred view's policies act next
     reading: str = ""  # the verdict on how the text was read: proven by plan, tested, or recomputed and why
+    about: str = field(default="", compare=False)  # why an auxiliary view is stored; what a view is rewritten over
 
 
 def overview(catalog: Catalog) -> tuple[ViewStatus, ...]:
     """Return the status of every view, ordered by name."""
     reports, now = Reports(catalog).views(), catalog.now()
-    advice = advised(reports)
-    return tuple(_status(report, advice[report.view.id], now) for report in reports)
+    advice, every = advised(reports), catalog.relations()
+    history = ViewCatalog(catalog).history() if any(map(is_auxiliary, every)) else []
+    found = (_status(report, advice[report.view.id], now) for report in reports)
+    return tuple(replace(s, about=about(r.view, every, history)) for s, r in zip(found, reports, strict=True))
 
 
 def _status(report: ViewReport, advice: Advice, now: int) -> ViewStatus:
     view, eager, left = report.view, report.eager, report.backlog
     tasks, rows, age = (left.tasks, left.rows, _age(left.oldest_at, now)) if left else (0, 0, timedelta(0))
-    mode = "auto" if is_auto(view) else mode_of(eager)
+    mode = "auxiliary" if is_auxiliary(view) else "auto" if is_auto(view) else mode_of(eager)
     known = ViewStatus(view.name, mode, eager, report.frontier, tasks, rows, report.error, age, report.in_progress)
-    known = replace(known, advice=str(advice), reading=_reading(view))
+    known = replace(known, advice="" if is_auxiliary(view) else str(advice), reading=_reading(view))
     if report.deferral is None:
         return known
     policy, shown = policy_of(view), report.deferral.shown
@@ -127,7 +132,7 @@ def mode_line(catalog: Catalog, view: Relation) -> str:
     if status.mode == "deferred":
         due = f"; next: {status.next_runs}" if status.next_runs else ""
         return f"mode: {mode_text(status)}; shows CSN {status.shown}{due}"
-    return f"mode: {mode_text(status)}; advice: {status.advice}"
+    return f"mode: {mode_text(status)}" + (f"; advice: {status.advice}" if status.advice else "")
 
 
 def explain_view(views: Views, view: Relation) -> str:
@@ -136,6 +141,10 @@ def explain_view(views: Views, view: Relation) -> str:
     done = [job for job in views.catalog.history(view) if job.error is None]
     past = (done, views.catalog.factors(view))
     ahead = views.maintenance.next_job(view)
-    text = explained(view.name, views.definitions.of(view), views.catalog.frontier(view), mode, past, ahead)
+    definition, kept = views.definitions.of(view), Rewriting.of(view)
+    proof = kept.proof if kept is not None else ""
+    told = explained(view.name, definition, views.catalog.frontier(view), mode, past, ahead, proof)
+    status = next((s.about for s in overview(views.catalog.catalog) if s.name == view.name and s.about), "")
+    told = f"{told}\n  {status}" if status else told
     together = views.maintenance.next_refresh(view)
-    return text if together is None else "\n".join([text, *planned_together(view.name, *together)])
+    return told if together is None else "\n".join([told, *planned_together(view.name, *together)])

@@ -54,8 +54,8 @@ def _views(catalog: Catalog, statement: Show) -> Listing:
     for v in overview(catalog):
         if _matches(v.name, statement.pattern):
             numbers, age = (v.frontier, v.pending_tasks, v.pending_rows), _seconds(v.age) if v.pending_tasks else ""
-            rows.append((v.name, mode_text(v), *map(str, numbers), age, condition_text(v), v.next_runs))
-    return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status", "next"), rows)
+            rows.append((v.name, mode_text(v), *map(str, numbers), age, condition_text(v), v.next_runs, v.about))
+    return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status", "next", "about"), rows)
 
 
 def _tasks(catalog: Catalog, statement: Show) -> Listing:

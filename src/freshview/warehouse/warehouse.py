@@ -395,12 +395,16 @@ class Warehouse:
     def optimize(
         self,
         *,
+        apply: bool = False,
         space: float | None = None,
         changed: float | str | None = None,
         queries: Mapping[str, float] | None = None,
     ) -> Optimization:
         """Return what would make refreshes of all views together cheaper: results to store or share, files to sort, and
-        for each view whether it is incremented or recomputed; with costs, and what lost. Nothing is created.
+        for each view whether it is incremented or recomputed; with costs, and what lost.
+
+        `apply` stores the proposed results as auxiliary views, has views maintained over them, and drops auxiliary
+        views that no view reads any more; `applied` of the report lists what was done. Without it nothing is created.
 
         `space` is how many bytes results that are stored in addition may take. `changed` is the share of each table
         that a refresh finds changed (0.01), or 'pending' for what is pending now; by default the history tells it.
@@ -419,7 +423,8 @@ class Warehouse:
         with self._activity.working():
             self._watch.look()
             self._make_way()
-            return optimized(self._catalog, self._views.proposing, space=space, changed=changed, queries=queries)
+            report = optimized(self._catalog, self._views.proposing, space=space, changed=changed, queries=queries)
+            return report.carried_out(self._views.auxiliaries.apply) if apply else report
 
     def calibrate(self) -> Prices:
         """Measure what single steps cost on this machine or cluster, in tens of seconds, and store these prices.

@@ -11,7 +11,7 @@ import pytest
 from freshview.algebra.nodes import Node
 from freshview.catalog.records import Relation
 from freshview.definition.analysis import Definition, analyse, identified
-from freshview.definition.known import _as_at_create
+from freshview.definition.known import as_at_create
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 
@@ -94,7 +94,7 @@ def test_a_stored_key_is_checked_against_the_definition() -> None:
 def test_what_tests_of_a_definition_know_of_a_source(kind: str, nullable: bool) -> None:
     """Keys of tables are NOT NULL, those of views are not; a key that the definition cannot read is none."""
     relation = _relation(kind, _ORDERS, "id")
-    known = _as_at_create(relation, ("price", "id"))
+    known = as_at_create(relation, ("price", "id"))
     assert (known.names, known.key, known.column("id").nullable) == (("price", "id"), ("id",), nullable)
     assert known.column("price").nullable
-    assert _as_at_create(relation, ("price",)).key == ()
+    assert as_at_create(relation, ("price",)).key == ()
