@@ -40,6 +40,7 @@ _SECONDS = 2.5  # after which no further tables are tried
 _SMALL = 25  # operators of a view whose changes are tested in one query
 _SEVERAL = "SCALAR_SUBQUERY_TOO_MANY_ROWS"  # Spark's error where a value is wanted and a subquery has more rows
 _QUESTIONS = 30  # queries that may be run to reduce a difference
+_REDUCING = 10.0  # seconds after which none is begun
 
 
 class Fails(Exception):
@@ -289,12 +290,12 @@ class SelfTest:
 
     def _reduced(self, before: World | None, after: World) -> World:
         """The state without rows that the difference does not need; they are left out by halves."""
-        asked = 0
+        asked, until = 0, time.monotonic() + _REDUCING
         for name in sorted(after, key=lambda n: -after[n].num_rows):
             size = after[name].num_rows
             while size:
                 place = 0
-                while place < after[name].num_rows and asked < _QUESTIONS:
+                while place < after[name].num_rows and asked < _QUESTIONS and time.monotonic() < until:
                     rows = after[name]
                     fewer = {**after, name: pa.concat_tables([rows.slice(0, place), rows.slice(place + size)])}
                     asked += 1
