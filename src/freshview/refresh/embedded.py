@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 from sqlglot import exp
 
-from freshview.algebra.nodes import Filter, Node, Project
+from freshview.algebra.nodes import Filter, Node, Project, Shared
 from freshview.algebra.traversal import scans
 from freshview.catalog.records import Relation
 from freshview.definition.known import settings_of
@@ -83,6 +83,8 @@ def _computed(part: Node, given: SourceInput, runner: PlanRunner) -> tuple[Schem
     Whatever goes wrong is left to the query as a whole on Spark: an error that a user sees is its own.
     """
     (scan,) = scans(part)
+    if isinstance(scan.source, Shared):
+        raise Unproven(part_text(part), "over a part that several views share, whose rows are not there yet")
     rows, relation = given.table(scan), given.relation(scan)
     if rows.num_rows > LOCAL_ROWS:
         raise Unproven(part_text(part), f"over {rows.num_rows:,} rows")
