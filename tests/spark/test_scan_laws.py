@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.internals import internals
@@ -17,6 +18,8 @@ from tests.internals import internals
 import freshview
 from freshview import Warehouse
 from freshview.errors import DuplicateKey, NotNullViolation
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import parse_type
 from freshview.spark import scan
 from freshview.storage import reader, segments
 from freshview.transactions import dml
@@ -271,3 +274,12 @@ def test_a_commit_that_was_seen_in_part_is_not_taken_for_the_whole(swh: Warehous
     engine = swh.engine()
     for some, count in (((first,), 1), ((first, second), 2), ((first,), 1)):
         assert engine.scan(replace(state, segments=some)).count() == count
+
+
+@pytest.mark.parametrize("batches", ["erer", "eer", "ree", "rer", "eree", "ereer"])
+def test_rows_of_the_driver_are_all_in_their_frame_however_they_are_cut(batches: str, swh: Warehouse) -> None:
+    schema = Schema((Column("k", parse_type("INT")), Column("v", parse_type("STRING"))))
+    some = pa.table({"k": [1, 2, 3], "v": ["x", None, "z"]}, schema=schema.arrow)
+    rows = pa.concat_tables([some if part == "r" else some.slice(0, 0) for part in batches])
+    found = swh.engine().frame(rows, schema).collect()
+    assert sorted(map(repr, map(tuple, found))) == sorted(repr(tuple(r.values())) for r in rows.to_pylist())

@@ -120,7 +120,7 @@ class Scanner:
         if rows.num_rows == 0:  # PySpark fails on columns without chunks
             return self._created([], struct)
         if rows.num_rows <= LOCAL_ROWS or not self._shares_disk:
-            return self._created(rows, schema=struct)
+            return self._created(_without_empty_batches(rows), struct)
         return parquet_reader(self._session, struct).parquet(as_uri(self._spool_file(rows)))
 
     def files(self, relation_id: int, files: Sequence[DataFile], struct: StructType) -> DataFrame:
@@ -280,6 +280,11 @@ class Scanner:
             for i, c in enumerate(schema.columns)
         ]
         return read.select(*columns, *([CHANGE_TYPE] if fed else []))
+
+
+def _without_empty_batches(rows: pa.Table) -> pa.Table:
+    """The same rows in batches none of which is empty: Spark takes an empty batch for the end of the rows."""
+    return pa.Table.from_batches([b for b in rows.to_batches() if b.num_rows], rows.schema)
 
 
 def parquet_reader(session: SparkSession, struct: StructType) -> DataFrameReader:
