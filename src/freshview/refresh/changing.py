@@ -34,7 +34,7 @@ from freshview.refresh.embedded import embedded
 from freshview.refresh.execute import Change, execute
 from freshview.refresh.execute_together import Alone, execute_together
 from freshview.refresh.job_input import GroupInput, Images, JobInput, uses
-from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, RefreshPlan, Rejected, choose, recompute
+from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, RefreshPlan, Rejected, Way, choose, recompute
 from freshview.refresh.runner import Runner
 from freshview.refresh.span import Span
 from freshview.refresh.together import plan_together
@@ -130,7 +130,10 @@ class Changing:
         def small() -> PlanRunner:
             return PlanRunner(self._engines.under(settings, small=True))
 
-        return plan_together(group, self._ways.of, self._combinations, small)
+        def ways(job: JobInput) -> tuple[Way, ...]:
+            return self._ways.of(job.view, job.definition, job.changes)
+
+        return plan_together(group, ways, self._combinations, small)
 
     def _runner(self, view: Relation, small: bool) -> Runner:
         """A runner under the settings of a view; `small`: for a job over few rows."""
@@ -220,7 +223,7 @@ class Changing:
         if definition.incremental and not changes:
             return JobPlan(NOTHING, given.written)
         factors = given.calibration.factors() if given.full.rows else {}
-        ways, embed = self._ways.of(given), partial(embedded, given=given, runner=small)
+        ways, embed = self._ways.of(given.view, definition, changes), partial(embedded, given=given, runner=small)
         return choose(definition, changes, ways, given.reads, given.full, factors, embed)
 
     def _obstacle(self, view: Relation, error: Exception) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Hashable
 
 from cachetools import LRUCache
 
+from freshview.catalog.records import Relation
 from freshview.definition.analysis import Definition
-from freshview.refresh.job_input import JobInput
-from freshview.refresh.plan import Way, alternatives, are_small
+from freshview.refresh.plan import Changes, Way, alternatives, are_small
 
 _KEPT = 512  # sets of ways
 
@@ -25,10 +25,9 @@ class Ways:
         self._kept: LRUCache[Hashable, tuple[Definition, tuple[Way, ...]]] = LRUCache(_KEPT)
         self._lock = threading.Lock()
 
-    def of(self, given: JobInput) -> tuple[Way, ...]:
-        """All ways to compute the change of a job's view."""
-        definition, changes = given.definition, given.changes
-        key = (given.view.id, are_small(changes), frozenset((c.source, c.grows) for c in changes))
+    def of(self, view: Relation, definition: Definition, changes: Changes) -> tuple[Way, ...]:
+        """All ways to compute the change of a view by these changes of its sources."""
+        key = (view.id, are_small(changes), frozenset((c.source, c.grows) for c in changes))
         with self._lock:
             known = self._kept.get(key)
         if known is not None and known[0] is definition:  # it is analysed anew when the view or its sources change
