@@ -100,6 +100,10 @@ def test_a_full_refresh_of_an_auxiliary_view_is_a_task_of_the_views_that_it_help
     p.change = found_wrong  # type: ignore[method-assign]
     p.jobs.refresh(x)
     assert [task.reset for task in p.views.tasks() if task.view_id == v.id] == [True]
+    with pytest.raises(WriteConflict, match="v: what it is rewritten over was recomputed"):
+        RewritingCatalog(p.views).detach(v)  # the task would be lost, and wrong rows stay
+    p.jobs.bring(v, p.catalog.snapshot())
+    assert RewritingCatalog(p.views).detach(v)
 
 
 def test_a_job_brings_what_the_rewriting_reads_along_and_ends_where_that_has_a_version(p: Process) -> None:

@@ -152,7 +152,7 @@ class _Classes:
                 names[name] = given[expression.name]
                 continue
             meant = _renamed(expression, given)
-            names[name] = self.name(number, repr(meant))
+            names[name] = self.name(number, exactly(meant))
             self.classes[number].computed.setdefault(names[name], meant)
         return number, names
 
@@ -366,7 +366,7 @@ def _described(node: Node, given: _Given) -> Hashable:
         case Scan():
             return node.source, node.version
         case Values():
-            return tuple(tuple(repr(e) for e in row) for row in node.rows)
+            return tuple(tuple(exactly(e) for e in row) for row in node.rows)
         case Filter():
             return _conditions(node.predicate, every)
         case Join():
@@ -376,9 +376,9 @@ def _described(node: Node, given: _Given) -> Hashable:
         case Window():
             return frozenset(every[p] for p in node.partition)
         case Generate():
-            return repr(_renamed(node.generator, every)), node.outer
+            return exactly(_renamed(node.generator, every)), node.outer
         case TopK():
-            return tuple(repr(_renamed(e, every)) for e in node.order), node.limit, node.offset
+            return tuple(exactly(_renamed(e, every)) for e in node.order), node.limit, node.offset
         case Union():
             return ()
         case SetOperation():
@@ -395,7 +395,7 @@ def _made(node: Node, given: _Given) -> dict[str, Hashable]:
             return {**fields, WEIGHT: WEIGHT} if node.version == "delta" else fields
         case Aggregate() | Window():
             meant = {c: _renamed(e, given[0]) for c, e in node.items}
-            return {c: _Meaning(repr(e), e) for c, e in meant.items()}
+            return {c: _Meaning(exactly(e), e) for c, e in meant.items()}
         case Generate():
             return {c: ("generated", i) for i, c in enumerate(node.outputs)}
         case Union():
@@ -452,4 +452,11 @@ def _used(expression: exp.Expr, names: _Names) -> set[str]:
 
 
 def _conditions(condition: exp.Expr | None, names: _Names) -> frozenset[str]:
-    return frozenset(repr(_renamed(c, names)) for c in conjuncts(condition)) if condition is not None else frozenset()
+    found = conjuncts(condition) if condition is not None else []
+    return frozenset(exactly(_renamed(c, names)) for c in found)
+
+
+def exactly(expression: exp.Expr) -> str:
+    """An expression as a text that no other one has: sqlglot's own form of a tree strips some strings, and rendering
+    leaves out what a dialect does not write."""
+    return f"{expression!r} {expression.sql(dialect='spark')}"

@@ -19,7 +19,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.frontiers import COMPOSED, MAINTAIN, Job, changes_after, end_leases, record
 from freshview.catalog.reader import APPLIED, main_at, readable_csn, segments_of
 from freshview.catalog.records import Deferral, Relation, RelationState, Segment, segment_values
-from freshview.catalog.views import ViewCatalog
+from freshview.catalog.views import ViewCatalog, read_ids
 from freshview.catalog.writer import check_leases, checkpoint_lease
 from freshview.errors import InvalidStatement
 
@@ -152,7 +152,7 @@ class DeferredCatalog:
         at_work = sa.select(l.id).where(l.id == checkpoint_lease(view.id))
         if c.execute(creating).first() is not None or c.execute(at_work).first() is not None:
             return True
-        return bool(self.views.dependents_in(c, view))
+        return any(view.id in read_ids(other) for other in self.views.catalog.relations_in(c, kind="view"))
 
     def _keep_files(self, c: sa.Connection, view: Relation, old: Sequence[Segment]) -> None:
         """Lease the files, in no process's name, for queries that have begun and are not evaluated yet."""

@@ -58,10 +58,22 @@ class RewritingCatalog:
             self._note(c, view, rewriting)
 
     def detach(self, view: Relation) -> bool:
-        """Take a view's rewriting away; return whether it had one."""
+        """Take a view's rewriting away; return whether it had one.
+
+        WriteConflict if what the rewriting reads was recomputed, and the view, or one above it, has not seen that yet:
+        its task would be lost with what it reads.
+        """
         with self.views.catalog.database.write() as c:
             self.views.catalog.database.lock_clock(c)
+            if rewriting_ids(view):
+                self._require_seen(view)
             return self._note(c, view, None)
+
+    def _require_seen(self, view: Relation) -> None:
+        for one in (view, *self.views.above(view)):
+            if any(task.reset for task in self.views.pending(one, self.views.catalog.snapshot())[1]):
+                cause = "what it is rewritten over was recomputed, and it has not been maintained since"
+                raise WriteConflict(f"view {one.name}", cause, f"Run REFRESH MATERIALIZED VIEW {one.name} first.")
 
     def rewritten_over(self, relation: Relation) -> list[Relation]:
         """The views whose rewriting reads a relation."""

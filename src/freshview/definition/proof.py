@@ -18,7 +18,7 @@ from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation
 from freshview.definition.analysis import Definition, visible_schema
 from freshview.definition.selftest import SelfTest, Tested, brief, differs
-from freshview.definition.worlds import Profile, World
+from freshview.definition.worlds import Profile, World, empty
 from freshview.errors import FreshviewError, NotMaintainable
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType, quote
@@ -74,6 +74,8 @@ class RewritingTest(SelfTest):
     def _further(self) -> Iterator[list[World]]:
         yield from super()._further()
         yield from (list(self._states(profile, 2)) for profile in _MANY)
+        (full,), nothing = self._states(_MANY[0], 1), empty(self._schemas)
+        yield [full, *({**full, name: rows} for name, rows in sorted(nothing.items()))]  # one table empty, by turns
 
     def _types(self) -> Iterator[DataType]:
         assert self._original.form is not None

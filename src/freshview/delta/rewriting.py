@@ -91,7 +91,8 @@ def _groups(form: Form, tree: Node) -> Form | None:
     keys = _keys(form, meaning, root)
     if keys is None or not isinstance(root, Aggregate):
         return None
-    own = tuple((keys[key], name) for key, name in form.keys)
+    names = {keys[key]: name for key, name in form.keys}
+    own = tuple((key, names[key]) for key in root.keys)  # deltas pair them with the grouping's keys by place
     return Form("groups", tree, form.visible, root, (), own, member=form.member)
 
 

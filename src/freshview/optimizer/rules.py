@@ -209,6 +209,8 @@ def _pushed(dag: Dag, grouping: Grouping, block: Block, part: frozenset[Leaf]) -
     if not all(one_image(dag.type_of(c)) for c in joined):
         return None
     kept = {t.text: t for t in (*whole, *(term(column(c)) for c in sorted(joined)))}
+    if not kept:
+        return None  # without a key the part would have a row even if it is empty
     below, inner = dag.block(sorted(part), inside)
     finer = dag.grouping(below, map(inner.term, kept.values()))
     if finer is grouping:

@@ -201,7 +201,8 @@ class Maintenance:
         if before is not None and before.is_current and not given_up:
             return before.since
         definition = self.definitions.of(view)
-        lower = [self.right_since(r) for r in definition.sources.values() if r.kind == "view"]
+        read = [*definition.sources.values(), *self.views.rewriting_sources(view)]
+        lower = [self.right_since(r) for r in read if r.kind == "view"]
         verdict, since = definition.verdict, max([0, *lower])
         assert verdict is not None
         broken = given_up or (bool(view.schema.key) and not identified(definition, view.schema.key))

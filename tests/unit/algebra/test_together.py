@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import sqlglot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
@@ -12,7 +13,7 @@ from tests.unit.delta.cases import VIEWS
 from tests.unit.sql.view_grammar import Change, State, lowered_view, noises, states, views
 
 from freshview.algebra.nodes import Aggregate, Join, Node, Scan, Shared, Source, Table
-from freshview.algebra.together import Together, put_together
+from freshview.algebra.together import Together, exactly, put_together
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.delta.derive import derive
 from freshview.delta.semijoin import reduced
@@ -130,3 +131,9 @@ def test_scans_are_one_where_they_read_the_same_whatever_they_are_called() -> No
     assert set(together.scans) == {*scans(first), *scans(second)}
     apart = put_together([first, second], lambda place, scan: (Table(f"{place}"), scan.version))
     assert apart.parts == ()
+
+
+def test_strings_that_differ_in_their_spaces_alone_are_two_expressions() -> None:
+    """sqlglot's own form of a tree strips them, and two filters would be one."""
+    raw = [sqlglot.parse_one(f"c = r'{text}'", read="spark") for text in ("a", " a", "a ", "")]
+    assert len({exactly(e) for e in raw}) == len(raw)

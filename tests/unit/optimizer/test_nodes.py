@@ -278,3 +278,12 @@ def test_a_later_call_takes_ways_out_that_cannot_compute_it() -> None:
     assert "eager aggregation" in {o.rule for o in alone.roots[0].node.operations}
     assert "eager aggregation" not in {o.rule for o in beside.roots[0].node.operations}
     assert "coarser grouping" in {o.rule for o in beside.roots[1].node.operations}
+
+
+@pytest.mark.parametrize("join", ["CROSS JOIN u", "JOIN u ON u.d > 0"])
+def test_no_grouping_without_keys_is_pushed_below_a_product(join: str) -> None:
+    """Law: γ without keys has a row even of an empty part: the product with it would have rows that the text lacks."""
+    dag = built([view("v", lowered_view(f"SELECT u.d, COUNT(*) AS n, MAX(t.b) AS m FROM t {join} GROUP BY u.d"))])
+    groupings = [n for n in dag.nodes if isinstance(n, Grouping)]
+    assert groupings
+    assert all(n.keys for n in groupings)
