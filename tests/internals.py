@@ -25,6 +25,7 @@ from freshview.schedule.policies import Candidate, candidates
 from freshview.storage.checkpoint import CheckpointReport
 from freshview.storage.reader import StateReader
 from freshview.storage.store import Storage
+from freshview.views.dimensions import DimensionViews
 from freshview.views.views import Views
 from freshview.warehouse.flows import Flows
 from freshview.warehouse.transaction import UserTransaction
@@ -37,6 +38,10 @@ class Internals:
         self._wh = wh
 
     # -- the rooms, for tests that replace a method or ask what is asked nowhere else ------------------
+
+    @property
+    def dimensions(self) -> DimensionViews:
+        return self._wh._dimensions
 
     @property
     def catalog(self) -> Catalog:

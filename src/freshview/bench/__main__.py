@@ -16,7 +16,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from freshview.bench import deferred, foundation, growth, large, lazy, optimizer, peers, profile, quick, strategy, views
+from freshview.bench import (
+    cdc,
+    deferred,
+    foundation,
+    growth,
+    large,
+    lazy,
+    optimizer,
+    peers,
+    profile,
+    quick,
+    strategy,
+    views,
+)
 from freshview.bench.measure import Chart, Figure
 from freshview.bench.report import write as write_documents
 from freshview.bench.tables import forget
@@ -31,6 +44,7 @@ SUITES: dict[str, tuple[Step, ...]] = {
     "lazy": lazy.STEPS,
     "deferred": deferred.STEPS,
     "optimizer": optimizer.STEPS,
+    "cdc": cdc.STEPS,
     "peers": peers.STEPS,
     "growth": growth.STEPS,
     "profile": profile.STEPS,

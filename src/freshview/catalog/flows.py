@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from freshview.catalog import tables as t
+from freshview.catalog.records import REMOTE
 from freshview.catalog.writer import Catalog
 from freshview.errors import AlreadyExists, InvalidStatement, NotFound
 from freshview.relation.schema import check_relation_name, fold
@@ -99,6 +100,11 @@ class FlowCatalog:
             if users:
                 raise InvalidStatement(
                     f"source {record.name}", f"flow {users[0]} reads it", "Drop that first, or use CASCADE."
+                )
+            remote = [r.name for r in self.catalog.relations_in(c, kind=REMOTE) if r.facts["source"] == record.name]
+            if remote:
+                raise InvalidStatement(
+                    f"source {record.name}", f"remote table {remote[0]} is a table of it", "Drop that first."
                 )
             c.execute(t.sources.delete().where(t.sources.c.id == record.id))
 

@@ -108,6 +108,10 @@ def _add_statistics(connection: Connection) -> None:
     t.statistics.create(connection, checkfirst=True)
 
 
+def _allow_remote_tables(_: Connection) -> None:
+    """Nothing to add. A relation may be a remote table: an older program would take it for an empty table."""
+
+
 def _add_to_frontiers(connection: Connection, column: str) -> None:
     _add_column(connection, t.frontiers.name, column)
 
@@ -134,6 +138,7 @@ STEPS: tuple[Step, ...] = (
     _allow_replacement,
     _add_flows,
     _add_statistics,
+    _allow_remote_tables,
 )
 
 

@@ -15,6 +15,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
 from freshview.catalog.positions import position_of
 from freshview.catalog.records import (
+    DIMENSION,
     PENDING,
     Commit,
     Main,
@@ -42,6 +43,11 @@ class CatalogReader:
         """The highest committed CSN."""
         with self.database.read() as c:
             return int(self.database.clock(c).csn)
+
+    def warehouse_id(self) -> str:
+        """The id that tells this warehouse from all others."""
+        with self.database.read() as c:
+            return str(c.execute(sa.select(t.meta.c.value).where(t.meta.c.key == "warehouse_id")).scalar_one())
 
     def now(self) -> int:
         """The catalog's clock, in microseconds since the epoch."""
@@ -83,6 +89,12 @@ class CatalogReader:
     def view(self, name: str) -> Relation:
         """The view of that name; InvalidStatement if the relation is not a view."""
         found = self.relation(name)
+        if found.kind == DIMENSION:
+            raise InvalidStatement(
+                f"dimension view {found.name}",
+                "it is kept from the changes of its source, and has no mode of its own",
+                "Refresh it, or create a view over it.",
+            )
         if found.kind != "view":
             raise InvalidStatement(f"{found.kind} {found.name}", "is not a materialized view", "Name a view.")
         return found

@@ -12,14 +12,21 @@ from freshview.errors import CorruptWarehouse
 from freshview.relation.delta import INSERT, REPLACE, conform_delta, decode, tag
 from freshview.relation.schema import ACTION, STMTSN, Schema
 
+REMOTE = "remote table"
+DIMENSION = "dimension view"
+
 
 @dataclass(frozen=True)
 class Relation:
-    """A table, external table or view, identified by id and epoch; its name may change."""
+    """A table, external table or view, identified by id and epoch; its name may change.
+
+    A remote table is a name for a table of a source: it stores no rows here. A dimension view is a view of remote
+    tables: to everything above it, it is a table that the cycles of its source write.
+    """
 
     id: int
     name: str
-    kind: str  # "table" | "external" | "view"
+    kind: str  # "table" | "external" | "view" | REMOTE | DIMENSION
     epoch: int
     schema_version: int
     schema: Schema

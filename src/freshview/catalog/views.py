@@ -347,8 +347,7 @@ class ViewCatalog:
 
     def dependents_in(self, c: sa.Connection, relation: Relation) -> list[Relation]:
         """Views whose definition names a relation, by name, in a transaction that the caller holds."""
-        views = self.catalog.relations_in(c, kind="view")
-        return [view for view in views if relation.id in source_ids(view).values()]
+        return [r for r in self.catalog.relations_in(c) if relation.id in source_ids(r).values()]
 
     def above(self, view: Relation) -> list[Relation]:
         """All views that read this one, directly or through others, lower ones first."""

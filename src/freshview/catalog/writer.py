@@ -53,7 +53,7 @@ class CommitRequest:
     checked_to: int = 0  # the CSN up to which conflicts have been checked
     created: frozenset[int] = frozenset()  # ids of relations that appear with this commit
     views: tuple[ViewChange, ...] = ()  # changes of views to publish with this commit, lower ones first
-    move: Move | None = None  # of the source whose changes this commit takes
+    moves: tuple[Move, ...] = ()  # of the sources whose changes this commit takes
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ class Catalog(CatalogReader):
                     check_unchanged(c, relation)
             if clock.csn > request.checked_to:
                 conflicts(segments_of(c, [r.id for r in request.relations], request.checked_to))
-            if request.move is not None:
-                move(c, request.move, self.database.now(c))
+            for to in request.moves:
+                move(c, to, self.database.now(c))
             csn, now = self._next(c, clock.csn, clock.committed_at)
             rows = {r.id: 0 for r in request.relations}
             counter = dict.fromkeys(rows, 0)
@@ -199,11 +199,12 @@ class Catalog(CatalogReader):
             c.execute(t.snapshots.delete().where(t.snapshots.c.id == request.pin.id))
             return Committed(csn, publish_with_commit(c, csn, now, list(rows), request.views))
 
-    def move(self, to: Move) -> None:
-        """Move the position of a source that brought no changes; this is no commit."""
+    def move(self, moves: Sequence[Move]) -> None:
+        """Move the positions of sources that brought no changes; this is no commit."""
         with self.database.write() as c:
             self.database.lock_clock(c)
-            move(c, to, self.database.now(c))
+            for to in moves:
+                move(c, to, self.database.now(c))
 
     def _next(self, c: Connection, csn: int, committed_at: int) -> tuple[int, int]:
         """Take the next CSN; return it with its time, which strictly increases with CSNs."""
@@ -273,8 +274,8 @@ class Catalog(CatalogReader):
         c.execute(t.relations.insert().values(**names, **versions, **texts, location=relation.location))
         self._insert_schema(c, relation.id, 1, created, relation.name, relation.schema)
 
-    def drop(self, name: str) -> int:
-        """Drop a relation; return the CSN of the drop."""
+    def drop(self, name: str, unread: Collection[int] = ()) -> int:
+        """Drop a relation, and the positions of tables (`unread`) that nothing reads then; return the CSN."""
         with self.database.write() as c:
             self.database.lock_clock(c)
             relation = self._require(c, name)
@@ -286,7 +287,7 @@ class Catalog(CatalogReader):
                 raise InvalidStatement(f"table {relation.name}", f"flow {flow} writes it", "DROP FLOW first.")
             csn = self.ddl_commit(c, relation.id, "drop")
             c.execute(t.relations.update().where(t.relations.c.id == relation.id).values(dropped_csn=csn))
-            c.execute(t.positions.delete().where(t.positions.c.relation_id == relation.id))
+            c.execute(t.positions.delete().where(t.positions.c.relation_id.in_([relation.id, *unread])))
             return csn
 
     def rename(self, name: str, new_name: str) -> int:

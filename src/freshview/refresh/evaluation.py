@@ -23,8 +23,7 @@ from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 from freshview.storage.reader import LOCAL_ROWS
 
-_NUMBER = "__fv_row"
-_VALUE = "__fv_value"
+_VALUE = "value"
 Items = Sequence[tuple[str, exp.Expr]]
 
 
@@ -94,10 +93,12 @@ class _Expressions:
         self._evaluation = evaluation
         used = {name for _, e in items for name in names_in(e)}
         self.reads = tuple(n for n in schema.names if n in used)
-        number = Column(_NUMBER, parse_type("INT"))
+        others = (*self.reads, *(name for name, _ in items))
+        self._number = "row" + "_" * max(map(len, others))  # longer than all others
+        number = Column(self._number, parse_type("INT"))
         self._schema = Schema((*(schema.column(n) for n in self.reads), number))
         scan = Scan(Table("rows"), tuple((n, n) for n in self._schema.names))
-        self._plan = Project(scan, ((_NUMBER, column(_NUMBER)), *items))
+        self._plan = Project(scan, ((self._number, column(self._number)), *items))
         self.columns = evaluation.types(self._plan, self._schema)[1:]
         self._wanted = Schema((number, *self.columns))
         self._local = evaluation.embedded(self._plan, self._schema)
@@ -107,7 +108,7 @@ class _Expressions:
         if not rows.num_rows:
             return Schema(self.columns).arrow.empty_table()
         numbers = pa.array(range(rows.num_rows), pa.int32())
-        given = rows.select(list(self.reads)).append_column(pa.field(_NUMBER, pa.int32()), numbers)
+        given = rows.select(list(self.reads)).append_column(pa.field(self._number, pa.int32()), numbers)
         found = self._evaluation.run(self._plan, self._local, given, self._schema, self._wanted)
         assert found.num_rows == rows.num_rows
-        return found.sort_by(_NUMBER).drop_columns([_NUMBER])
+        return found.sort_by(self._number).drop_columns([self._number])

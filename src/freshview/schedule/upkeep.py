@@ -77,7 +77,7 @@ class Upkeep:
         wishes: Wishes,
         poll: Callable[[], None] = lambda: None,
     ) -> None:
-        """`poll` takes what changed at the sources of flows, if it is time."""
+        """`poll` takes what changed at the sources of flows and remote tables, if it is time."""
         self.activity = Activity()
         self.manager: Manager | None = None
         self._catalog = catalog

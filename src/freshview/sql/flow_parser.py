@@ -13,8 +13,10 @@ from freshview.relation.schema import Column, fold
 from freshview.sql.statements import (
     Columns,
     CreateFlow,
+    CreateRemoteTable,
     CreateSource,
     DropFlow,
+    DropRemoteTable,
     DropSource,
     ExplainFlow,
     Quarantine,
@@ -67,6 +69,25 @@ def drop_source(cursor: Cursor) -> DropSource:
     cascade = cursor.accept("CASCADE")
     cursor.end()
     return DropSource(name, if_exists, cascade)
+
+
+def create_remote_table(cursor: Cursor) -> CreateRemoteTable:
+    """CREATE REMOTE TABLE [IF NOT EXISTS] name FROM source.table [KEYS (a, b)]"""
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    name = cursor.name("table name")
+    cursor.expect("FROM")
+    source, table = _source_table(cursor)
+    keys = _names(cursor) if cursor.accept("KEYS") else ()
+    cursor.end()
+    return CreateRemoteTable(name, source, table, keys, if_not_exists)
+
+
+def drop_remote_table(cursor: Cursor) -> DropRemoteTable:
+    if_exists = cursor.accept("IF", "EXISTS")
+    name = cursor.name("table name")
+    cascade = cursor.accept("CASCADE")
+    cursor.end()
+    return DropRemoteTable(name, if_exists, cascade)
 
 
 def create_flow(define: Callable[[str, Cursor], tuple[Column, ...]]) -> Callable[[Cursor], CreateFlow]:

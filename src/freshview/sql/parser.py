@@ -16,8 +16,10 @@ from freshview.relation.types import from_sqlglot
 from freshview.sql.dml_parser import delete, insert, merge, truncate, update
 from freshview.sql.flow_parser import (
     create_flow,
+    create_remote_table,
     create_source,
     drop_flow,
+    drop_remote_table,
     drop_source,
     explain_flow,
     quarantine,
@@ -360,6 +362,8 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("EXPLAIN", "FLOW"), explain_flow),
     (("REPLAY", "QUARANTINE"), quarantine("replay")),
     (("CLEAR", "QUARANTINE"), quarantine("clear")),
+    (("CREATE", "REMOTE", "TABLE"), create_remote_table),
+    (("DROP", "REMOTE", "TABLE"), drop_remote_table),
     (("CREATE", "OR", "REPLACE", "TABLE"), _refuse("OR REPLACE is not supported for tables; drop the table first")),
     (("DROP", "TABLE"), _drop),
     (("ALTER", "TABLE"), _alter),

@@ -159,6 +159,22 @@ class ExplainRefresh:
 
 
 @dataclass(frozen=True)
+class CreateRemoteTable:
+    name: str
+    source: str
+    table: str  # as the source knows it, such as public.customer
+    keys: tuple[str, ...] = ()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class DropRemoteTable:
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
 class CreateSource:
     name: str
     kind: str  # in capitals, such as POSTGRES
@@ -234,12 +250,14 @@ class ExplainOptimize:
 
 Dml = Insert | Update | Delete | Merge
 Ddl = CreateView | DropView | AlterView | CreateTable | DropTable | RenameTable | AddColumns | RenameColumn
+Remotes = CreateRemoteTable | DropRemoteTable
 Flows = CreateSource | DropSource | CreateFlow | DropFlow | RefreshFlow | Quarantine
 Statement = (
     Query
     | Dml
     | Ddl
     | Flows
+    | Remotes
     | Show
     | Describe
     | Checkpoint

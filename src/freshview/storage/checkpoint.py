@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.catalog.records import DataFile, Lease, Main, Relation, RelationState, Segment
+from freshview.catalog.records import REMOTE, DataFile, Lease, Main, Relation, RelationState, Segment
 from freshview.catalog.views import sorted_column
 from freshview.catalog.writer import Catalog, checkpoint_lease
 from freshview.errors import CorruptWarehouse, InvalidStatement, WriteConflict
@@ -57,6 +57,8 @@ class Checkpointer:
 
     def run(self, relation: Relation) -> CheckpointReport:
         """Fold a relation's segments up to the newest snapshot into main."""
+        if relation.kind == REMOTE:
+            raise InvalidStatement(f"remote table {relation.name}", "no rows of it are stored", "Name a view of it.")
         if relation.kind == "external":
             raise InvalidStatement(f"table {relation.name}", "it is external", "Its own writers keep its files.")
         lease = self.catalog.lease(relation.id, "", checkpoint_lease(relation.id))

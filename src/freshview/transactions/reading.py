@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 
-from freshview.catalog.records import PENDING, RelationState
+from freshview.catalog.records import PENDING, Relation, RelationState
 from freshview.catalog.writer import Catalog
 from freshview.errors import InvalidStatement, NotFound
 from freshview.sql.binding import TableRef
@@ -25,6 +25,10 @@ class ReadContext:
     def knows(self, name: str) -> bool:
         """Whether a relation of that name exists."""
         return self._catalog.find(name, self._csn) is not None
+
+    def relation(self, name: str) -> Relation | None:
+        """The relation of that name, or None."""
+        return self._catalog.find(name, self._csn)
 
     def require(self, name: str) -> None:
         """Raise NotFound, with suggestions, if no relation has that name."""

@@ -75,7 +75,7 @@ class Transaction:
         self._pending: dict[int, list[Segment]] = {}
         self._leases: list[Lease] = []
         self._created: dict[str, Relation] = {}
-        self._move: Move | None = None
+        self._moves: list[Move] = []
         self._stmtsn = 0
         self._open = True
         self.csn: int | None = None
@@ -132,13 +132,19 @@ class Transaction:
             state = self._catalog.state(relation, self._pin.csn)
         return replace(state, segments=state.segments + tuple(self._pending.get(relation.id, ())))
 
-    def create(self, name: str, schema: Schema, properties: Mapping[str, str]) -> Relation:
+    def create(
+        self,
+        name: str,
+        schema: Schema,
+        properties: Mapping[str, str],
+        kind: str = "table",
+        facts: Mapping[str, str] | None = None,
+    ) -> Relation:
         """Create a table that becomes visible with this transaction's commit, and with the rows written to it."""
         self._require_open()
         self._catalog.require_free(name)
-        relation = Relation(
-            self._catalog.reserve_id(), name, "table", 1, 1, schema, self._pin.csn, None, dict(properties)
-        )
+        number, given = self._catalog.reserve_id(), (dict(properties), dict(facts or {}))
+        relation = Relation(number, name, kind, 1, 1, schema, self._pin.csn, None, *given)
         self._created[fold(name)] = relation
         self._relations[relation.id] = relation
         self._pending[relation.id] = []
@@ -189,10 +195,21 @@ class Transaction:
         self._record(relation, pa.concat_tables(parts))
         return int(max(inserts.num_rows, deletes.num_rows if deletes is not None else 0))
 
+    def apply_delta(self, relation: Relation, delta: pa.Table) -> int:
+        """Add delta rows that keep a dimension view, in the statement `next_stmtsn`; return their number.
+
+        Their keys were not checked: they follow from the changes of the source.
+        """
+        self._require_open()
+        self._next_statement()
+        if delta.num_rows:
+            self._record(relation, delta)
+        return int(delta.num_rows)
+
     def move_position(self, to: Move) -> None:
         """Store a source's position with this transaction's commit: both happen, or neither."""
         self._require_open()
-        self._move = to
+        self._moves.append(to)
 
     def lease_folder(self, relation: Relation, kind: str) -> Lease:
         """Lease a folder of the relation for segment files of this transaction."""
@@ -232,8 +249,8 @@ class Transaction:
         segments = [s for parts in self._pending.values() for s in parts]
         if not segments and not self._created:
             self.rollback()
-            if self._move is not None:
-                self._catalog.move(self._move)
+            if self._moves:
+                self._catalog.move(self._moves)
             self.csn = self._pin.csn
             return self.csn
         try:
@@ -242,7 +259,7 @@ class Transaction:
             checked_to = self._check_conflicts(relations, final)
             leases = tuple(lease.id for lease in self._leases)
             created = frozenset(r.id for r in self._created.values())
-            request = CommitRequest(self._pin, relations, final, leases, checked_to, created, move=self._move)
+            request = CommitRequest(self._pin, relations, final, leases, checked_to, created, moves=tuple(self._moves))
             self._events.emit("commit.prepared", txsn=self.txsn)
             self.csn = self._commit(request)
         except BaseException:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from freshview.catalog.records import Lease, Relation, Segment
 from freshview.catalog.rewritings import RewritingCatalog
 from freshview.catalog.views import AUXILIARY, ViewCatalog, is_auxiliary
+from freshview.catalog.writer import Catalog
 from freshview.definition.analysis import analyse, check_output_names, sources_to_json, visible_columns
 from freshview.definition.determinism import refuse_indeterminate, refuse_users_functions
 from freshview.definition.known import Definitions
@@ -58,7 +59,7 @@ class Lifecycle:
         refresh = checked_refresh(given, given)
         pin = self.views.catalog.begin("view")
         try:
-            sources = self._sources(statement.query, pin.csn)
+            sources = named_sources(self.views.catalog, statement.query, pin.csn)
             if existing is not None and any(existing.id == r.id for r in self._closure(sources)):
                 raise InvalidStatement(f"view {statement.name}", "its definition would use itself", "Use other tables.")
             if auxiliary is None and (hidden := [r.name for r in sources.values() if is_auxiliary(r)]):
@@ -137,21 +138,6 @@ class Lifecycle:
         self.storage.discard(view_id, lease.path)
         self.views.catalog.drop_leases([lease.id])
 
-    def _sources(self, text: str, csn: int) -> dict[str, Relation]:
-        """The relations that a definition names; raise if it reads anything else."""
-        found: dict[str, Relation] = {}
-
-        def is_ours(name: str) -> bool:
-            found[name] = self.views.catalog.relation(name, csn)
-            return True
-
-        bound = bind(text, is_ours)
-        refuse_foreign(bound)
-        if any(ref.version or ref.timestamp for ref in bound.tables.values()):
-            remedy = "Leave VERSION and TIMESTAMP AS OF out."
-            raise NotMaintainable("view", "its definition reads a fixed version", remedy)
-        return found
-
     def _closure(self, sources: Mapping[str, Relation]) -> list[Relation]:
         """The sources, and all relations that the views among them read."""
         result = list(sources.values())
@@ -198,3 +184,19 @@ class Lifecycle:
     @property
     def _rewritings(self) -> RewritingCatalog:
         return RewritingCatalog(self.views)
+
+
+def named_sources(catalog: Catalog, text: str, csn: int) -> dict[str, Relation]:
+    """The relations that a definition names; raise if it reads anything else."""
+    found: dict[str, Relation] = {}
+
+    def is_ours(name: str) -> bool:
+        found[name] = catalog.relation(name, csn)
+        return True
+
+    bound = bind(text, is_ours)
+    refuse_foreign(bound)
+    if any(ref.version or ref.timestamp for ref in bound.tables.values()):
+        remedy = "Leave VERSION and TIMESTAMP AS OF out."
+        raise NotMaintainable("view", "its definition reads a fixed version", remedy)
+    return found

@@ -39,28 +39,26 @@ class Views:
     def __init__(self, catalog: Catalog, storage: Storage, events: Events, user: Callable[[], SparkEngine]) -> None:
         self.catalog = ViewCatalog(catalog)
         self._storage = storage
-        self._engines = Engines(user)
-        self.definitions = Definitions(self.catalog, self._engines, events)
-        self.changing = Changing(catalog, storage, events, self._engines, self.definitions)
+        self.engines = Engines(user)
+        self.definitions = Definitions(self.catalog, self.engines, events)
+        self.changing = Changing(catalog, storage, events, self.engines, self.definitions)
         self.jobs = JobRunner(catalog, storage, events, self.changing)
         self.groups = GroupRunner(self.catalog, storage, events, self.changing, self.jobs)
         self.deferred = Deferred(self.catalog, storage, events, self.jobs)
         parts = (self.definitions, self.changing, self.jobs, self.groups, self.deferred)
         self.maintenance = Maintenance(self.catalog, storage, *parts)
         self.modes = Modes(self.catalog, self.deferred, self.maintenance, self.definitions)
-        self.lifecycle = Lifecycle(
-            self.catalog, storage, events, self._engines, self.definitions, self.jobs, self.modes
-        )
+        self.lifecycle = Lifecycle(self.catalog, storage, events, self.engines, self.definitions, self.jobs, self.modes)
         self.auxiliaries = Auxiliaries(
-            self.catalog, self._engines, self.definitions, self.maintenance, self.lifecycle, events
+            self.catalog, self.engines, self.definitions, self.maintenance, self.lifecycle, events
         )
-        relevance = Relevance(catalog, storage, events, self.definitions, self._engines)
+        relevance = Relevance(catalog, storage, events, self.definitions, self.engines)
         below = (self.definitions, self.jobs, self.deferred, self.maintenance, relevance)
-        self.reading = Reading(self.catalog, storage, self._engines, *below)
+        self.reading = Reading(self.catalog, storage, self.engines, *below)
         statistics = StatisticsCatalog(catalog)
-        self.proposing = Proposing(statistics, self.definitions, self._engines)
-        self.calibrating = Calibrating(statistics, storage, self._engines, events)
-        self.checking = Checking(self.catalog, storage, self._engines, self.deferred, self.reading)
+        self.proposing = Proposing(statistics, self.definitions, self.engines)
+        self.calibrating = Calibrating(statistics, storage, self.engines, events)
+        self.checking = Checking(self.catalog, storage, self.engines, self.deferred, self.reading)
         self._eager_turn = threading.RLock()
 
     def inside(self, transaction: Transaction, make_way: Callable[[Iterable[str]], None]) -> Inside:
@@ -69,4 +67,4 @@ class Views:
 
     def close(self) -> None:
         self.changing.close()
-        self._engines.close()
+        self.engines.close()

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from freshview.catalog.records import Relation
+from freshview.catalog.records import REMOTE, Relation
 from freshview.catalog.writer import Catalog
+from freshview.delta.tolerance import Difference
 from freshview.display import Display, Displayed, Grid, counted
 from freshview.errors import InvalidStatement
 from freshview.views.checking import Checking
+from freshview.views.dimensions import DimensionViews
 from freshview.views.invariants import STRONG, Invariant
 
 if TYPE_CHECKING:
@@ -56,8 +58,18 @@ def check_view(view: Relation, checking: Checking, *, invariant: bool) -> CheckR
     Strong minimality is reported as it is found. It is a matter of space, and restored by the next composition: a view
     whose rows are right is ok without it.
     """
-    found = checking.difference(view)
     promised = tuple(checking.invariants(view)) if invariant else ()
+    return _report(view, checking.difference(view), promised)
+
+
+def check_dimension(view: Relation, dimensions: DimensionViews, *, invariant: bool) -> CheckReport:
+    """Bring a dimension view to the state of its source, and compare it with its definition over that very state."""
+    if invariant:
+        raise InvalidStatement(f"dimension view {view.name}", "it has no mode with invariants", "Leave them out.")
+    return _report(view, dimensions.difference(view), ())
+
+
+def _report(view: Relation, found: Difference, promised: tuple[Invariant, ...]) -> CheckReport:
     ok = not found.missing_rows and not found.extra_rows and all(i.ok for i in promised if i.name != STRONG)
     missing, extra = list(found.missing), list(found.extra)
     return CheckReport(view.name, ok, missing, extra, found.missing_rows, found.extra_rows, promised)
@@ -67,6 +79,8 @@ def check_table(
     table: Relation, catalog: Catalog, engine: Callable[[], SparkEngine], *, invariant: bool
 ) -> CheckReport:
     """Check the declared key and the NOT NULL columns of a table."""
+    if table.kind == REMOTE:
+        raise InvalidStatement(f"remote table {table.name}", "no rows of it are stored here", "Check a view of it.")
     if invariant:
         raise InvalidStatement(f"{table.kind} {table.name}", "only views have invariants", "Name a view.")
     frame = engine().scan(catalog.state(table, catalog.snapshot()))

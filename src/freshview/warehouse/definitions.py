@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from freshview.catalog.records import Relation
+from freshview.catalog.records import DIMENSION, REMOTE, Relation
 from freshview.catalog.views import is_auxiliary
 from freshview.catalog.writer import Catalog
 from freshview.errors import AlreadyExists, InvalidStatement
@@ -15,8 +15,10 @@ from freshview.sql.binding import bind
 from freshview.sql.statements import (
     AddColumns,
     AlterView,
+    CreateRemoteTable,
     CreateTable,
     CreateView,
+    DropRemoteTable,
     DropTable,
     DropView,
     RenameColumn,
@@ -25,6 +27,7 @@ from freshview.sql.statements import (
 )
 from freshview.storage.external import describe, external_schema, open_external
 from freshview.transactions.transaction import Outcome
+from freshview.views.dimensions import DimensionViews
 from freshview.views.views import Views
 from freshview.warehouse.transaction import UserTransaction
 
@@ -39,6 +42,7 @@ class DataDefinition:
         self,
         catalog: Catalog,
         views: Views,
+        dimensions: DimensionViews,
         engine: Callable[[], SparkEngine],
         transaction: Callable[[], UserTransaction],
         make_way: Callable[[Iterable[str]], None],
@@ -47,6 +51,7 @@ class DataDefinition:
         """`adopt` is called with relations whose rows were written in bulk."""
         self._catalog = catalog
         self._views = views
+        self._dimensions = dimensions
         self._engine = engine
         self._transaction = transaction
         self._make_way = make_way
@@ -62,6 +67,9 @@ class DataDefinition:
                 return Outcome(0, self._views.modes.set_properties(view, dict(statement.properties)))
             case DropTable() | DropView():
                 return self._drop(statement)
+            case RenameTable() if self._catalog.relation(statement.name).kind == REMOTE:
+                what = f"remote table {statement.name}"
+                raise InvalidStatement(what, "views know it by its name", "Create another one, and views of that.")
             case RenameTable():
                 _require_users(self._catalog.relation(statement.name))
                 return Outcome(0, self._catalog.rename(statement.name, statement.new_name))
@@ -72,6 +80,8 @@ class DataDefinition:
                 self._views.lifecycle.require_unused(self._require_own(statement.name))
                 old, new = statement.old, statement.new
                 return Outcome(0, self._catalog.alter(statement.name, lambda s: s.with_renamed(old, new)))
+            case CreateRemoteTable() | DropRemoteTable():
+                return self._remote_table(statement)
         raise InvalidStatement(f"statement {statement}", "cannot run here", "See the SQL reference.")
 
     def _create(self, statement: CreateTable | CreateView) -> Outcome:
@@ -84,6 +94,9 @@ class DataDefinition:
 
     def _create_view(self, statement: CreateView) -> Outcome:
         self._make_way(_names_in(statement.query))
+        named = map(self._catalog.find, _names_in(statement.query))
+        if any(r is not None and r.kind == REMOTE for r in named):
+            return self._dimensions.create(statement)
         rows, csn = self._views.lifecycle.create(statement)
         self._adopt([self._catalog.view(statement.name)])
         return Outcome(rows, csn)
@@ -119,13 +132,45 @@ class DataDefinition:
     def _drop(self, statement: DropTable | DropView) -> Outcome:
         if statement.if_exists and self._catalog.find(statement.name) is None:
             return Outcome(0, self._catalog.snapshot())
+        if isinstance(statement, DropView) and self._catalog.relation(statement.name).kind == DIMENSION:
+            return self._drop_dimension(self._catalog.relation(statement.name), statement.cascade)
         if isinstance(statement, DropView):
             return Outcome(0, self._views.lifecycle.drop(statement.name, cascade=statement.cascade))
         relation = self._catalog.relation(statement.name)
-        if relation.kind == "view":
-            raise InvalidStatement(f"view {relation.name}", "is not a table", "Use DROP MATERIALIZED VIEW.")
+        if relation.kind in ("view", DIMENSION):
+            raise InvalidStatement(f"{relation.kind} {relation.name}", "is no table", "Use DROP MATERIALIZED VIEW.")
+        if relation.kind == REMOTE:
+            raise InvalidStatement(f"{relation.kind} {relation.name}", "is no table here", "Use DROP REMOTE TABLE.")
         self._views.lifecycle.require_unused(relation, cascade=statement.cascade)
         return Outcome(0, self._catalog.drop(statement.name))
+
+    def _drop_dimension(self, view: Relation, cascade: bool) -> Outcome:
+        self._views.lifecycle.require_unused(view, cascade=cascade)
+        return Outcome(0, self._dimensions.drop(view))
+
+    def _remote_table(self, statement: CreateRemoteTable | DropRemoteTable) -> Outcome:
+        """CREATE REMOTE TABLE and DROP REMOTE TABLE."""
+        known = self._catalog.find(statement.name)
+        if isinstance(statement, CreateRemoteTable):
+            if known is not None and statement.if_not_exists:
+                return Outcome(0, self._catalog.snapshot())
+            self._catalog.require_free(statement.name)
+            given = (statement.name, statement.source, statement.table, statement.keys)
+            return Outcome(0, self._dimensions.create_table(*given))
+        if known is None and statement.if_exists:
+            return Outcome(0, self._catalog.snapshot())
+        relation = self._catalog.relation(statement.name)
+        if relation.kind != REMOTE:
+            raise InvalidStatement(f"{relation.kind} {relation.name}", "is no remote table", "See SHOW TABLES.")
+        above = self._views.catalog.dependents(relation)
+        if above and not statement.cascade:
+            names = ", ".join(v.name for v in above)
+            raise InvalidStatement(
+                f"remote table {relation.name}", f"is used by {names}", "Drop those first, or say CASCADE."
+            )
+        for view in above:
+            self._drop_dimension(view, cascade=True)
+        return Outcome(0, self._catalog.drop(relation.name))
 
     def _require_own(self, name: str) -> Relation:
         relation = self._catalog.relation(name)

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from freshview.catalog.records import RelationState
+from freshview.catalog.records import DIMENSION, RelationState
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
 from freshview.errors import FreshviewError, InvalidStatement
@@ -18,8 +18,10 @@ from freshview.sql.predicates import asked_of
 from freshview.sql.statements import Describe, ExplainFlow, ExplainOptimize, ExplainRefresh, Query, Show, Statement
 from freshview.transactions.reading import ReadContext, to_micros
 from freshview.transactions.transaction import Transaction
+from freshview.views.dimensions import DimensionViews
 from freshview.views.reading import Freshness
 from freshview.views.views import Views
+from freshview.warehouse.dimensions import explain_dimension
 from freshview.warehouse.explain_flow import explain_flow
 from freshview.warehouse.flows import Flows
 from freshview.warehouse.optimizing import optimized
@@ -39,6 +41,7 @@ class Queries:
         self,
         catalog: Catalog,
         views: Views,
+        dimensions: DimensionViews,
         watch: Watch,
         engine: Callable[[], SparkEngine],
         has_session: Callable[[], bool],
@@ -49,6 +52,7 @@ class Queries:
         """`used` is called with the id of each view that a query reads, and the time."""
         self._catalog = catalog
         self._views = views
+        self._dimensions = dimensions
         self._watch = watch
         self._engine = engine
         self._has_session = has_session
@@ -70,7 +74,7 @@ class Queries:
             lines = explain_flow(self._flows, statement.name).splitlines()
             return self._engine().session.createDataFrame([(line,) for line in lines], "plan STRING")
         if isinstance(statement, ExplainRefresh):
-            return self._lines(explain_view(self._views, self._catalog.view(statement.name)))
+            return self._lines(self.explained(statement.name))
         if isinstance(statement, ExplainOptimize):
             report = optimized(self._catalog, self._views.proposing)
             return self._lines(f"{report}\nsearch space\n{report.dag}" if statement.extended else str(report))
@@ -82,10 +86,21 @@ class Queries:
     def _lines(self, text: str) -> DataFrame:
         return self._engine().session.createDataFrame([(line,) for line in text.splitlines()], "plan STRING")
 
+    def explained(self, name: str) -> str:
+        """Return how a view is stored and maintained."""
+        if self._catalog.relation(name).kind == DIMENSION:
+            return explain_dimension(self._dimensions, self._catalog.relation(name))
+        return explain_view(self._views, self._catalog.view(name))
+
     def inside(self, transaction: Transaction, reading: ReadContext) -> Callable[[TableRef], DataFrame]:
         """Return how the statements of a transaction read tables and views."""
         lost = dict(self._watch.lost)
-        return lambda ref: self._frame(ref, reading, transaction, None, lost)
+
+        def frame(ref: TableRef) -> DataFrame:
+            remote = self._remote_frames([ref], reading)
+            return remote[ref.name] if remote else self._frame(ref, reading, transaction, None, lost)
+
+        return frame
 
     def _query(
         self,
@@ -99,11 +114,13 @@ class Queries:
         self._watch.look()
         if freshness != "any" and as_of is None:
             self._poll(text, freshness)
+            self._dimensions.refresh_for(lambda: _names_in(text), freshness)
         csn = self._csn_of(as_of)
         pin = self._catalog.begin("query", at=csn)
         try:
             past = as_of is not None  # deferred views too are read as of that CSN
-            return self._bound(text, ReadContext(self._catalog, pin.csn), freshness="fresh" if past else freshness)
+            chosen = "fresh" if past else freshness
+            return self._bound(text, ReadContext(self._catalog, pin.csn), freshness=chosen, past=past)
         finally:
             self._catalog.release(pin)
 
@@ -130,6 +147,8 @@ class Queries:
         reading: ReadContext,
         transaction: Transaction | None = None,
         freshness: Freshness = None,
+        *,
+        past: bool = False,
     ) -> DataFrame:
         def is_ours(name: str) -> bool:
             if reading.knows(name):
@@ -142,12 +161,16 @@ class Queries:
         self._make_way((ref.name for ref in bound.tables.values()) if freshness != "any" else ())
         engine = self._engine()
         lost = dict(self._watch.lost)
+        remote = self._remote_frames(bound.tables.values(), reading, past=past)
         with self._views.maintenance.together(()):
             if transaction is None and freshness in (None, "fresh") and not lost:
                 self._refresh_together(text, bound.tables.values(), reading)
             frames = {
+                placeholder: remote[ref.name] for placeholder, ref in bound.tables.items() if ref.name in remote
+            } | {
                 placeholder: self._frame(ref, reading, transaction, freshness, lost, partial(asked_of, text, ref.name))
                 for placeholder, ref in bound.tables.items()
+                if ref.name not in remote
             }
         return engine.query(bound.text, frames, f"query {text}")
 
@@ -157,6 +180,22 @@ class Queries:
         views = {s.relation.id: (s.relation, s.csn, partial(asked_of, text, n)) for n, s in states if _is_view(s)}
         if len(views) > 1:
             self._views.reading.refresh_together(list(views.values()))
+
+    def _remote_frames(
+        self, refs: Iterable[TableRef], reading: ReadContext, *, past: bool = False
+    ) -> dict[str, DataFrame]:
+        """Return the present rows of the remote tables among these; those of one server are of one moment."""
+        found = {}
+        known = {r.id for r in self._dimensions.tables.relations()}
+        for ref in refs if known else ():
+            relation = reading.relation(ref.name)
+            if relation is not None and relation.id in known:
+                if past or ref.version or ref.timestamp:
+                    cause = "its old state cannot be queried: no rows of it are stored here"
+                    raise InvalidStatement(f"remote table {ref.name}", cause, "Query it as it is, or a view of it.")
+                found[ref.name] = relation
+        rows = self._dimensions.contents(found.values()) if found else {}
+        return {name: self._engine().frame(rows[r.name], r.schema) for name, r in found.items()}
 
     def _frame(
         self,
@@ -200,3 +239,10 @@ class Queries:
 
 def _is_view(state: RelationState) -> bool:
     return state.relation.kind == "view"
+
+
+def _names_in(text: str) -> list[str]:
+    """Return the tables that a query names."""
+    names: list[str] = []
+    bind(text, lambda name: bool(names.append(name)))  # type: ignore[func-returns-value]
+    return names

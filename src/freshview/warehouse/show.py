@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from freshview.catalog.flows import FlowCatalog
-from freshview.catalog.records import Relation
+from freshview.catalog.records import DIMENSION, REMOTE, Relation
 from freshview.catalog.writer import Catalog
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
@@ -43,7 +43,7 @@ def show(catalog: Catalog, statement: Show) -> Listing:
         return _flows(catalog, statement)
     if statement.what == "quarantine":
         return _quarantine(catalog, statement)
-    kinds = ("table", "external")
+    kinds = ("table", "external", REMOTE)
     found = [r for r in catalog.relations() if r.kind in kinds and _matches(r.name, statement.pattern)]
     return Listing(("name", "kind", "primary_key"), [(r.name, r.kind, ", ".join(r.schema.key)) for r in found])
 
@@ -55,7 +55,11 @@ def _views(catalog: Catalog, statement: Show) -> Listing:
         if _matches(v.name, statement.pattern):
             numbers, age = (v.frontier, v.pending_tasks, v.pending_rows), _seconds(v.age) if v.pending_tasks else ""
             rows.append((v.name, mode_text(v), *map(str, numbers), age, condition_text(v), v.next_runs, v.about))
-    return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status", "next", "about"), rows)
+    for r in catalog.relations():
+        if r.kind == DIMENSION and _matches(r.name, statement.pattern):
+            newest = max((c.csn for c in catalog.commits(r.id)), default=r.created_csn)
+            rows.append((r.name, "remote", str(newest), "0", "0", "", "as of the last poll", "", ""))
+    return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status", "next", "about"), sorted(rows))
 
 
 def _tasks(catalog: Catalog, statement: Show) -> Listing:
@@ -72,12 +76,14 @@ def _sources(catalog: Catalog, statement: Show) -> Listing:
     """Return a row per source: how it is read, its options, and what reads it."""
     flows = FlowCatalog(catalog)
     readers = {s.id: [f.name for f in flows.flows() if f.source_id == s.id] for s in flows.sources()}
-    rows = [
-        (s.name, s.kind, ", ".join(f"{k} '{v}'" for k, v in s.options.items()), ", ".join(readers[s.id]))
-        for s in flows.sources()
-        if _matches(s.name, statement.pattern)
-    ]
-    return Listing(("name", "kind", "options", "flows"), rows)
+    named = [r for r in catalog.relations() if r.kind == REMOTE]
+    remote = {s.id: [r.name for r in named if r.facts["source"] == s.name] for s in flows.sources()}
+    rows = []
+    for s in flows.sources():
+        if _matches(s.name, statement.pattern):
+            options = ", ".join(f"{k} '{v}'" for k, v in s.options.items())
+            rows.append((s.name, s.kind, options, ", ".join(readers[s.id]), ", ".join(remote[s.id])))
+    return Listing(("name", "kind", "options", "flows", "remote_tables"), rows)
 
 
 def _flows(catalog: Catalog, statement: Show) -> Listing:
@@ -134,6 +140,12 @@ def _type(type_: object, nullable: bool) -> str:
     return f"{type_}" if nullable else f"{type_} NOT NULL"
 
 
+def _location(relation: Relation) -> str:
+    if relation.kind == REMOTE:
+        return f"at its source: {relation.facts['source']}.{relation.facts['table']}"
+    return relation.location or "in the warehouse"
+
+
 def _details(catalog: Catalog, relation: Relation) -> list[tuple[str, str, str]]:
     main = catalog.latest_main(relation.id)
     segments, rows, size = catalog.backlog().get(relation.id, (0, 0, 0))
@@ -142,7 +154,7 @@ def _details(catalog: Catalog, relation: Relation) -> list[tuple[str, str, str]]
         ("Kind", relation.kind),
         ("Primary key", ", ".join(relation.schema.key) or "none (a bag)"),
         ("Created at CSN", str(relation.created_csn)),
-        ("Location", relation.location or "in the warehouse"),
+        ("Location", _location(relation)),
         ("Checkpoint", f"CSN {main.csn}, Delta version {main.delta_version}, {main.rows} rows" if main else "none yet"),
         ("Since then", f"{segments} segments, {rows} delta rows, {size} bytes"),
     ]

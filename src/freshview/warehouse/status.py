@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
+from freshview.catalog.records import REMOTE
 from freshview.catalog.reports import Amount, Holder, Reports, overdue, overdue_sentence
 from freshview.catalog.writer import Catalog
 from freshview.display import Display, Displayed, Grid
@@ -18,7 +19,7 @@ class TableStatus:
     """The stored rows of one table or view in a status report: its last checkpoint, and the changes since."""
 
     name: str
-    kind: str  # "table" | "external" | "view"
+    kind: str  # "table" | "external" | "view" | "dimension view"
     rows_in_main: int  # rows of the last checkpoint
     pending_segments: int  # segments since the checkpoint, one per commit
     pending_rows: int  # delta rows of those segments
@@ -82,6 +83,8 @@ def status_of(path: Path, catalog: Catalog) -> Status:
     backlog = catalog.backlog()
     tables = []
     for relation in catalog.relations():
+        if relation.kind == REMOTE:
+            continue  # no rows of it are stored
         main = catalog.latest_main(relation.id)
         segments, rows, _ = backlog.get(relation.id, (0, 0, 0))
         tables.append(TableStatus(relation.name, relation.kind, main.rows if main else 0, segments, rows))

@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.frontiers import Job
-from freshview.catalog.records import Relation
+from freshview.catalog.records import DIMENSION, Relation
 from freshview.catalog.views import lower_first
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
+from freshview.cdc.remote import RemoteTables
 from freshview.cdc.source import Source
 from freshview.definition.properties import is_deferred
 from freshview.display import Explanation, Jobs
@@ -52,15 +53,15 @@ from freshview.storage.vacuum import RETENTION, vacuum
 from freshview.transactions.dml import Statements
 from freshview.transactions.reading import ReadContext
 from freshview.transactions.transaction import Outcome, Transaction
+from freshview.views.dimensions import DimensionViews
 from freshview.views.reading import Freshness
 from freshview.views.views import Views
 from freshview.warehouse.capture import capture
-from freshview.warehouse.checks import CheckReport, check_table, check_view
+from freshview.warehouse.checks import CheckReport, check_dimension, check_table, check_view
 from freshview.warehouse.definitions import DataDefinition
 from freshview.warehouse.flows import Flows
 from freshview.warehouse.opening import folder_of, open_database
 from freshview.warehouse.optimizing import Optimization, optimized
-from freshview.warehouse.overview import explain_view
 from freshview.warehouse.polling import Poller
 from freshview.warehouse.queries import Queries
 from freshview.warehouse.status import Status, status_of
@@ -108,18 +109,33 @@ class Warehouse:
         self._engine: SparkEngine | None = None
         self._engine_lock = threading.Lock()
         self._watch = Watch(self._catalog, self.events)
+        self._remotes = RemoteTables(self._catalog)
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
         self._flows = Flows(Poller(self._catalog, self.events, self.transaction, self.engine))
         self._views = Views(self._catalog, self._storage, self.events, self.engine)
+        self._dimensions = DimensionViews(
+            self._views.catalog,
+            self._storage,
+            self.events,
+            self._views.engines,
+            self._views.definitions,
+            self._begin,
+            self._remotes,
+        )
         parts = (self._watch, self._views, self._checkpointer, self._storage)
-        self._upkeep = Upkeep(self._catalog, self.events, *parts, self.engine, wishes, self._flows.turn)
+        self._upkeep = Upkeep(self._catalog, self.events, *parts, self.engine, wishes, self._take_due)
         self._make_way, self._activity = self._upkeep.make_way, self._upkeep.activity
         make_way, used = self._make_way, self._activity.used
-        self._queries = Queries(
-            self._catalog, self._views, self._watch, self.engine, self._has_session, make_way, used, self._flows
-        )
+        readers = (self._views, self._dimensions, self._watch)
+        self._queries = Queries(self._catalog, *readers, self.engine, self._has_session, make_way, used, self._flows)
         self._definitions = DataDefinition(
-            self._catalog, self._views, self.engine, self.transaction, self._make_way, self._upkeep.adopt
+            self._catalog,
+            self._views,
+            self._dimensions,
+            self.engine,
+            self.transaction,
+            self._make_way,
+            self._upkeep.adopt,
         )
 
     # -- the public surface ------------------------------------------------------------------------
@@ -182,7 +198,7 @@ class Warehouse:
             case CreateSource() | DropSource() | CreateFlow() | DropFlow() | RefreshFlow() | Quarantine():
                 return self._flows.run(statement)
             case RefreshView():
-                return self._refresh(self._catalog.view(statement.name), statement.how)
+                return self._refresh(self._refreshed(statement.name, statement.how), statement.how)
             case Checkpoint():
                 self._make_way()
                 report = self._checkpointer.run(self._catalog.relation(statement.name))
@@ -205,7 +221,8 @@ class Warehouse:
         (1, True)
         """
         with self._activity.working():
-            return self._refresh(self._catalog.view(view), "full" if full else "")
+            how = "full" if full else ""
+            return self._refresh(self._refreshed(view, how), how)
 
     def propagate(self, view: str) -> Outcome:
         """Compute the pending changes of a deferred view and store them aside: what the view shows stays.
@@ -237,7 +254,23 @@ class Warehouse:
         with self._activity.working():
             return self._refresh(self._catalog.view(view), "partial")
 
+    def _refreshed(self, name: str, how: str) -> Relation:
+        """Return the view of that name; a dimension view is brought to the state of its source, not computed anew."""
+        found = self._catalog.relation(name)
+        if found.kind != DIMENSION:
+            return self._catalog.view(name)
+        if how:
+            raise InvalidStatement(
+                f"dimension view {name}", f"REFRESH {how.upper()} is not for views of remote tables", "Leave it out."
+            )
+        return found
+
     def _refresh(self, view: Relation, how: str) -> Outcome:
+        if how != "partial":
+            below = self._dimensions.below([view.name])
+            outcome = self._dimensions.refresh(below) if below else None
+            if view.kind == DIMENSION and outcome is not None:
+                return outcome
         maintenance = self._views.maintenance
         if how == "partial":
             return Outcome(*maintenance.partial_refresh(view))
@@ -276,15 +309,24 @@ class Warehouse:
         True
         """
         self._watch.look()
-        company = partial(self._views.inside, make_way=self._make_way)
-        core = Transaction(self._catalog, self._storage, self.events, company)
-        self._activity.began(lambda: core.is_open)
+        core = self._begin()
         reading = ReadContext(self._catalog, core.snapshot, core)
         statements = Statements(
             core, reading, self._storage, self._foreground_engine, self._queries.inside(core, reading), self._make_way
         )
         read = partial(self._queries.read, transaction=core)
         return UserTransaction(core, statements, read, lambda: self._upkeep.adopt(core.loaded), self._activity.working)
+
+    def _take_due(self) -> None:
+        """Take the changes of sources whose time has come, into flows and dimension views."""
+        self._flows.turn()
+        self._dimensions.refresh_due()
+
+    def _begin(self) -> Transaction:
+        company = partial(self._views.inside, make_way=self._make_way)
+        core = Transaction(self._catalog, self._storage, self.events, company)
+        self._activity.began(lambda: core.is_open)
+        return core
 
     def capture(self, table: str, source: Source) -> Outcome:
         """Take what changed at a source since the last call into a table; return the changes and the CSN.
@@ -350,9 +392,12 @@ class Warehouse:
         with self._activity.working():
             self._watch.look()
             self._flows.look()
+            below = self._dimensions.all() if views is None else self._dimensions.below(views)
+            self._dimensions.refresh(below)
             csn = self._catalog.snapshot()
             every = lower_first(self._catalog.relations())
-            wanted = {self._catalog.view(name).id for name in views} if views is not None else None
+            given = None if views is None else [self._refreshed(name, "") for name in views]
+            wanted = None if given is None else {view.id for view in given}
             found = [r for r in every if r.kind == "view" and (wanted is None or r.id in wanted)]
             self._make_way(view.name for view in found)
             named = views is not None if show is None else show
@@ -390,7 +435,7 @@ class Warehouse:
                 scan orders  <- source: its net change since the frontier
           ...
         """
-        return Explanation(explain_view(self._views, self._catalog.view(view)))
+        return Explanation(self._queries.explained(view))
 
     def optimize(
         self,
@@ -490,6 +535,8 @@ class Warehouse:
             self._make_way()
             self._watch.look()
             relation = self._catalog.relation(name)
+            if relation.kind == DIMENSION:
+                return check_dimension(relation, self._dimensions, invariant=invariant)
             if relation.kind == "view":
                 return check_view(relation, self._views.checking, invariant=invariant)
             return check_table(relation, self._catalog, self.engine, invariant=invariant)
@@ -506,6 +553,7 @@ class Warehouse:
             return
         self._upkeep.stop()
         self._views.close()
+        self._dimensions.close()
         if self._engine is not None:
             self._engine.close()
         try:

@@ -42,6 +42,7 @@ from freshview.cdc.dimension import (
 )
 from freshview.cdc.model import SETS, PartialDelta, partial_delta
 from freshview.cdc.rules import propagate
+from freshview.cdc.trade import delivered
 from freshview.errors import NotMaintainable
 from freshview.relation.delta import overlay
 from freshview.relation.schema import Column, Schema
@@ -219,6 +220,7 @@ def test_a_view_equals_its_recomputation_after_every_cycle(seed: int, joins: int
         delta = propagate(view, "v", deltas, InMemory(new), effectiveness=effectiveness)
         old_images = {*cells(delta.deleted), *cells(delta.uo)}
         assert old_images <= set(cells(stored)), "an old image is a row that was there"
+        assert delta.filled <= delivered(view), "EXPLAIN lists all sets that may have rows"
         stored = applied(stored, delta)  # checks that ins is new, and that up and un/uo are there
         assert cells(stored) == recomputed(view, new)
         folded = overlay([delta_rows(delta, cycle)], view.schema).apply(folded)

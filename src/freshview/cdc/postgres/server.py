@@ -103,6 +103,11 @@ class Server:
         self._given = given
         self.name = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
 
+    @property
+    def identity(self) -> frozenset[tuple[str, str]]:
+        """What the connection string says: servers with equal ones are the same."""
+        return frozenset((key, str(value)) for key, value in self._given.items())
+
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         """A connection in autocommit mode, with times in UTC and floats to the last bit."""

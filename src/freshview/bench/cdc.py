@@ -1,0 +1,215 @@
+"""Figures of change capture: changes taken from PostgreSQL by technique, dimension views, fresh answers over a server.
+
+Each step starts a server of its own on loopback. At scale 1: 100,000 changes per technique; a view over 1,000,000 ×
+100,000 rows.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import freshview
+from freshview import Warehouse
+from freshview.bench.measure import Figure, Timing, duration, seconds_of, spread
+from freshview.bench.postgres_server import NoServer, Server, server_tools
+from freshview.cdc.postgres.audit import Audit, AuditColumns
+from freshview.cdc.postgres.decoding import Decoding
+from freshview.cdc.postgres.server import Server as Source
+from freshview.cdc.postgres.tables import PostgresTable
+from freshview.cdc.postgres.tracking import Tracking
+from freshview.cdc.postgres.triggers import TriggerLog
+
+_CHANGES = 100_000
+_SETTINGS = {"wal_level": "logical", "max_replication_slots": "10", "max_wal_size": "4GB"}
+_ONE = AuditColumns("changed", never=frozenset({"deletions"}))
+_TECHNIQUES: dict[str, Callable[[Source, str], PostgresTable]] = {
+    "tracking": Tracking,
+    "log (triggers)": TriggerLog,
+    "log (triggers, cheap net effect)": lambda s, t: TriggerLog(s, t, precise=False),
+    "log (decoding)": lambda s, t: Decoding(s, t, "fv_bench"),
+    "one audit column": lambda s, t: Audit(s, t, _ONE),
+}
+_LIMITED = ("tracking", "log (triggers)", "log (decoding)")  # of which the issue asks for a speed
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    tools = server_tools()
+    if tools is None:
+        raise NoServer("PostgreSQL is not installed")
+    server = Server(tools, _SETTINGS)
+    try:
+        yield server.url()
+    finally:
+        server.stop()
+
+
+def _run(url: str, *statements: str) -> float:
+    """Run statements in one transaction; return the seconds."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        begun = time.perf_counter()
+        for statement in statements:
+            connection.execute(statement.encode())
+        connection.commit()
+        return time.perf_counter() - begun
+
+
+@contextmanager
+def _warehouse(folder: Path, name: str) -> Iterator[Warehouse]:
+    place = folder / f"cdc-{name}"
+    shutil.rmtree(place, ignore_errors=True)
+    with freshview.connect(place) as wh:
+        yield wh
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def techniques(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Time the capture of updates by each technique: the statement at the source with and without, and the way here."""
+    count = max(int(_CHANGES * scale), 1000)
+    figures = []
+    with _server() as url:
+        for number, (name, open_table) in enumerate(_TECHNIQUES.items()):
+            plain, captured = f"public.p{number}", f"public.c{number}"
+            for table in (plain, captured):
+                columns = "id int PRIMARY KEY, a int, v text, changed timestamptz NOT NULL DEFAULT now()"
+                rows = f"SELECT i, i, 'value ' || i FROM generate_series(1, {count}) i"
+                _run(url, f"CREATE TABLE {table} ({columns})", f"INSERT INTO {table} (id, a, v) {rows}")
+            source: Any = open_table(Source(url), captured)
+            if hasattr(source, "install"):
+                source.install()
+            with _warehouse(folder, "techniques") as wh:
+                wh.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT, v STRING, changed TIMESTAMP)")
+                wh.capture("t", source)
+                without, beside, here = [], [], []
+                for _ in range(repeat):
+                    change = "UPDATE {} SET a = a + 1, changed = clock_timestamp()"
+                    without.append(_run(url, change.format(plain)))
+                    beside.append(_run(url, change.format(captured)))
+                    here.append(seconds_of(lambda wh=wh, source=source: wh.capture("t", source)))  # type: ignore[misc]
+            if hasattr(source, "drop"):
+                source.drop()
+            figures.append(_captured(name, count, Timing(tuple(without)), Timing(tuple(beside)), Timing(tuple(here))))
+    return figures
+
+
+def _captured(name: str, count: int, without: Timing, beside: Timing, here: Timing) -> Figure:
+    end_to_end = [count / (b + h) for b, h in zip(beside.seconds, here.seconds, strict=True)]
+    details = {
+        "the statement without capture": str(without),
+        "the statement with capture": str(beside),
+        "overhead at the source": f"{beside.p50 / without.p50:.2f} ×",
+        "captured and committed here": str(here),
+        "changes per second here": f"{count / here.p50:,.0f}",
+    }
+    limit = 20_000.0 if name in _LIMITED else None
+    speed = statistics.median(end_to_end)
+    between = (min(end_to_end), max(end_to_end))
+    title = f"{name}: changes per second, end to end ({count:,} updates)"
+    return Figure(title, speed, limit, "1/s", details, at_least=True, spread=between)
+
+
+_VIEW = "SELECT f.id, f.amount, f.dim, d.name, upper(d.region) AS region FROM fact f JOIN dim d ON f.dim = d.id"
+
+
+def dimension(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Time a cycle of a dimension view after 0.1 % of its tables changed, and computing it from the remote state."""
+    facts, dims = max(int(1_000_000 * scale), 1000), max(int(100_000 * scale), 100)
+    with _server() as url, _warehouse(folder, "dimension") as wh:
+        _run(
+            url,
+            "CREATE TABLE fact (id int PRIMARY KEY, amount int, dim int, note text)",
+            "CREATE TABLE dim (id int PRIMARY KEY, name text, region text)",
+            f"INSERT INTO fact SELECT i, i % 1000, 1 + i % {dims}, 'note ' || i FROM generate_series(1, {facts}) i",
+            f"INSERT INTO dim SELECT i, 'name ' || i, 'region ' || i % 25 FROM generate_series(1, {dims}) i",
+            "CREATE INDEX ON fact (dim)",
+            "ANALYZE",
+        )
+        wh.sql(f"CREATE SOURCE s USING POSTGRES OPTIONS (url '{url}', capture 'tracking')")
+        for table in ("fact", "dim"):
+            wh.sql(f"CREATE REMOTE TABLE {table} FROM s.public.{table}")
+        created = seconds_of(lambda: wh.sql(f"CREATE MATERIALIZED VIEW v AS {_VIEW}"))
+        whole = sum(_arrow_bytes(wh, table) for table in ("fact", "dim"))
+        cycles, computed, fetched = [], [], []
+        for turn in range(repeat + 1):
+            _run(
+                url,
+                f"UPDATE fact SET amount = amount + 1 WHERE id % 1000 = {turn}",
+                f"UPDATE dim SET name = name || '.' WHERE id % 1000 = {turn}",
+            )
+            cycle = seconds_of(lambda: wh.refresh("v"))
+            anew = seconds_of(lambda: wh.sql(_VIEW).write.format("noop").mode("overwrite").save())
+            if turn:
+                cycles.append(cycle)
+                computed.append(anew)
+                found = re.search(r"(\d+) bytes fetched", str(wh.explain("v")))
+                fetched.append(int(found[1]) if found else 0)
+        cycle_time, anew_time = Timing(tuple(cycles)), Timing(tuple(computed))
+        details = {
+            "a cycle": str(cycle_time),
+            "computing it from the remote state": str(anew_time),
+            "creating it": duration(created),
+        }
+        share = 100 * max(fetched) / whole
+        rows = f"{facts:,} × {dims:,} rows"
+        ratio, between = anew_time.p50 / cycle_time.p50, spread(anew_time, cycle_time)
+        is_right = wh.check("v").ok
+        return [
+            Figure(
+                f"dimension view over {rows}, 0.1 %: recompute / cycle", ratio, 5.0, "×", details, True, None, between
+            ),
+            Figure("bytes fetched of the tables", share, 2.0, "%", {"bytes": f"{max(fetched):,} of {whole:,}"}),
+            Figure("the view equals its definition", float(is_right), 1.0, "", {}, at_least=True, always=True),
+        ]
+
+
+def _arrow_bytes(wh: Warehouse, table: str) -> int:
+    return int(wh.sql(f"SELECT * FROM {table}").toArrow().nbytes)
+
+
+def fresh(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Time a fresh answer after one commit at the source (poll on query), and after the same change of a table here."""
+    rows, turns = max(int(100_000 * scale), 1000), 5 * repeat + 2
+    query = "SELECT count(*) AS n, sum(total) AS total FROM {}"
+    with _server() as url, _warehouse(folder, "fresh") as wh:
+        generated = f"SELECT i, i % 100, i FROM generate_series(1, {rows}) i"
+        _run(url, "CREATE TABLE t (id int PRIMARY KEY, grp int, amount int)", f"INSERT INTO t {generated}")
+        wh.sql(f"CREATE SOURCE s USING POSTGRES OPTIONS (url '{url}', capture 'tracking', poll 'on query')")
+        wh.sql("CREATE REMOTE TABLE remote FROM s.public.t")
+        wh.sql("CREATE MATERIALIZED VIEW copy AS SELECT id, grp, amount FROM remote")
+        wh.sql("CREATE TABLE own (id INT PRIMARY KEY, grp INT, amount INT)")
+        wh.sql("INSERT INTO own SELECT * FROM copy")
+        for name, table in (("above", "copy"), ("beside", "own")):
+            grouped = f"SELECT grp, sum(amount) AS total FROM {table} GROUP BY grp"
+            wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {grouped}")
+        there, here, trips = [], [], []
+        for turn in range(turns):
+            _run(url, f"UPDATE t SET amount = amount + 1 WHERE id = {1 + turn}")
+            remote = seconds_of(lambda: wh.sql(query.format("above")).collect())
+            wh.sql(f"UPDATE own SET amount = amount + 1 WHERE id = {1 + turn}")
+            own = seconds_of(lambda: wh.sql(query.format("beside")).collect())
+            trip = seconds_of(lambda: _run(url, "SELECT 1"))
+            if turn >= 2:
+                there.append(remote)
+                here.append(own + trip)
+                trips.append(trip)
+        remote_time, own_time = Timing(tuple(there)), Timing(tuple(here))
+        details = {
+            "fresh answer over the server": str(remote_time),
+            "over our own table, and one round trip": str(own_time),
+            "a round trip with a connection of its own": str(Timing(tuple(trips))),
+        }
+        ratio, between = remote_time.p50 / own_time.p50, spread(remote_time, own_time)
+        title = "fresh answer after one commit at the source / after the same change here"
+        return [Figure(title, ratio, 1.3, "×", details, spread=between)]
+
+
+STEPS = (techniques, dimension, fresh)
