@@ -22,7 +22,7 @@ from freshview.bench.measure import Figure, Timing
 from freshview.bench.views import exact
 from freshview.catalog.engine import Database
 from freshview.local.engine import LocalEngine
-from freshview.refresh import changing, embedded, execute, job_input, jobs
+from freshview.refresh import changing, embedded, execute, job_input, jobs, ways
 from freshview.refresh.relevance import Relevance
 from freshview.spark.engine import SparkEngine
 from freshview.storage.reader import StateReader
@@ -33,10 +33,11 @@ _SPARK = "Spark runs the query"
 _FUNCTIONS: tuple[tuple[str, Any, str], ...] = (  # part, where its function is, the function's name
     ("parsing the query", queries, "bind"),
     ("relevance of the change", Relevance, "needed"),
-    ("deltas of the sources", job_input, "changes"),
+    ("deltas of the sources", job_input, "images"),
+    ("deltas of the sources", job_input, "netted"),
     ("lookups", StateReader, "matching"),
     ("lookups", StateReader, "lookup"),
-    ("plan: delta rules", changing, "alternatives"),
+    ("plan: delta rules", ways, "alternatives"),
     ("plan: choice", changing, "choose"),
     ("plan: translation", embedded, "translated"),
     ("embedded engine", LocalEngine, "run"),
