@@ -240,8 +240,15 @@ def test_what_goes_on_meanwhile_ends_with_the_block_and_fails_it() -> None:
     ended = len(done)
     time.sleep(0.01)
     assert len(done) == ended
-    with pytest.raises(ZeroDivisionError), meanwhile(lambda: 1 // 0):
-        pass
+    begun: list[int] = []
+
+    def fail() -> None:
+        begun.append(1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), meanwhile(fail):
+        while not begun:  # on a busy machine the block may end before the thread begins
+            time.sleep(0.001)
 
 
 def test_actions_take_turns_to_begin_and_what_they_are_given_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
