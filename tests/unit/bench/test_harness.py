@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -240,15 +241,14 @@ def test_what_goes_on_meanwhile_ends_with_the_block_and_fails_it() -> None:
     ended = len(done)
     time.sleep(0.01)
     assert len(done) == ended
-    begun: list[int] = []
+    begun = threading.Event()
 
     def fail() -> None:
-        begun.append(1)
+        begun.set()
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), meanwhile(fail):
-        while not begun:  # on a busy machine the block may end before the thread begins
-            time.sleep(0.001)
+        assert begun.wait(60)  # on a busy machine the block could end before the thread begins
 
 
 def test_actions_take_turns_to_begin_and_what_they_are_given_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
