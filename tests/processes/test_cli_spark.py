@@ -80,6 +80,10 @@ def test_every_example_runs(sales: Path, tmp_path: Path, monkeypatch: pytest.Mon
     """Law: what the help texts and the reference show works as it stands there."""
     deferred = "TBLPROPERTIES ('maintenance'='deferred')"
     call("sql", f"CREATE MATERIALIZED VIEW daily {deferred} AS SELECT customer, count(*) AS n FROM orders GROUP BY ALL")
+    (tmp_path / "dumps" / "customer").mkdir(parents=True)
+    (tmp_path / "dumps" / "customer" / "1.csv").write_text("id,name\n1,Ada\n2,Bob\n")
+    call("sql", f"CREATE SOURCE crm USING CSV OPTIONS (path '{tmp_path / 'dumps'}')")
+    call("sql", "CREATE FLOW customers AS AUTO CDC INTO customer FROM crm.customer (id INT, name STRING) KEYS (id)")
     sales.rename(tmp_path / "warehouse")
     monkeypatch.delenv("FRESHVIEW_WAREHOUSE")
     monkeypatch.setattr(freshview.demo, "main", lambda: print("shown"))
