@@ -188,7 +188,7 @@ def test_large_changes_are_maintained_by_rules_in_spark(lwh: Warehouse, monkeypa
             tx.upsert("t", [{"id": 7, "g": 2, "x": 1.5, "c": "z"}, {"id": 555, "g": 0, "x": 0.0, "c": None}])
             tx.delete("t", [3, 4])
         with monkeypatch.context() as patch:
-            patch.setattr(job_input, "changes", _not_here)
+            patch.setattr(job_input, "images", _not_here)
             patch.setattr(execute, "net", _net_of_nothing)
             jobs = lwh.maintain()
         assert {j.strategy for j in jobs} == {"incremental"}
