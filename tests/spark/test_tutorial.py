@@ -18,6 +18,7 @@ from freshview.cli import errors_reference
 from freshview.cli.place import Place
 from freshview.cli.running import Running
 from freshview.errors import FreshviewError
+from freshview.sql.parser import parse
 from freshview.sql.script import statements
 
 
@@ -42,13 +43,18 @@ def test_the_readme_prints_what_it_shows(place: Path) -> None:
 
 
 def test_the_examples_of_the_sql_reference_run(place: Path, swh: Warehouse) -> None:
-    """One after the other, with a table for those that need one that is there already."""
+    """One after the other, with a table for those that need one that is there already. What needs systems of others is
+    run against real ones by tests/cdc; here it is parsed."""
     write_deltalake(str(place / "weather"), pa.table({"day": [1, 2]}))
     page = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8")
     page = page.replace("/data/weather", str(place / "weather")).replace("VERSION AS OF 42", "VERSION AS OF 8")
     page = page.replace("2026-01-31 12:00:00", "9999-12-31 12:00:00")
+    others = page[page.index("## Sources and flows") : page.index("## Upkeep")]
     for step in steps(page, "sql"):
         for text in statements(step.block.text):
+            if step.block.text in others:  # they name servers and files of others: the statements are read
+                assert parse(text)
+                continue
             answer = swh.sql(text)
             if hasattr(answer, "collect"):
                 assert answer.collect() or "VERSION" in text, text
