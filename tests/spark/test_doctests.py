@@ -80,7 +80,7 @@ def test_what_users_call_has_an_example() -> None:
         "freshview.warehouse.transaction.UserTransaction.move",
         "freshview.warehouse.transaction.UserTransaction.lookup",
         "freshview.warehouse.transaction.UserTransaction.contents",
-        "freshview.warehouse.warehouse.Warehouse.calibrate",  # measures for tens of seconds: tests/spark/test_optimize.py
+        "freshview.warehouse.warehouse.Warehouse.calibrate",  # it takes tens of seconds: tests/spark/test_optimize.py
     }
     results = (
         freshview.CheckReport,
