@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 from freshview.algebra.nodes import Node, Project, Scan, Shared, Source, Table, column
 from freshview.algebra.traversal import scans
 from freshview.optimizer.cost import FULL, INCREMENTAL, NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Share, Store
-from freshview.optimizer.dag import Dag, Given, Picked, Root
+from freshview.optimizer.dag import Dag, Root
 from freshview.optimizer.greedy import Limits, Selection, Taken, select
 from freshview.optimizer.identity import Identities
 from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, Relation
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Statistics
 from freshview.optimizer.terms import conditions
+from freshview.optimizer.trees import Given, Picked, plan_tree, root_tree
+from freshview.optimizer.words import column_in_words, in_words, text_in_words
 
 _NEAR = 12  # alternatives that are listed
 
@@ -235,11 +237,11 @@ class _Choosing:
         if root.node.number in given and self._costs.owner.get(root.node.number) is not root:
             items = tuple((c, t.expression) for c, t in root.items)
             return Project(given[root.node.number](tuple(sorted(root.needs))), items)
-        return self._dag.root_tree(root, self._picked(way), given)
+        return root_tree(root, self._picked(way), given)
 
     def _part(self, node: Equivalence, way: str) -> Node:
         names = sorted(self._used[node.number])
-        return self._dag.tree(node, names, self._picked(way), self._given(way))
+        return plan_tree(node, names, self._picked(way), self._given(way))
 
     def _auxiliary(self, node: Equivalence) -> Auxiliary:
         number, size = node.number, self._costs.size(node)
@@ -302,7 +304,7 @@ class _Choosing:
                 case Share():
                     what = f"share the differentials of {what}"
                 case Cluster(by=by):
-                    what = f"sort {what} by {self._dag.described(by)}"
+                    what = f"sort {what} by {column_in_words(self._dag, by)}"
             found.append(Alternative(what, refused.alone, refused.benefit, refused.bytes, refused.why))
         return found
 
@@ -324,10 +326,10 @@ def described(dag: Dag, node: Equivalence) -> str:
             return node.name
         case Block():
             leaves = [f"{_leaf(dag, dag.nodes[n])}{f'#{k + 1}' if k else ''}" for n, k in node.leaves]
-            found = " AND ".join(sorted(t.text for c in node.conditions for t in conditions(dag.in_words(c))))
+            found = " AND ".join(sorted(t.text for c in node.conditions for t in conditions(in_words(dag, c))))
             return " ⋈ ".join(sorted(leaves)) + (f" [{found}]" if found else "").replace("`", "")
         case Grouping():
-            keys = ", ".join(sorted(dag.text(t) for _, t in node.keys))
+            keys = ", ".join(sorted(text_in_words(dag, t) for _, t in node.keys))
             return f"γ[{keys}] ({described(dag, node.input)})"
         case Other():
             below = ", ".join(described(dag, u.node) for u in node.operations[0].inputs)

@@ -19,63 +19,21 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlglot import exp
-
-from freshview.algebra.nodes import Filter, Generate, Join, Project, TopK, Union, Values, Window, names_in
 from freshview.optimizer.dag import Dag, Root
+from freshview.optimizer.formulas import NEVER, Formula, Formulas, Lookup, children, lookups_by
 from freshview.optimizer.operations import (
-    MAX,
-    MIN,
-    Applied,
-    Block,
     Equivalence,
-    Group,
     Grouping,
-    Joined,
     Operation,
-    Read,
     Relation,
-    Use,
 )
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Size, Sizes, Statistics
 
 NOT_STORED, TRANSIENT, PERMANENT = 0, 1, 2
 INCREMENTAL, FULL = "incremental", "full"
-_NEVER = float("inf")
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """The full result of a node, of which the rows with some values are needed."""
-
-    node: int
-    values: float
-    by: frozenset[str]  # base columns of the node that are compared with the values
-    otherwise: float = _NEVER  # the cost of looking them up in the relations below, if the node is not stored
-    through: Lookup | None = None  # for σ(leaf): the lookup in the leaf
-
-
-@dataclass(frozen=True)
-class Formula:
-    """The cost of one operation, for the full result or for one differential."""
-
-    local: float
-    full: tuple[int, ...] = ()  # inputs whose full result is read
-    deltas: tuple[int, ...] = ()  # inputs whose differential is read
-    lookups: tuple[Lookup, ...] = ()
-
-
-@dataclass(frozen=True)
-class Priced:
-    """An operation with its formulas: for the full result, and per updated relation, by its place in the order."""
-
-    operation: Operation
-    full: Formula
-    deltas: Mapping[int, Formula]
 
 
 @dataclass(frozen=True)
@@ -99,7 +57,7 @@ class Maintained:
 class _Value:
     """The current costs of a node, and the operations that reach them."""
 
-    full: float = _NEVER
+    full: float = NEVER
     full_by: int = 0
     deltas: dict[int, float] = field(default_factory=dict)
     deltas_by: dict[int, int] = field(default_factory=dict)
@@ -143,9 +101,8 @@ class Costs:
         self.sizes = Sizes(dag, self.nodes, statistics)
         self.updated = sorted({r for s in self.sizes.of.values() for r in s.deltas})
         self._relations = {n.number for n in self.nodes if isinstance(n, Relation)}
-        self._rows = {n.name: self.size(n).rows for n in self.nodes if isinstance(n, Relation)}
-        self._place = {r: i for i, r in enumerate(self.updated)}
-        self.changes = {n.number: sorted(self._place[r] for r in self.size(n).deltas) for n in self.nodes}
+        formulas = Formulas(self.nodes, self.sizes, prices, self.updated)
+        self.changes = formulas.changes
         self.position = {n.number: i for i, n in enumerate(self.nodes)}
         self.mode = {n.number: PERMANENT if isinstance(n, Relation) else NOT_STORED for n in self.nodes}
         self._reuse = {number: prices.scanned(size.rows) for number, size in self.sizes.of.items()}
@@ -164,14 +121,14 @@ class Costs:
                 self.owner.setdefault(root.node.number, root)
         for number in self.owner:
             self.mode[number] = PERMANENT
-        self.priced = {n.number: [self._priced(n, o) for o in n.operations] for n in self.nodes}
+        self.priced = {n.number: [formulas.of(n, o) for o in n.operations] for n in self.nodes}
         self._users: dict[int, set[int]] = defaultdict(set)
         for n in self.nodes:
             for priced in self.priced[n.number]:
                 for formula in (priced.full, *priced.deltas.values()):
-                    for child in _children(formula):
+                    for child in children(formula):
                         self._users[child].add(n.number)
-        self.lookups_by = self._lookups_by()
+        self.lookups_by = lookups_by(each for priced in self.priced.values() for each in priced)
         self._values: dict[int, _Value] = {}
         self._parts: dict[int, float] = {}
         self.total = 0.0
@@ -194,85 +151,6 @@ class Costs:
         for other in self.roots[root.node.number]:
             others |= other.needs if other is not root else set()
         return others <= root.provides.keys()
-
-    # -- prices of operations ----------------------------------------------------------------------
-
-    def _priced(self, node: Equivalence, operation: Operation) -> Priced:
-        own, inputs = self.size(node), [self.size(u.node) for u in operation.inputs]
-        numbers = tuple(u.node.number for u in operation.inputs)
-        if isinstance(operation, Read):
-            at_hand = {
-                i: Formula(self.prices.embedded.row * own.deltas[self.updated[i]]) for i in self.changes[node.number]
-            }
-            return Priced(operation, Formula(self.prices.scanned(own.rows)), at_hand)
-        full = Formula(self.prices.processed(sum(s.rows for s in inputs), own.rows), numbers)
-        deltas = {i: self._delta(node, operation, i) for i in self.changes[node.number]}
-        return Priced(operation, full, deltas)
-
-    def _delta(self, node: Equivalence, operation: Operation, place: int) -> Formula:
-        """The formula of one differential of an operation."""
-        relation = self.updated[place]
-        out = self.size(node).deltas[relation]
-        changed = [u for u in operation.inputs if relation in self.size(u.node).deltas]
-        rows = sum(self.size(u.node).deltas[relation] for u in changed)
-        numbers = tuple(u.node.number for u in changed)
-        local = self.prices.processed(rows, out)
-        match operation:
-            case Joined(inputs=(_, _)):
-                lookups = [self._lookup(operation, u, relation) for u in changed]
-                return Formula(local, deltas=numbers, lookups=tuple(lookups))
-            case Group() if self._is_linear(operation, relation):
-                return Formula(local, deltas=numbers)
-            case Joined():
-                return Formula(local, deltas=numbers)
-            case Applied() if isinstance(operation.node.template, Filter | Project | Generate | Union):
-                return Formula(local, deltas=numbers)
-            case Applied() if isinstance(operation.node.template, TopK | Values) or _has_no_key(operation):
-                everything = tuple(u.node.number for u in operation.inputs)
-                return Formula(
-                    2 * self.prices.processed(sum(self.size(u.node).rows for u in operation.inputs), out), everything
-                )
-        near = tuple(self._near(u, rows) for u in operation.inputs)  # affected keys: the groups before and after
-        return Formula(2 * local, deltas=numbers, lookups=near)
-
-    def _is_linear(self, operation: Group, relation: str) -> bool:
-        """Are the groups of a differential added to those stored? A deleted minimum or maximum is looked for."""
-        best = any(call.kind in (MIN, MAX) for call in operation.node.calls)
-        return not best or relation not in self.size(operation.node.input).shrinks
-
-    def _lookup(self, operation: Joined, changed: Use, relation: str) -> Lookup:
-        """What the differential of one side of a join needs of the other side."""
-        other = next(u for u in operation.inputs if u is not changed)
-        return self._near(other, self.size(changed.node).deltas[relation], _compared(operation, other))
-
-    def _near(self, use: Use, values: float, by: frozenset[str] = frozenset()) -> Lookup:
-        node = use.node
-        if isinstance(node, Block) and len(node.leaves) == 1:
-            leaf = self.dag.nodes[node.leaves[0][0]]
-            return Lookup(
-                node.number, values, by, through=Lookup(leaf.number, values, by, self._below(leaf, values, by))
-            )
-        return Lookup(node.number, values, by, self._below(node, values, by))
-
-    def _below(self, node: Equivalence, values: float, by: frozenset[str]) -> float:
-        """The cost of looking values up in the relations below a node that is not stored; keys of a γ pass it."""
-        is_keyed = isinstance(node, Grouping) and by and by <= {own for own, _ in node.keys}
-        if not is_keyed and by:
-            return _NEVER
-        reached = sum(self.prices.looked_up(self._rows[r], values) for r in node.relations)
-        return reached + self.prices.processed(values, values)
-
-    def _lookups_by(self) -> dict[int, set[str]]:
-        """The columns by which each node is looked up in some plan."""
-        found: dict[int, set[str]] = defaultdict(set)
-        for priced in self.priced.values():
-            for each in priced:
-                for formula in each.deltas.values():
-                    for lookup in formula.lookups:
-                        for one in (lookup, lookup.through):
-                            if one is not None:
-                                found[one.node] |= one.by
-        return found
 
     # -- the formulas of §5 ------------------------------------------------------------------------
 
@@ -379,7 +257,7 @@ class Costs:
                 value.full, value.full_by = full, k
             for place, formula in priced.deltas.items():
                 cost = self.evaluated(formula, place)
-                if cost < value.deltas.get(place, _NEVER):
+                if cost < value.deltas.get(place, NEVER):
                     value.deltas[place], value.deltas_by[place] = cost, k
         return value
 
@@ -478,38 +356,3 @@ class Costs:
             return self.by_full(node)
         costs = [sum(self.evaluated(p.deltas[i], i) for i in places) for p in self.priced[node.number]]
         return node.operations[costs.index(min(costs))]
-
-
-def _children(formula: Formula) -> set[int]:
-    found = {*formula.full, *formula.deltas}
-    for lookup in formula.lookups:
-        found.add(lookup.node)
-        if lookup.through is not None:
-            found.add(lookup.through.node)
-    return found
-
-
-def _compared(operation: Joined, side: Use) -> frozenset[str]:
-    """The base columns of one side of a join that an equality compares with the other side."""
-    names = side.labels.names
-    own = {side.labels.leaf(leaf) for leaf in _leaves(side)}
-    found = set()
-    for condition in operation.conditions:
-        tree = condition.expression
-        if isinstance(tree, exp.EQ | exp.NullSafeEQ):
-            for a, b in ((tree.this, tree.expression), (tree.expression, tree.this)):
-                if isinstance(a, exp.Column) and names.leaf(a.name) in own:
-                    if not any(names.leaf(c) in own for c in names_in(b)):
-                        found.add(names.origins[a.name][1])
-    return frozenset(found)
-
-
-def _leaves(use: Use) -> Sequence[tuple[int, int]]:
-    return use.node.leaves if isinstance(use.node, Block) else ((use.node.number, 0),)
-
-
-def _has_no_key(operation: Applied) -> bool:
-    template = operation.node.template
-    return (isinstance(template, Window) and not template.partition) or (
-        not isinstance(template, Join) and not template.inputs
-    )

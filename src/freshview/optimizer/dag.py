@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import factorial, prod
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import Aggregate, Filter, Join, Node, Project, Scan, Table, chosen, column, conjuncts
+from freshview.algebra.nodes import Aggregate, Filter, Join, Node, Project, Scan, Table, column, conjuncts
 from freshview.algebra.normal import NormalForms
 from freshview.algebra.traversal import bottom_up, with_inputs
 from freshview.delta.aggregates import plain_call
@@ -37,13 +37,13 @@ from freshview.optimizer.operations import (
     Joined,
     Leaf,
     Names,
-    Operation,
     Other,
     Read,
     Relabel,
     Relation,
     Use,
 )
+from freshview.optimizer.subsets import adjacent, connected, outward, picked, splits
 from freshview.optimizer.terms import Term, conditions, substituted, term
 
 MOST_LEAVES = 8  # of a block with all its connected subsets
@@ -52,8 +52,6 @@ _LONGEST = 2_000  # characters of an expression that is inlined
 
 Columns = Mapping[str, Mapping[str, str]]  # Spark's type of each column, by relation
 Meaning = dict[str, exp.Expr]  # the columns of a tree as expressions over an equivalence node
-Picked = Callable[[Equivalence], Operation]
-Given = Mapping[int, Callable[[tuple[str, ...]], Node]]  # stored nodes: how their columns are read
 
 
 @dataclass(frozen=True)
@@ -324,22 +322,22 @@ class Dag:
         """Add the subsets of a block and the operations between them."""
         node.is_expanded = True
         leaves, masks = node.leaves, self._masks(node)
-        adjacent = _adjacent(len(leaves), masks.values())
+        near = adjacent(len(leaves), masks.values())
         everything = (1 << len(leaves)) - 1
         complete = len(leaves) <= MOST_LEAVES
-        subsets = sorted(_connected(adjacent) if complete else _outward(adjacent), key=lambda m: (m.bit_count(), m))
+        subsets = sorted(connected(near) if complete else outward(near), key=lambda m: (m.bit_count(), m))
         members: dict[int, tuple[Equivalence, Relabel]] = {}
         for mask in subsets:
             own = [t for t, m in masks.items() if not m & ~mask]
-            part = [leaf for i, leaf in enumerate(leaves) if mask >> i & 1]
+            part = picked(leaves, mask)
             member, labels = members[mask] = self._member(part, own)
             if not isinstance(member, Block) or (member.is_expanded and member is not node):
                 continue
             member.is_expanded = member.is_expanded or complete
-            for left, right in _splits(mask, members, complete):
+            for left, right in splits(mask, members, complete):
                 between = [t for t in own if masks[t] & left and masks[t] & right]
                 uses = tuple(
-                    Use(n, Relabel(self.names, {back.leaf(x): labels.leaf(x)[1] for x in _picked(leaves, side)}))
+                    Use(n, Relabel(self.names, {back.leaf(x): labels.leaf(x)[1] for x in picked(leaves, side)}))
                     for side in (left, right)
                     for n, back in [members[side]]
                 )
@@ -395,92 +393,6 @@ class Dag:
                     use.node.asked |= names
         return nodes
 
-    def tree(self, node: Equivalence, needs: Iterable[str], picked: Picked, given: Given) -> Node:
-        """The algebra tree of a node, by the operations picked, down to the nodes that are `given`."""
-        wanted, uses = self._wanted(node, set(needs), picked, given)
-        made: dict[int, Node] = {}
-        for current in uses:
-            names = tuple(sorted(wanted[current.number]))
-            if current.number in given and current is not node:
-                made[current.number] = given[current.number](names)
-                continue
-            operation = picked(current)
-            tree = operation.tree([made[u.node.number] for u in operation.inputs], names)
-            made[current.number] = chosen(tree, names) if names else tree
-        return made[node.number]
-
-    def _wanted(
-        self, top: Equivalence, needs: set[str], picked: Picked, given: Given
-    ) -> tuple[dict[int, set[str]], list[Equivalence]]:
-        """The columns that a plan takes from each of its nodes, and these nodes, each after its inputs."""
-
-        def inputs(node: Equivalence) -> tuple[Use, ...]:
-            return () if node.number in given and node is not top else picked(node).inputs
-
-        order: list[Equivalence] = []
-        seen: set[int] = set()
-        stack: list[tuple[Equivalence, bool]] = [(top, False)]
-        while stack:
-            node, ready = stack.pop()
-            if ready:
-                order.append(node)
-            elif node.number not in seen:
-                seen.add(node.number)
-                stack.append((node, True))
-                stack += [(u.node, False) for u in inputs(node)]
-        wanted: dict[int, set[str]] = defaultdict(set)
-        wanted[top.number] = needs
-        for node in reversed(order):
-            if inputs(node):
-                for use, names in zip(inputs(node), picked(node).asks(wanted[node.number]), strict=True):
-                    wanted[use.node.number] |= names
-        return wanted, order
-
-    def root_tree(self, root: Root, picked: Picked, given: Given) -> Node:
-        """The tree of a view's stored columns, or of a query, by the operations picked."""
-        below = self.tree(root.node, root.needs, picked, given)
-        return Project(below, tuple((c, t.expression) for c, t in root.items))
-
-    def described(self, name: str) -> str:
-        """A canonical column in words: relation.column, or what a grouping computes."""
-        owner, base, occurrence = self.names.origins[name]
-        node = self.nodes[owner]
-        suffix = f"#{occurrence + 1}" if occurrence else ""
-        if isinstance(node, Relation):
-            return f"{node.name}{suffix}.{node.fields[base]}"
-        if isinstance(node, Grouping):
-            for own, key in node.keys:
-                if own == base:
-                    return self.text(key) + suffix
-            call = node.call_of(base)
-            return f"{call.kind}({self.text(call.argument) if call.argument is not None else '*'}){suffix}"
-        assert isinstance(node, Other)
-        return self._described_other(node, base) + suffix
-
-    def _described_other(self, node: Other, base: str) -> str:
-        """A column of another operator in words: what it passes on and from which input, what it computes, or where."""
-        applied = node.operations[0]
-        assert isinstance(applied, Applied)
-        held = dict(applied.own)[base]
-        for side, items in enumerate(applied.given):
-            for name, given in items:
-                if name == held:
-                    return self.text(given) if len(applied.given) == 1 else f"{side + 1}:{self.text(given)}"
-        words = {c: self.in_words(t) for items in applied.given for c, t in items}
-        computed = dict(getattr(node.template, "items", ()))
-        if held in computed:
-            return substituted(computed[held], words).sql(dialect="spark").replace("`", "")
-        return f"column {node.template.columns.index(held) + 1}"
-
-    def in_words(self, given: Term) -> exp.Expr:
-        """A term over columns that are named in words."""
-        words = {c: exp.column(exp.to_identifier(self.described(c), quoted=True)) for c in given.columns}
-        return substituted(given.expression, words)
-
-    def text(self, given: Term) -> str:
-        """A term in words."""
-        return self.in_words(given).sql(dialect="spark").replace("`", "")
-
 
 def _is_long(meaning: Meaning) -> bool:
     return any(len(e.sql(dialect="spark")) > _LONGEST for e in meaning.values() if not isinstance(e, exp.Column))
@@ -488,73 +400,3 @@ def _is_long(meaning: Meaning) -> bool:
 
 def _is_part_of_block(tree: Node) -> bool:
     return isinstance(tree, Scan | Filter | Project) or (isinstance(tree, Join) and tree.kind == "inner")
-
-
-def _picked(leaves: Sequence[Leaf], mask: int) -> list[Leaf]:
-    return [leaf for i, leaf in enumerate(leaves) if mask >> i & 1]
-
-
-# -- connected subsets -----------------------------------------------------------------------------
-
-
-def _adjacent(count: int, masks: Iterable[int]) -> list[int]:
-    """For each leaf the leaves that a condition connects it with; parts without a condition are chained."""
-    adjacent = [0] * count
-    for mask in masks:
-        for i in range(count):
-            if mask >> i & 1:
-                adjacent[i] |= mask & ~(1 << i)
-    first, rest = _reach(adjacent, 1), ((1 << count) - 1)
-    while first != rest:
-        near, far = (first & -first).bit_length() - 1, ((rest & ~first) & -(rest & ~first)).bit_length() - 1
-        adjacent[near] |= 1 << far
-        adjacent[far] |= 1 << near
-        first = _reach(adjacent, 1)
-    return adjacent
-
-
-def _reach(adjacent: Sequence[int], start: int, among: int = -1) -> int:
-    reached, frontier = start, start
-    while frontier:
-        i = (frontier & -frontier).bit_length() - 1
-        new = adjacent[i] & among & ~reached
-        reached |= new
-        frontier = (frontier & (frontier - 1)) | new
-    return reached
-
-
-def _connected(adjacent: Sequence[int]) -> list[int]:
-    return [m for m in range(1, 1 << len(adjacent)) if _reach(adjacent, m & -m, m) == m]
-
-
-def _outward(adjacent: Sequence[int]) -> set[int]:
-    """The single leaves, and the prefixes of one order per leaf that starts there and adds what is connected."""
-    everything = (1 << len(adjacent)) - 1
-    found: set[int] = set()
-    for start in range(len(adjacent)):
-        mask = 1 << start
-        found.add(mask)
-        while mask != everything:
-            near = 0
-            for i, others in enumerate(adjacent):
-                near |= others if mask >> i & 1 else 0
-            near &= ~mask
-            mask |= near & -near
-            found.add(mask)
-    return found
-
-
-def _splits(mask: int, known: Mapping[int, object], complete: bool) -> Iterator[tuple[int, int]]:
-    """The ways to cut a subset in two that are nodes themselves; the lowest leaf is on the left."""
-    if complete:
-        lowest = mask & -mask
-        left = (mask - 1) & mask
-        while left:
-            if left & lowest and left in known and mask & ~left in known:
-                yield left, mask & ~left
-            left = (left - 1) & mask
-        return
-    for i in range(mask.bit_length()):
-        bit = 1 << i
-        if mask & bit and mask != bit and mask & ~bit in known:
-            yield mask & ~bit, bit

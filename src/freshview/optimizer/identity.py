@@ -16,6 +16,7 @@ from freshview.algebra.nodes import SetOperation, Union, column
 from freshview.optimizer.dag import Dag
 from freshview.optimizer.operations import Applied, Block, Equivalence, Grouping, Other, Relation
 from freshview.optimizer.terms import Term, conditions, substituted
+from freshview.optimizer.words import column_in_words
 
 
 class Identities:
@@ -32,7 +33,7 @@ class Identities:
 
     def stored(self, name: str) -> str:
         """The name of a canonical column in a stored result, readable at its beginning."""
-        words = re.sub("[^a-z0-9]+", "_", self._dag.described(name).lower()).strip("_")
+        words = re.sub("[^a-z0-9]+", "_", column_in_words(self._dag, name).lower()).strip("_")
         return f"{words[:40]}_{self._column(name)}"
 
     def _node(self, node: Equivalence) -> str:

@@ -10,6 +10,7 @@ from html import escape
 from freshview.optimizer.choice import Choice, described, operator
 from freshview.optimizer.cost import FULL, INCREMENTAL, PERMANENT, TRANSIENT, Costs
 from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, Relation
+from freshview.optimizer.words import text_in_words
 
 _WIDTH, _HEIGHT, _GAP, _LAYER = 176, 40, 16, 104
 _LETTERS = 26  # of a line in a box
@@ -131,7 +132,7 @@ def _title(costs: Costs, node: Equivalence) -> str:
             names = [_short(costs.dag.nodes[n]) for n, _ in node.leaves]
             return " ⋈ ".join(names) if len(names) > 1 else f"σ {names[0]}"
         case Grouping():
-            return f"γ {', '.join(costs.dag.text(t).split('.')[-1] for _, t in node.keys) or 'all'}"
+            return f"γ {', '.join(text_in_words(costs.dag, t).split('.')[-1] for _, t in node.keys) or 'all'}"
         case Other():
             return operator(node)
     return f"e{node.number}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from freshview.optimizer.choice import Auxiliary, Choice, SharedResult, described
 from freshview.optimizer.cost import PERMANENT, TRANSIENT, Costs
 from freshview.optimizer.operations import Equivalence, Relation
+from freshview.optimizer.words import column_in_words
 
 
 def text_of(choice: Choice) -> str:
@@ -91,7 +92,7 @@ def _state(costs: Costs, node: Equivalence) -> str:
     if owner is None and not isinstance(node, Relation):
         words += {PERMANENT: ["to be stored"], TRANSIENT: ["to be shared"]}.get(costs.mode[number], [])
     words += ["differentials to be shared"] if number in costs.shared else []
-    words += [f"sorted by {costs.dag.described(costs.clustered[number])}"] if number in costs.clustered else []
+    words += [f"sorted by {column_in_words(costs.dag, costs.clustered[number])}"] if number in costs.clustered else []
     return f" | {'; '.join(words)}"
 
 

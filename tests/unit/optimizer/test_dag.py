@@ -15,9 +15,10 @@ from tests.unit.optimizer.sets import RULE_SETS, built, view
 from tests.unit.sql.view_grammar import State, lowered_view, reading, states, views
 
 from freshview.algebra.nodes import Node, chosen
-from freshview.optimizer.dag import Dag, Picked
+from freshview.optimizer.dag import Dag
 from freshview.optimizer.identity import Identities
 from freshview.optimizer.operations import Equivalence, Operation
+from freshview.optimizer.trees import Picked, plan_tree, root_tree
 
 laws = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
@@ -38,7 +39,7 @@ def _check_all_operations(dag: Dag, state: State) -> None:
         needs = tuple(sorted(node.needs))
         bags = []
         for operation in node.operations:
-            tree = dag.tree(node, needs, _picking(node, operation), {})
+            tree = plan_tree(node, needs, _picking(node, operation), {})
             assert tree.columns == needs or not needs
             bags.append(_count(evaluate(tree, read)) if not needs else evaluate(tree, read))
         for operation, bag in zip(node.operations, bags, strict=True):
@@ -59,7 +60,7 @@ def _check_roots(dag: Dag, texts: list[str], state: State, seed: int) -> None:
     for root, text in zip(dag.roots, texts, strict=True):
         lowered = lowered_view(text)
         form = _form(text)
-        tree = dag.root_tree(root, picks.__getitem__, {})
+        tree = root_tree(root, picks.__getitem__, {})
         assert tree.columns == form.columns
         assert evaluate(tree, read) == evaluate(form, read)
         visible = chosen(tree, form.columns[: len(lowered.outputs)])

@@ -22,6 +22,7 @@ from freshview.optimizer.operations import Block, Grouping, Names, Other
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.rules import MOST_EAGER
 from freshview.optimizer.statistics import Facts
+from freshview.optimizer.trees import plan_tree, root_tree
 from freshview.sql.lowering import lower
 
 
@@ -97,7 +98,7 @@ def test_large_blocks_are_bounded_and_still_give_the_bag(shape: object) -> None:
     expected = evaluate(views[0].form.tree, change.read)
     assert expected
     for pick in (0, -1):
-        tree = dag.root_tree(dag.roots[0], lambda n, pick=pick: n.operations[pick], {})  # type: ignore[misc]
+        tree = root_tree(dag.roots[0], lambda n, pick=pick: n.operations[pick], {})  # type: ignore[misc]
         assert evaluate(tree, change.read) == expected
 
 
@@ -147,7 +148,7 @@ def test_parts_of_a_decimal_sum_are_merged_to_its_own_type() -> None:
     root = dag.roots[0].node
     assert isinstance(root, Grouping)
     eager = next(o for o in root.operations if o.rule == "eager aggregation")
-    tree = dag.tree(root, root.needs, lambda n: eager if n is root else n.operations[0], {})
+    tree = plan_tree(root, root.needs, lambda n: eager if n is root else n.operations[0], {})
     casts = [
         e.sql(dialect="spark")
         for n in bottom_up(tree)
@@ -238,7 +239,7 @@ def test_long_expressions_are_not_inlined() -> None:
     dag.add_view(_as_view(text))
     assert any(isinstance(n, Other) for n in dag.nodes)
     state = {"t": Counter({(1, 0, "x", None): 1}), "u": Counter(), "v": Counter()}
-    tree = dag.root_tree(dag.roots[0], lambda n: n.operations[0], {})
+    tree = root_tree(dag.roots[0], lambda n: n.operations[0], {})
     assert evaluate(tree, Change(state, state).read) == {(2**30,): 1}
 
 
