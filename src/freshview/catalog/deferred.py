@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from freshview.catalog import tables as t
 from freshview.catalog.frontiers import COMPOSED, MAINTAIN, Job, changes_after, end_leases, record
-from freshview.catalog.reader import APPLIED, main_at, readable_csn, segments_of
+from freshview.catalog.reader import APPLIED, newest_main, readable_csn, segments_of
 from freshview.catalog.records import Deferral, Relation, RelationState, Segment, segment_values
 from freshview.catalog.views import ViewCatalog, read_ids
 from freshview.catalog.writer import check_leases, checkpoint_lease
@@ -114,7 +114,7 @@ class DeferredCatalog:
             return deferral, segments_of(c, [view.id], floor, deferral.propagated)
 
     def _floor(self, c: sa.Connection, view: Relation, deferral: Deferral) -> int:
-        main = main_at(c, view.id)
+        main = newest_main(c, view.id)
         return max(deferral.shown, main.csn if main is not None else -1)
 
     def compose(

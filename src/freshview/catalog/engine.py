@@ -33,6 +33,8 @@ _SQLITE_STORAGE = (
 # SQLITE_ERROR: a statement does not fit the tables, so these are not the tables that Freshview created.
 _SQLITE_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _NO_PRIVILEGE = "42501"
+_CLOCK = sa.select(t.clock).where(t.clock.c.id == 1)  # built once: asked by every commit
+_LOCKED_CLOCK = _CLOCK.with_for_update()
 
 
 def micros() -> int:
@@ -100,8 +102,8 @@ class Database:
 
     def clock(self, connection: Connection, *, locked: bool = False) -> sa.Row[tuple[int, int, int, int, int]]:
         """The counter row: CSN, transaction number, time of the last commit, horizon."""
-        query = sa.select(t.clock).where(t.clock.c.id == 1)
-        row = connection.execute(query.with_for_update() if locked and not self.is_sqlite else query).one_or_none()
+        query = _LOCKED_CLOCK if locked and not self.is_sqlite else _CLOCK
+        row = connection.execute(query).one_or_none()
         if row is None:
             raise CorruptWarehouse(
                 f"catalog {self}", "the counter row is missing", "Restore the catalog from a backup."

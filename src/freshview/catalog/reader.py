@@ -116,9 +116,14 @@ class CatalogReader:
 
     def relation_by_id(self, relation_id: int) -> Relation | None:
         """The relation with an id; None if it was dropped."""
+        return self.relations_by_id([relation_id]).get(relation_id)
+
+    def relations_by_id(self, relation_ids: Iterable[int]) -> dict[int, Relation]:
+        """The relations with these ids, in this order, without those that were dropped."""
+        asked = list(dict.fromkeys(relation_ids))
         with self.database.read() as c:
-            row = relation_row(c, relation_id)
-            return self._relation(c, row) if row is not None and row.dropped_csn is None else None
+            rows = {row.id: row for row in c.execute(_RELATIONS, {"relations": asked}) if row.dropped_csn is None}
+            return {id_: self._relation(c, rows[id_]) for id_ in asked if id_ in rows}
 
     def dropped(self) -> list[tuple[int, int]]:
         """Dropped relations that are not vacuumed yet: (relation id, CSN of the drop)."""
@@ -145,7 +150,7 @@ class CatalogReader:
     def latest_main(self, relation_id: int) -> Main | None:
         """The newest checkpoint of a relation, or None."""
         with self.database.read() as c:
-            return main_at(c, relation_id)
+            return newest_main(c, relation_id)
 
     def position(self, relation_id: int) -> tuple[str, str] | None:
         """The source that feeds a table, and the position up to which its changes were taken."""
@@ -208,24 +213,27 @@ class CatalogReader:
 
     def state_in(self, c: Connection, relation: Relation, csn: int) -> RelationState:
         """The main ⊕ segments of a relation at a CSN that is committed and not vacuumed."""
-        clock = self.database.clock(c)
-        if csn < clock.horizon and not self._is_kept(c, relation, csn):
-            raise SnapshotExpired(
-                f"{relation.name} at CSN {csn}",
-                f"versions before CSN {clock.horizon} have been vacuumed",
-                "Read a newer version, or vacuum with a longer retention.",
-            )
-        if csn > clock.csn:
-            raise NotFound(
-                f"{relation.name} at CSN {csn}", f"the last commit is CSN {clock.csn}", "Ask for a committed version."
-            )
-        row = relation_row(c, relation.id)
+        row = c.execute(_STATE, {"relation": relation.id, "at": csn}).one_or_none()
         if row is None:
+            self.database.clock(c)  # raises its own error if the counter row is missing
             raise SnapshotExpired(
                 f"{relation.name} at CSN {csn}", "it was dropped and vacuumed", "Read an existing table."
             )
-        at = self._relation(c, row, csn)
-        main = main_at(c, relation.id, csn)
+        if csn < row.horizon and not self._is_kept(c, relation, csn):
+            raise SnapshotExpired(
+                f"{relation.name} at CSN {csn}",
+                f"versions before CSN {row.horizon} have been vacuumed",
+                "Read a newer version, or vacuum with a longer retention.",
+            )
+        if csn > row.last_csn:
+            raise NotFound(
+                f"{relation.name} at CSN {csn}",
+                f"the last commit is CSN {row.last_csn}",
+                "Ask for a committed version.",
+            )
+        then = (row.then_version, row.then_name) if row.then_version is not None else (row.schema_version, row.name)
+        at = self._record(c, row, *then)
+        main = Main(*(row._mapping[f"main_{name}"] for name in _MAIN)) if row.main_csn is not None else None
         main_schema = self._schema(c, relation.id, main.schema_version) if main else None
         segments = segments_of(c, [relation.id], main.csn if main else -1, csn)
         replaced = since_replaced(segments)
@@ -320,25 +328,19 @@ def _stored_from(c: Connection, relation_id: int) -> int:
 
 def relation_row(c: Connection, relation_id: int) -> Row[Any] | None:
     """The catalog's row of a relation, dropped or not; None once it was vacuumed."""
-    return c.execute(sa.select(t.relations).where(t.relations.c.id == relation_id)).one_or_none()
+    return c.execute(_RELATIONS, {"relations": [relation_id]}).one_or_none()
 
 
-def main_at(c: Connection, relation_id: int, csn: int | None = None) -> Main | None:
-    """The newest checkpoint of a relation at or before a CSN (default: the newest of all), or None."""
-    query = sa.select(t.mains).where(t.mains.c.relation_id == relation_id)
-    if csn is not None:
-        query = query.where(t.mains.c.csn <= csn)
-    row = c.execute(query.order_by(t.mains.c.csn.desc()).limit(1)).one_or_none()
+def newest_main(c: Connection, relation_id: int) -> Main | None:
+    """The newest checkpoint of a relation, or None."""
+    row = c.execute(_NEWEST_MAIN, {"relation": relation_id}).one_or_none()
     return _main(row) if row is not None else None
 
 
 def segments_of(c: Connection, relation_ids: Iterable[int], after: int, upto: int | None = None) -> list[Segment]:
     """Segments of these relations with after < csn ≤ upto, in commit order."""
-    s = t.segments.c
-    query = sa.select(t.segments).where(s.relation_id.in_(list(relation_ids)), s.csn > after)
-    if upto is not None:
-        query = query.where(s.csn <= upto)
-    return [_segment(r) for r in c.execute(query.order_by(s.csn, s.relation_id, s.seq))]
+    asked = {"relations": list(relation_ids), "after": after, "upto": PENDING if upto is None else upto}
+    return [_segment(r) for r in c.execute(_SEGMENTS, asked)]
 
 
 def _found_at() -> sa.Select[Any]:
@@ -356,7 +358,44 @@ def _found_at() -> sa.Select[Any]:
     )
 
 
-# Built once: every transaction looks names up.
+def _state() -> sa.Select[Any]:
+    """The query for a relation with its name and schema, and its newest checkpoint, at a CSN."""
+    r, s, m, versions, mains = t.relations.c, t.schemas.c, t.mains.c, t.schemas.alias().c, t.mains.alias().c
+    id_, csn = sa.bindparam("relation", type_=sa.BigInteger), sa.bindparam("at", type_=sa.BigInteger)
+    version = sa.select(sa.func.max(versions.version)).where(versions.relation_id == id_, versions.csn <= csn)
+    newest = sa.select(sa.func.max(mains.csn)).where(mains.relation_id == id_, mains.csn <= csn)
+    return (
+        sa.select(
+            t.relations,
+            t.clock.c.csn.label("last_csn"),
+            t.clock.c.horizon,
+            s.version.label("then_version"),
+            s.name.label("then_name"),
+            *(m[name].label(f"main_{name}") for name in _MAIN),
+        )
+        .join_from(t.relations, t.clock, t.clock.c.id == 1)
+        .outerjoin(t.schemas, sa.and_(s.relation_id == r.id, s.version == version.scalar_subquery()))
+        .outerjoin(t.mains, sa.and_(m.relation_id == r.id, m.csn == newest.scalar_subquery()))
+        .where(r.id == id_)
+    )
+
+
+# Built once: one query of a user asks them many times.
+_MAIN = ("csn", "delta_version", "schema_version", "rows", "bytes", "fingerprint")  # fields of Main
+_STATE = _state()
+_NEWEST_MAIN = (
+    sa.select(t.mains).where(t.mains.c.relation_id == sa.bindparam("relation")).order_by(t.mains.c.csn.desc()).limit(1)
+)
+_SEGMENTS = (
+    sa.select(t.segments)
+    .where(
+        t.segments.c.relation_id.in_(sa.bindparam("relations", expanding=True)),
+        t.segments.c.csn > sa.bindparam("after"),
+        t.segments.c.csn <= sa.bindparam("upto"),
+    )
+    .order_by(t.segments.c.csn, t.segments.c.relation_id, t.segments.c.seq)
+)
+_RELATIONS = sa.select(t.relations).where(t.relations.c.id.in_(sa.bindparam("relations", expanding=True)))
 _FOUND_AT = _found_at()
 _FOUND_NOW = sa.select(t.relations).where(
     t.relations.c.folded == sa.bindparam("folded"), t.relations.c.dropped_csn.is_(None)

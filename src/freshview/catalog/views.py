@@ -359,15 +359,17 @@ class ViewCatalog:
 
     def sources(self, view: Relation) -> dict[str, Relation]:
         """The relations that a view's definition names, by the names used there."""
-        found = {name: self.catalog.relation_by_id(id_) for name, id_ in source_ids(view).items()}
-        if gone := [name for name, relation in found.items() if relation is None]:
+        named = source_ids(view)
+        found = self.catalog.relations_by_id(named.values())
+        if gone := [name for name, id_ in named.items() if id_ not in found]:
             raise NotFound(f"view {view.name}", f"its source {gone[0]} is gone", "Drop the view.")
-        return {name: relation for name, relation in found.items() if relation is not None}
+        return {name: found[id_] for name, id_ in named.items()}
 
     def rewriting_sources(self, view: Relation) -> list[Relation]:
         """The relations that a view's rewriting reads and its definition does not; those that are there."""
         ids = sorted({*rewriting_ids(view).values()} - {*source_ids(view).values()})
-        return [found for found in map(self.catalog.relation_by_id, ids) if found is not None]
+        found = self.catalog.relations_by_id(ids) if ids else {}
+        return [found[id_] for id_ in ids if id_ in found]
 
     def drop(self, view: Relation) -> int:
         """Drop a view and its frontier, which then holds back no old versions; return the CSN of the drop."""

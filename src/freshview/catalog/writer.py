@@ -20,7 +20,7 @@ from freshview.catalog.positions import Move, move
 from freshview.catalog.reader import (
     CatalogReader,
     last_csn,
-    main_at,
+    newest_main,
     readable_csn,
     relation_row,
     segments_of,
@@ -368,7 +368,7 @@ class Catalog(CatalogReader):
             row = relation_row(c, relation.id)
             if row is None or row.dropped_csn is not None or row.epoch != relation.epoch:
                 return False
-            if main_at(c, relation.id) != seen:
+            if newest_main(c, relation.id) != seen:
                 return False
             if seen is not None and seen.csn == new.csn:  # the same rows in other files
                 c.execute(t.mains.delete().where(t.mains.c.relation_id == relation.id, t.mains.c.csn == seen.csn))
@@ -385,7 +385,7 @@ class Catalog(CatalogReader):
         with self.database.write() as c:
             clock = self.database.lock_clock(c)
             row = relation_row(c, relation.id)
-            if row is None or row.dropped_csn is not None or main_at(c, relation.id) != seen:
+            if row is None or row.dropped_csn is not None or newest_main(c, relation.id) != seen:
                 return None
             csn, now = self._next(c, clock.csn, clock.committed_at)
             commit = Commit(relation.id, csn, clock.txsn, now, "reset" if reset else "data", rows)

@@ -67,10 +67,10 @@ class Definitions:
         kept = Rewriting.of(view)
         if kept is None:
             return None
-        found = {name: self._views.catalog.relation_by_id(id_) for name, id_ in kept.sources.items()}
-        sources = {name: relation for name, relation in found.items() if relation is not None}
+        found = self._views.catalog.relations_by_id(kept.sources.values())
+        sources = {name: found[id_] for name, id_ in kept.sources.items() if id_ in found}
         try:
-            return rewrite(definition, kept, sources) if len(sources) == len(found) else None
+            return rewrite(definition, kept, sources) if len(sources) == len(kept.sources) else None
         except NotMaintainable:
             return None
 

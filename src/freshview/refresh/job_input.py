@@ -98,8 +98,8 @@ class SourceInput:
     @cached_property
     def segments(self) -> dict[str, list[Segment]]:
         """The segments that lead from before to after, for the sources that were written to over the span."""
-        found = {name: self.span.segments(relation) for name, relation in self.sources.items()}
-        return {name: segments for name, segments in found.items() if segments}
+        found = self.span.segments_of(self.sources.values())
+        return {name: segments for name, segments in zip(self.sources, found, strict=True) if segments}
 
     @cached_property
     def _changed(self) -> dict[str, tuple[SourceChange, pa.Table | None]]:
@@ -242,7 +242,13 @@ class JobInput(SourceInput):
     @cached_property
     def full(self) -> Estimate:
         """The estimated cost of recomputing the view."""
-        return estimate_full(self.whole, lambda source: self.span.after(self.whole.sources[source]).rows_at_most)
+
+        def rows(source: str) -> int:
+            relation = self.whole.sources[source]
+            state = self.span.after(relation) if self.span.segments(relation) else self.span.before(relation)
+            return state.rows_at_most
+
+        return estimate_full(self.whole, rows)
 
     @cached_property
     def calibration(self) -> Calibration:

@@ -9,7 +9,7 @@ Law: after = before ⊕ segments between, for every relation and every span.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -62,12 +62,19 @@ class Span:
 
     def segments(self, relation: Relation) -> list[Segment]:
         """The segments that lead from before to after, in order."""
-        if relation.id not in self._segments:
-            self._segments[relation.id] = self._between(relation)
-        return self._segments[relation.id]
+        return self.segments_of([relation])[0]
 
-    def _between(self, relation: Relation) -> list[Segment]:
-        committed = self.catalog.segments([relation.id], self.start.csn, self.end.csn)
+    def segments_of(self, relations: Collection[Relation]) -> list[list[Segment]]:
+        """The segments of each of these relations that lead from before to after, in order."""
+        asked = {relation.id: relation for relation in relations}
+        unknown = asked.keys() - self._segments.keys()
+        committed: dict[int, list[Segment]] = {id_: [] for id_ in unknown}
+        for segment in self.catalog.segments(sorted(unknown), self.start.csn, self.end.csn) if unknown else ():
+            committed[segment.relation_id].append(segment)
+        self._segments.update({id_: self._between(asked[id_], found) for id_, found in committed.items()})
+        return [self._segments[relation.id] for relation in relations]
+
+    def _between(self, relation: Relation, committed: list[Segment]) -> list[Segment]:
         if self.start.stmtsn:
             committed = self._parts(relation, self.start, later=True) + committed
         seen = len(self.start.own.get(relation.id, ()))

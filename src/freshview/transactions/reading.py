@@ -43,7 +43,7 @@ class ReadContext:
             csn = self._catalog.csn_at(parse_time(ref.timestamp, ref.name, zone()))
         elif self._transaction is not None:
             return self._transaction.state(self._transaction.relation(ref.name))
-        relation = self._catalog.relation(ref.name, csn if self._catalog.find(ref.name, csn) else None)
+        relation = self._catalog.find(ref.name, csn) or self._catalog.relation(ref.name)
         return self._catalog.state(relation, csn)
 
 

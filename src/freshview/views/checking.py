@@ -55,14 +55,14 @@ class Checking:
             else:
                 scenario, segments = mode_of(self.views.is_eager(view)), []
                 deferral = Deferral(pin.csn, pin.csn, 0, 0)
-            read = map(self.views.catalog.relation_by_id, self.views.inputs(view))
+            read = self.views.catalog.relations_by_id(self.views.inputs(view)).values()
             checks = Invariants(
                 view=view,
                 visible=visible_schema(view),
                 runner=runner,
                 stored=lambda csn: self.views.stored(view, csn),
                 defined=lambda csn: self.reading.defined(view, csn, None, runner),
-                bases=[r for r in read if r is not None and r.kind != "view"],
+                bases=[r for r in read if r.kind != "view"],
             )
             log = bool(pending(self.views, view, self.views.catalog.snapshot()).tasks)
             return checks.check(scenario, deferral, segments, log)

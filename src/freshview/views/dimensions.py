@@ -277,8 +277,7 @@ class DimensionViews:
 
     def _sources(self, view: Relation) -> list[Relation]:
         """The remote tables of a view."""
-        found = map(self.views.catalog.relation_by_id, dict.fromkeys(source_ids(view).values()))
-        return [r for r in found if r is not None]
+        return list(self.views.catalog.relations_by_id(source_ids(view).values()).values())
 
     def difference(self, view: Relation) -> Difference:
         """Compare a view with its definition over the states of its tables, after a cycle in the same snapshot."""

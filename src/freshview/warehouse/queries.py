@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -164,7 +164,7 @@ class Queries:
         remote = self._remote_frames(bound.tables.values(), reading, past=past)
         with self._views.maintenance.together(()):
             if transaction is None and freshness in (None, "fresh") and not lost:
-                self._refresh_together(text, bound.tables.values(), reading)
+                self._refresh_together(text, list(bound.tables.values()), reading)
             frames = {
                 placeholder: remote[ref.name] for placeholder, ref in bound.tables.items() if ref.name in remote
             } | {
@@ -174,9 +174,9 @@ class Queries:
             }
         return engine.query(bound.text, frames, f"query {text}")
 
-    def _refresh_together(self, text: str, refs: Iterable[TableRef], reading: ReadContext) -> None:
+    def _refresh_together(self, text: str, refs: Sequence[TableRef], reading: ReadContext) -> None:
         """Maintain the views that a query reads together, if there are several."""
-        states = [(ref.name, reading.state(ref, self._engine().time_zone)) for ref in refs]
+        states = [(ref.name, reading.state(ref, self._engine().time_zone)) for ref in refs if len(refs) > 1]
         views = {s.relation.id: (s.relation, s.csn, partial(asked_of, text, n)) for n, s in states if _is_view(s)}
         if len(views) > 1:
             self._views.reading.refresh_together(list(views.values()))
