@@ -32,6 +32,7 @@ class Batch:
     rounds: Sequence[Sequence[Change]]
     settings: Mapping[str, str] = field(default_factory=dict)
     selftest: bool = True  # of the views, when they are created
+    maintained: bool = False  # after each round all views are maintained at once, not each by the query that reads it
 
     def states(self) -> list[State]:
         """The rows of all tables at first, and after each round."""

@@ -46,7 +46,8 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[Result]:
         turn = number // plan.processes
         kind = plan.kinds[(turn + plan.place) % len(plan.kinds)]
         seed = f"{plan.seed}/{number}"
-        batch = replace(KINDS[kind](session, seed, min(plan.size, plan.definitions)), selftest=plan.selftest)
+        batch = KINDS[kind](session, seed, min(plan.size, plan.definitions))
+        batch = replace(batch, selftest=plan.selftest, maintained=turn // len(plan.kinds) % 2 == 1)
         try:
             tally = run_batch(session, batch)
         except Exception as error:  # of the tables or their changes, under a setting; other batches go on

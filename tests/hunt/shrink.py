@@ -225,7 +225,7 @@ def as_test(failure: Failure) -> str:
         "        rounds=[",
         *(f"            [{', '.join(map(_change, changes))}]," for changes in batch.rounds),
         "        ],",
-        f"        settings={dict(batch.settings)!r}, selftest={batch.selftest},",
+        f"        settings={dict(batch.settings)!r}, selftest={batch.selftest}, maintained={batch.maintained},",
         "    )",
         "    assert not run_batch(spark, batch).wrong",
     ]
