@@ -126,6 +126,12 @@ class Catalog(CatalogReader):
             c.execute(t.leases.delete().where(own))
             return held
 
+    def holds(self, ids: Sequence[str]) -> bool:
+        """Are all of these leases still held by this process?"""
+        query = sa.select(sa.func.count()).where(t.leases.c.id.in_(list(ids)), t.leases.c.owner == self._owner)
+        with self.database.read() as c:
+            return c.execute(query).scalar_one() == len(ids)
+
     def heartbeat(self) -> None:
         """Prolong all pins and leases of this process, except those that were given up while the catalog failed.
 

@@ -37,6 +37,7 @@ from freshview.refresh.job_input import GroupInput, Images, JobInput, uses
 from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, RefreshPlan, Rejected, Way, choose, recompute
 from freshview.refresh.runner import Runner
 from freshview.refresh.span import Span
+from freshview.refresh.stages import Pauses, Stages
 from freshview.refresh.together import plan_together
 from freshview.refresh.ways import Ways
 from freshview.relation.schema import Schema
@@ -67,6 +68,7 @@ class Changing:
         self._engines = engines
         self._definitions = definitions
         self._local = LocalEngine()
+        self.pauses = Pauses(catalog, storage)
         self._ways = Ways()
         self._combinations = Combinations()
 
@@ -101,7 +103,11 @@ class Changing:
             return [first_line(error)] * len(views)
         planned = (time.monotonic() - begun) / max(sum(one is not None for one in plan.jobs), 1)
         found: dict[int, Change | Alone] = {}
-        changes = execute_together(plan, group, partial(self._runner, views[0][0]), self._local)
+        stages = Stages(self._catalog, self._storage)
+        try:
+            changes = execute_together(plan, group, partial(self._runner, views[0][0]), self._local, stages)
+        finally:
+            stages.remove()
         for one, job, change in zip(plan.jobs, group.jobs, changes, strict=True):
             if one is None or isinstance(change, Alone):
                 found[job.view.id] = change
@@ -237,7 +243,8 @@ class Changing:
     def _executed(self, plan: JobPlan, given: JobInput) -> Change:
         """Run a plan, and learn from the time that it took."""
         begun = time.monotonic()
-        change = execute(plan, given, partial(self._runner, given.view), self._local)
+        with self.pauses.job(given.view, given.span, None if given.in_memory else plan.query) as stages:
+            change = execute(plan, given, partial(self._runner, given.view), self._local, stages)
         return self._learnt(change, plan, given, time.monotonic() - begun)
 
     def _learnt(self, change: Change, plan: JobPlan, given: JobInput, took: float) -> Change:
@@ -249,6 +256,7 @@ class Changing:
         return replace(change, expected=plan.seconds, otherwise=plan.otherwise, factors=learnt)
 
     def close(self) -> None:
+        self.pauses.close()
         self._local.close()
 
     def applied(self, state: RelationState) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ from freshview.local.engine import LocalEngine
 from freshview.refresh.job_input import JobInput, SourceInput
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
 from freshview.refresh.runner import Runner
+from freshview.refresh.stages import Stages
 from freshview.relation.delta import REPLACE
 from freshview.relation.schema import Schema
 from freshview.storage.reader import OVERLAY_ROWS
@@ -50,11 +50,12 @@ def execute(
     given: JobInput,
     runners: Runners,
     local: LocalEngine,
+    stages: Stages,
     table: Callable[[Node], pa.Table] | None = None,
     frames: Frames | None = None,
 ) -> Change:
-    """The change that a plan gives. In a refresh of several views, `table` has the rows that the embedded engine reads,
-    and `frames` those that Spark reads."""
+    """The change that a plan gives; `stages` keeps results on the way to it. In a refresh of several views, `table` has
+    the rows that the embedded engine reads, and `frames` those that Spark reads."""
     engine = f"{plan.engine}: {plan.why_spark}" if plan.why_spark else plan.engine
     if plan.strategy == FULL:
         rows = _recomputed(plan, given, runners(False))
@@ -64,7 +65,7 @@ def execute(
     if plan.strategy != INCREMENTAL:
         return Change(plan.strategy, given.view.schema.segment_arrow.empty_table(), 0, sizes)
     if plan.local is None and not plan.is_local:
-        signed_rows, rows = _by_spark(plan, given, runners(False), frames)
+        signed_rows, rows = _by_spark(plan, given, runners(False), stages, frames)
     else:
         if plan.local is not None:
             signed = with_weight(given.view.schema).conform(local.run(plan.local, table or given.table))
@@ -82,26 +83,27 @@ def _over_rows_at_hand(plan: JobPlan, given: JobInput, runner: Runner) -> pa.Tab
     return runner.fetch(query, with_weight(given.view.schema), small=True)
 
 
-def _by_spark(plan: JobPlan, given: JobInput, runner: Runner, frames: Frames | None) -> tuple[int, Rows]:
+def _by_spark(
+    plan: JobPlan, given: JobInput, runner: Runner, stages: Stages, frames: Frames | None
+) -> tuple[int, Rows]:
     """The number of signed rows of a delta query, and its delta rows, netted on the driver if they are few."""
     assert plan.query is not None
-    schema = given.view.schema
-    with ExitStack() as stack:
-        frame = frames or frames_of(given, runner, stack)
-        is_large = any(change.in_spark for change in plan.changes)
-        held = (lambda rows: runner.held(rows, stack)) if is_large else None
-        files = stack.enter_context(runner.as_files(runner.in_stages(plan.query, frame, held)))
-        count = sum(f.rows for f in files)
-        if count <= OVERLAY_ROWS:
-            return count, net(runner.read(0, files, with_weight(schema)), schema)
-        return count, _netted(runner.engine.read_files(0, files, with_weight(schema)), given, runner)
+    schema, engine = given.view.schema, runner.engine
+    frame = frames or frames_of(given, runner, stages)
+    is_large = any(change.in_spark for change in plan.changes)
+    held = (lambda rows: stages.held(rows, engine)) if is_large else None
+    files = stages.files(runner.in_stages(plan.query, frame, held), engine)
+    count = sum(f.rows for f in files)
+    if count <= OVERLAY_ROWS:
+        return count, net(runner.read(0, files, with_weight(schema)), schema)
+    return count, _netted(engine.read_files(0, files, with_weight(schema)), given, runner)
 
 
 def frames_of(
-    given: SourceInput, runner: Runner, stack: ExitStack, shared: Callable[[Shared], Any] | None = None
+    given: SourceInput, runner: Runner, stages: Stages, shared: Callable[[Shared], Any] | None = None
 ) -> Frames:
-    """The frames of scans; what has to be held for them is held until the stack is left. `shared` has the frames of
-    parts that were computed before."""
+    """The frames of scans; what has to be computed for them is kept in stages. `shared` has the frames of parts that
+    were computed before."""
     known: dict[Scan, Any] = {}
 
     def frame(scan: Scan) -> Any:
@@ -110,7 +112,7 @@ def frames_of(
             return shared(scan.source)
         if scan not in known:
             is_at_hand = scan.version != "delta" or given.rows(scan) is not None
-            known[scan] = _frame(scan, given, runner) if is_at_hand else _large_delta(scan, given, runner, stack)
+            known[scan] = _frame(scan, given, runner) if is_at_hand else _large_delta(scan, given, runner, stages)
         return known[scan]
 
     return frame
@@ -149,7 +151,7 @@ def _frame(scan: Scan, given: SourceInput, runner: Runner) -> Any:
     return runner.engine.frame(rows, part(relation.schema, rows.column_names))
 
 
-def _large_delta(scan: Scan, given: SourceInput, runner: Runner, stack: ExitStack) -> Any:
+def _large_delta(scan: Scan, given: SourceInput, runner: Runner, stages: Stages) -> Any:
     """The change of a source as a frame. If its rows had to be cancelled they are kept in files: a delta plan may read
     them more than once."""
     name, relation = scan.relation, given.relation(scan)
@@ -157,7 +159,7 @@ def _large_delta(scan: Scan, given: SourceInput, runner: Runner, stack: ExitStac
     states, columns = (given.before(name), given.after(name)), given.columns[name]
     member = member_column(relation)
     delta = runner.engine.changes(relation, states, given.segments[name], columns, member, grows=grows)
-    return delta if grows else runner.held(delta, stack)
+    return delta if grows else stages.held(delta, runner.engine)
 
 
 def _recomputed(plan: JobPlan, given: JobInput, runner: Runner) -> Rows:

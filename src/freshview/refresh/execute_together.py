@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from freshview.refresh.execute import Change, Frames, execute, frames_of
 from freshview.refresh.job_input import GroupInput
 from freshview.refresh.plan import RefreshPlan, SharedPart
 from freshview.refresh.runner import Runner
+from freshview.refresh.stages import Stages
 
 Alone = str  # why a view's own job is to compute its change
 Rows = TypeVar("Rows")
@@ -36,30 +36,29 @@ _REASONS = (_Left, LocalError, RanOut, FreshviewError, pa.ArrowException)
 
 
 def execute_together(
-    plan: RefreshPlan, group: GroupInput, runners: Callable[[bool], Runner], local: LocalEngine
+    plan: RefreshPlan, group: GroupInput, runners: Callable[[bool], Runner], local: LocalEngine, stages: Stages
 ) -> list[Change | Alone]:
     """The change of each view of a group, with its own time and an equal share of the time for the parts."""
-    with ExitStack() as stack:
-        shared = _Parts(plan, group, runners, local, stack)
-        members = sum(one is not None for one in plan.jobs)
-        changes: list[Change | Alone] = []
-        for place, (one, job) in enumerate(zip(plan.jobs, group.jobs, strict=True)):
-            if one is None:
-                changes.append("it shares nothing")
-                continue
-            begun = time.monotonic()
-            try:
-                query = plan.queries.get(place)
-                over = one if query is None else replace(one, query=query)
-                change = execute(over, job, runners, local, shared.table, shared.frames)
-            except Cancelled:
-                raise
-            except _REASONS as error:
-                changes.append(first_line(error))
-                continue
-            own = time.monotonic() - begun
-            changes.append(replace(change, seconds=own, shared=shared.seconds / members))
-        return changes
+    shared = _Parts(plan, group, runners, local, stages)
+    members = sum(one is not None for one in plan.jobs)
+    changes: list[Change | Alone] = []
+    for place, (one, job) in enumerate(zip(plan.jobs, group.jobs, strict=True)):
+        if one is None:
+            changes.append("it shares nothing")
+            continue
+        begun = time.monotonic()
+        try:
+            query = plan.queries.get(place)
+            over = one if query is None else replace(one, query=query)
+            change = execute(over, job, runners, local, stages, shared.table, shared.frames)
+        except Cancelled:
+            raise
+        except _REASONS as error:
+            changes.append(first_line(error))
+            continue
+        own = time.monotonic() - begun
+        changes.append(replace(change, seconds=own, shared=shared.seconds / members))
+    return changes
 
 
 class _Parts:
@@ -71,16 +70,16 @@ class _Parts:
         group: GroupInput,
         runners: Callable[[bool], Runner],
         local: LocalEngine,
-        stack: ExitStack,
+        stages: Stages,
     ) -> None:
         self._group = group
         self._rows: dict[Shared, pa.Table | Alone] = {}
         self._held: dict[Shared, Any] = {}  # frames, or why there is none
-        self._stack = stack
+        self._stages = stages
         self.frames: Frames | None = None
         begun = time.monotonic()
         if plan.queries:
-            self.frames = frames_of(group, runners(False), stack, self._frame)
+            self.frames = frames_of(group, runners(False), stages, self._frame)
         for part in plan.parts:
             if part.local is not None:
                 self._rows[part.source] = _tried(partial(local.run, part.local, self.table))
@@ -100,8 +99,8 @@ class _Parts:
     def _computed(self, part: SharedPart, runner: Runner) -> Any:
         """The rows of a part by Spark, in files until the refresh ends."""
         assert self.frames is not None
-        held = runner.in_stages(part.query, self.frames, lambda rows: runner.held(rows, self._stack))
-        return runner.held(held, self._stack)
+        held = runner.in_stages(part.query, self.frames, lambda rows: self._stages.held(rows, runner.engine))
+        return self._stages.held(held, runner.engine)
 
     def _frame(self, source: Shared) -> Any:
         frame = self._held[source]

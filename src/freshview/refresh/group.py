@@ -145,7 +145,7 @@ class GroupRunner:
             left = pending(self._views, view, csn)
             if not left.tasks or left.reset or left.frontier.stmtsn:
                 return None
-            end = self._jobs.next_end(left, most_rows)
+            end = self._jobs.next_end(view, left, most_rows)
             if self._jobs.reached(self._views.sources(view).values(), end) != end:
                 return None
             return Member(view, left.upto(end), end)

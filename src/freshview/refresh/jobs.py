@@ -38,6 +38,7 @@ from freshview.events import Events
 from freshview.interruption import Interruption, current, gives_way, stop_if_asked
 from freshview.refresh.execute import Change, Rows, Sizes
 from freshview.refresh.span import Point, Span
+from freshview.refresh.stages import Pauses
 from freshview.refresh.tasks import Pending, combined, pending
 from freshview.storage.segments import Written, fits_inline, in_files, inline
 from freshview.storage.store import Storage
@@ -70,6 +71,7 @@ class JobRunner:
         storage: Storage,
         events: Events,
         executor: Executor,
+        pauses: Pauses | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -79,6 +81,7 @@ class JobRunner:
         self._storage = storage
         self._events = events
         self._executor = executor
+        self._pauses = pauses or Pauses(catalog, storage)
         self._clock = clock
         self._sleep = sleep
         self._locks: dict[int, threading.Lock] = {}
@@ -123,15 +126,19 @@ class JobRunner:
         left = pending(self._views, view, csn)
         return self._towards(view, csn, left, most_rows, wait=False) if left.tasks else None
 
-    def next_end(self, left: Pending, most_rows: int | None = None) -> int:
-        """The CSN at which the next job of a view with these tasks ends."""
+    def next_end(self, view: Relation, left: Pending, most_rows: int | None = None) -> int:
+        """The CSN at which the next job of a view with these tasks ends: where a job that gave way was to end, if it
+        still may."""
         readers = self._views.snapshots(left.frontier.readable, left.tasks[-1].csn)
+        paused = self._pauses.end(view, left.frontier.csn)
+        if paused is not None and paused <= combined(left.tasks, readers):
+            return paused
         return combined(left.tasks, readers, most_rows)
 
     def _towards(self, view: Relation, csn: int, left: Pending, most_rows: int | None, *, wait: bool) -> Job | None:
         """Run a job that takes the first of these tasks or, if it fails on its data, all of them: a later commit may
         have corrected the data. None if another process moved the frontier."""
-        end, last = self.next_end(left, most_rows), left.tasks[-1].csn
+        end, last = self.next_end(view, left, most_rows), left.tasks[-1].csn
         try:
             return self._attempt(view, csn, left, end, wait)
         except FreshviewError as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from freshview.catalog.writer import Catalog
 from freshview.definition.analysis import Definition
 from freshview.definition.known import members, visible_rows
 from freshview.delta.forms import hidden
+from freshview.refresh.stages import Stages
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import quote
 from freshview.spark.running import Frame, PlanRunner
@@ -75,8 +75,11 @@ class Runner(PlanRunner):
         """The rows of a frame on the driver: fetched directly if they are few, else through files."""
         if small:
             return schema.conform(self.engine.arrow(frame, "view"))
-        with self.as_files(frame) as files:
-            return self.read(0, files, schema)
+        stages = Stages(self.catalog, self.storage)
+        try:
+            return self.read(0, stages.files(frame, self.engine), schema)
+        finally:
+            stages.remove()
 
     def written(self, frame: Any, view_id: int, action: int | None) -> Written:
         """The rows of a frame, written to the view's folder under a lease, as a segment: plain rows of one action, or
@@ -95,28 +98,10 @@ class Runner(PlanRunner):
         """Remove files that are not going to be published."""
         self._give_up(written.segment.relation_id, written.folder, written.lease)
 
-    def held(self, frame: Any, stack: ExitStack) -> Any:
-        """A frame of the rows of a frame, computed now and kept in files until the stack is left: queries that use it
-        more than once do not compute it again."""
-        if not self.engine.fits_files(frame):
-            return frame
-        places = [f"c{i}" for i in range(len(frame.columns))]
-        return self.engine.reread(0, stack.enter_context(self.as_files(frame.toDF(*places))), frame)
-
     def _give_up(self, relation_id: int, folder: str, lease: str) -> None:
         """Remove files that are not needed, and the lease on them."""
         self.storage.discard(relation_id, folder)
         self.catalog.drop_leases([lease])
-
-    @contextmanager
-    def as_files(self, frame: Any) -> Iterator[tuple[DataFile, ...]]:
-        """Write the rows of a frame to files, which are removed when the block ends."""
-        lease = self.catalog.lease(0, self.storage.layout.new_folder("stage"))
-        assert lease is not None
-        try:
-            yield self.engine.write(frame, 0, lease.path, "view")
-        finally:
-            self._give_up(0, lease.path, lease.id)
 
     def read(self, relation_id: int, files: Sequence[DataFile], schema: Schema) -> pa.Table:
         """The rows of files on the driver."""

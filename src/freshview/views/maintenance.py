@@ -66,7 +66,7 @@ class Maintenance:
             left = pending(self.views, view, self.views.catalog.snapshot())
             if not left.tasks or left.reset:
                 return None
-            end = self.jobs.next_end(left)
+            end = self.jobs.next_end(view, left)
             below = [source for source in self.sources(view) if source.kind == "view"]
             below += self.views.rewriting_sources(view)
             if any(self.views.stored_at(source, end) != end for source in below):

@@ -42,7 +42,7 @@ class Views:
         self.engines = Engines(user)
         self.definitions = Definitions(self.catalog, self.engines, events)
         self.changing = Changing(catalog, storage, events, self.engines, self.definitions)
-        self.jobs = JobRunner(catalog, storage, events, self.changing)
+        self.jobs = JobRunner(catalog, storage, events, self.changing, self.changing.pauses)
         self.groups = GroupRunner(self.catalog, storage, events, self.changing, self.jobs)
         self.deferred = Deferred(self.catalog, storage, events, self.jobs)
         parts = (self.definitions, self.changing, self.jobs, self.groups, self.deferred)

@@ -1,0 +1,159 @@
+"""Results that a job keeps in files while it runs; if the job gives way, the next one goes on from them.
+
+Law: a job goes on from what an earlier one computed only if it is the same job: the same query for the same view over
+the same span. Results are removed when their job ends, when another job of the view begins, when the job gives way
+again without a further result (a smaller one follows), ten minutes after it gave way, and when the warehouse is closed;
+if the process dies, with its leases.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from freshview.catalog.records import DataFile, Lease, Relation
+from freshview.catalog.writer import Catalog
+from freshview.errors import Cancelled, FreshviewError
+from freshview.refresh.span import Point, Span
+from freshview.storage.store import Storage
+
+if TYPE_CHECKING:
+    from freshview.spark.engine import SparkEngine
+
+LIFETIME = 600.0  # seconds for which results wait for their job to go on
+
+
+@dataclass(frozen=True)
+class _Result:
+    lease: Lease
+    files: tuple[DataFile, ...]
+
+
+class Stages:
+    """The results of one job, in the order in which it needs them."""
+
+    def __init__(self, catalog: Catalog, storage: Storage) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._results: list[_Result] = []
+        self._used = 0
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def restart(self) -> None:
+        """Begin with the first result again."""
+        self._used = 0
+
+    def files(self, frame: Any, engine: SparkEngine) -> tuple[DataFile, ...]:
+        """The rows of a frame in files, as the next result: it is computed now, unless the job had it before."""
+        if self._used == len(self._results):
+            lease = self._catalog.lease(0, self._storage.layout.new_folder("stage"))
+            assert lease is not None
+            try:
+                self._results.append(_Result(lease, engine.write(frame, 0, lease.path, "view")))
+            except BaseException:
+                self._remove([lease])
+                raise
+        self._used += 1
+        return self._results[self._used - 1].files
+
+    def held(self, frame: Any, engine: SparkEngine) -> Any:
+        """A frame that reads the rows of a frame from files: queries that use it more than once do not compute it
+        again."""
+        if not engine.fits_files(frame):
+            return frame
+        places = [f"c{i}" for i in range(len(frame.columns))]
+        return engine.reread(0, self.files(frame.toDF(*places), engine), frame)
+
+    def are_kept(self) -> bool:
+        """Are the leases on all results still held?"""
+        return self._catalog.holds([result.lease.id for result in self._results])
+
+    def remove(self) -> None:
+        """Remove all files."""
+        results, self._results, self._used = self._results, [], 0
+        self._remove([result.lease for result in results])
+
+    def _remove(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._storage.discard(0, lease.path)
+        if leases:
+            self._catalog.drop_leases([lease.id for lease in leases])
+
+
+@dataclass(frozen=True)
+class _Paused:
+    """A job that gave way."""
+
+    start: Point
+    end: Point
+    query: Hashable
+    stages: Stages
+    until: float  # on the monotonic clock: its results are wanted
+
+
+class Pauses:
+    """The jobs of one warehouse that gave way, with their results; one of a view at most."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._clock = clock
+        self._jobs: dict[int, _Paused] = {}
+        self._guard = threading.Lock()
+
+    @contextmanager
+    def job(self, view: Relation, span: Span, query: Hashable) -> Iterator[Stages]:
+        """The results of a job: those of the same job that gave way before, and those that are added in the block. They
+        are kept if the block has added some and is left to give way; otherwise they are removed."""
+        stages = self._resumed(view, span, query)
+        before, goes_on = len(stages), False
+        try:
+            yield stages
+        except Cancelled:
+            goes_on = len(stages) > before and query is not None
+            raise
+        finally:
+            if goes_on:
+                until = self._clock() + LIFETIME
+                with self._guard:
+                    self._jobs[view.id] = _Paused(span.start, span.end, query, stages, until)
+            else:
+                stages.remove()
+
+    def end(self, view: Relation, start: int) -> int | None:
+        """The CSN at which the job of a view that gave way was to end; None if none from this start did."""
+        with self._guard:
+            paused = self._jobs.get(view.id)
+        if paused is None or paused.start.csn != start or paused.until <= self._clock():
+            return None
+        return paused.end.csn
+
+    def close(self) -> None:
+        """Remove the results of all jobs."""
+        with self._guard:
+            left, self._jobs = self._jobs, {}
+        for paused in left.values():
+            with suppress(FreshviewError):  # the next vacuum removes what is left
+                paused.stages.remove()
+
+    def _resumed(self, view: Relation, span: Span, query: Hashable) -> Stages:
+        with self._guard:
+            known = self._jobs.pop(view.id, None)
+            late = [i for i, paused in self._jobs.items() if paused.until <= self._clock()]
+            gone = [self._jobs.pop(i) for i in late]
+        for paused in gone:
+            with suppress(FreshviewError):
+                paused.stages.remove()
+        if known is None:
+            return Stages(self._catalog, self._storage)
+        if (known.start, known.end, known.query) == (span.start, span.end, query) and known.stages.are_kept():
+            known.stages.restart()
+            return known.stages
+        known.stages.remove()
+        return Stages(self._catalog, self._storage)

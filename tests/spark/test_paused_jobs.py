@@ -1,0 +1,133 @@
+"""A job that gives way keeps what it has computed, and the next one goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import freshview
+from freshview import Warehouse
+from freshview.errors import Cancelled
+from freshview.refresh import cost, job_input, stages
+from freshview.spark.engine import SparkEngine
+
+pytestmark = pytest.mark.spark
+
+
+class Writes:
+    """Counts the results that Spark writes to files of stages, and cancels one of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.cancelled = 0  # the number of the result that is cancelled; 0: none is
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
+    counted, write = Writes(), SparkEngine.write
+
+    def counting(self: SparkEngine, frame: Any, relation_id: int, folder: str, what: str) -> Any:
+        if "stage" in folder:
+            counted.count += 1
+            if counted.count == counted.cancelled:
+                raise Cancelled("view v", "was cancelled to make way for other work", "Run it again.")
+        return write(self, frame, relation_id, folder, what)
+
+    monkeypatch.setattr(SparkEngine, "write", counting)
+    return counted
+
+
+@pytest.fixture
+def large(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
+    """A warehouse whose changes stay in Spark, with a view that has one pending."""
+    monkeypatch.setattr(cost, "DRIVER_CELLS", 0)
+    for module in (cost, job_input):
+        monkeypatch.setattr(module, "LOCAL_ROWS", 0)
+    with freshview.connect(tmp_path / "w", spark=spark) as wh:
+        wh.sql("CREATE TABLE t (k INT PRIMARY KEY, g INT, v INT)")
+        wh.sql("CREATE TABLE u (g INT PRIMARY KEY, name STRING)")
+        wh.sql("INSERT INTO t SELECT id, id % 7, id FROM range(100)")
+        wh.sql("INSERT INTO u SELECT id, concat('n', id) FROM range(7)")
+        wh.sql(
+            "CREATE MATERIALIZED VIEW v TBLPROPERTIES ('refresh'='incremental') AS "
+            "SELECT name, sum(v) AS s, count(*) AS n FROM t JOIN u ON t.g = u.g GROUP BY name"
+        )
+        wh.sql("UPDATE t SET v = v + 1, g = (g + 1) % 7 WHERE k < 40")
+        yield wh
+
+
+def _kept(wh: Warehouse) -> int:
+    """Files of results that are kept now."""
+    return len(list(wh.path.glob("**/stage*/*.parquet")))
+
+
+def test_the_next_job_goes_on_from_the_results_of_the_one_that_gave_way(large: Warehouse, writes: Writes) -> None:
+    writes.cancelled = 2
+    with pytest.raises(Cancelled):
+        large.maintain()
+    assert (writes.count, _kept(large)) == (2, 1)
+    large.maintain()
+    assert writes.count == 3, "the first result was computed again"
+    assert large.check("v").ok
+    assert _kept(large) == 0
+    assert [job.strategy for job in large.history("v") if job.error is None] == ["incremental"]
+
+
+def test_it_ends_where_the_other_was_to_end_though_more_is_pending_now(large: Warehouse, writes: Writes) -> None:
+    end, writes.cancelled = large.status().csn, 2
+    with pytest.raises(Cancelled):
+        large.maintain()
+    last = large.sql("DELETE FROM t WHERE k = 99").csn
+    large.maintain()
+    assert [job.to_csn for job in large.history("v") if job.error is None] == [end, last]
+    assert large.check("v").ok
+    assert _kept(large) == 0
+
+
+def test_a_job_that_gave_way_twice_in_the_same_place_begins_anew(large: Warehouse, writes: Writes) -> None:
+    for writes.cancelled in (2, 3):
+        with pytest.raises(Cancelled):
+            large.maintain()
+    assert _kept(large) == 0
+    large.maintain()
+    assert writes.count == 3 + 2
+    assert large.check("v").ok
+
+
+def test_results_of_another_job_are_not_used_and_go(large: Warehouse, writes: Writes) -> None:
+    writes.cancelled = 2
+    with pytest.raises(Cancelled):
+        large.maintain()
+    assert _kept(large) == 1
+    large.sql("REFRESH MATERIALIZED VIEW v FULL")
+    assert _kept(large) == 0
+    large.sql("UPDATE t SET v = 0 WHERE k < 30")
+    large.maintain()
+    assert large.check("v").ok
+
+
+def test_late_results_go_with_the_next_job_of_any_view(
+    large: Warehouse, writes: Writes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "LIFETIME", 0.0)
+    writes.cancelled = 2
+    with pytest.raises(Cancelled):
+        large.maintain()
+    assert _kept(large) == 1
+    large.sql("CREATE MATERIALIZED VIEW w AS SELECT g, count(*) AS n FROM t GROUP BY g")
+    large.sql("UPDATE t SET g = 0 WHERE k < 50")
+    large.maintain(["w"])
+    assert _kept(large) == 0
+
+
+def test_results_go_when_the_warehouse_is_closed(large: Warehouse, writes: Writes) -> None:
+    writes.cancelled = 2
+    with pytest.raises(Cancelled):
+        large.maintain()
+    assert _kept(large) == 1
+    large.close()
+    assert _kept(large) == 0
