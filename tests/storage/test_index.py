@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.internals import internals
 
+import freshview
 from freshview import Warehouse
 from freshview.catalog.records import Main
+from freshview.errors import InvalidStatement
 from freshview.relation.conditions import Among
 from freshview.storage.index import ColumnCache, index_of
 
@@ -115,6 +118,14 @@ def test_what_does_not_fit_the_budget_is_not_read(files: Files) -> None:
     cache = ColumnCache(files, budget=ROWS * 20)
     assert [cache.rows(1, main(), "k", VALUES, [K, D]) for _ in range(3)] == [None] * 3
     assert files.read == []
+
+
+def test_a_warehouse_can_be_opened_without_it(tmp_path: Path) -> None:
+    with freshview.connect(tmp_path / "w", lookup_memory=0) as wh:
+        assert internals(wh).storage.reader.columns.budget == 0
+    with pytest.raises(InvalidStatement, match="lookup_memory -1"):
+        freshview.connect(tmp_path / "v", lookup_memory=-1)
+    assert not (tmp_path / "v").exists()
 
 
 def test_columns_that_displace_each_other_are_left_to_the_files(files: Files) -> None:

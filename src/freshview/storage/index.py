@@ -22,6 +22,7 @@ import pyarrow as pa
 from cachetools import LRUCache
 
 from freshview.catalog.records import Main
+from freshview.errors import InvalidStatement
 
 MOST = 4 << 30  # bytes of all columns that are kept, at most; on smaller machines an eighth of the memory
 WIDEST = 64  # bytes of a row in the columns that one lookup keeps, at most
@@ -81,10 +82,12 @@ class ColumnCache:
     """Caches columns of versions of main in which rows were looked up more than once."""
 
     def __init__(self, read: Read, budget: int | None = None, widest: int = WIDEST) -> None:
+        if budget is not None and budget < 0:
+            raise InvalidStatement(f"lookup_memory {budget}", "is less than nothing", "Give a number of bytes, or 0.")
         self._read = read
-        self._budget = _budget() if budget is None else budget
+        self.budget = _budget() if budget is None else budget
         self._widest = widest
-        self._kept: LRUCache[tuple[int, int, str, str], Any] = LRUCache(self._budget, lambda kept: int(kept.nbytes))
+        self._kept: LRUCache[tuple[int, int, str, str], Any] = LRUCache(self.budget, lambda kept: int(kept.nbytes))
         self._asked: LRUCache[tuple[int, int, str], bool] = LRUCache(1000)
         self._reads: LRUCache[tuple[int, int, str], int] = LRUCache(1000)  # how often a column was read
         self._lock = threading.Lock()
@@ -122,7 +125,7 @@ class ColumnCache:
             width = sum(type_.bit_width for type_ in types.values()) // 8
         except ValueError:  # texts and nested values
             return False
-        return bool(width <= self._widest and main.rows * width <= self._budget)
+        return bool(width <= self._widest and main.rows * width <= self.budget)
 
     def _columns(self, version: tuple[int, int], names: Sequence[str]) -> dict[str, pa.Array] | None:
         """Whole columns of a version, those that are missing read in one go; None if no file has one of them, or if one

@@ -35,11 +35,11 @@ _Shape = tuple[tuple[int, int], ...]
 class StateReader:
     """Reads main ⊕ segments, as far as they fit on the driver."""
 
-    def __init__(self, layout: Layout, mains: MainStore) -> None:
+    def __init__(self, layout: Layout, mains: MainStore, lookup_memory: int | None = None) -> None:
         self._layout = layout
         self._mains = mains
         self._cache = MainCache(mains.read)
-        self._columns = ColumnCache(mains.read)
+        self.columns = ColumnCache(mains.read, lookup_memory)
         self._shared = SharedRows()
         self._overlays: LRUCache[tuple[int, int, int], tuple[_Shape, Overlay]] = LRUCache(_CACHED_OVERLAYS)
         self._lock = threading.Lock()
@@ -242,7 +242,7 @@ class StateReader:
         if not isinstance(condition, Among) or condition.nulls or place >= len(stored.columns):
             return None
         fields = [(stored.columns[p].name, stored.columns[p].type.arrow) for p in held]
-        return self._columns.rows(state.relation.id, state.main, stored.columns[place].name, condition.values, fields)
+        return self.columns.rows(state.relation.id, state.main, stored.columns[place].name, condition.values, fields)
 
     def _filtered(
         self,

@@ -22,12 +22,13 @@ _WRITING: dict[str, Any] = {"compression": "snappy", "write_page_index": True}
 class Storage:
     """The files of a warehouse, read and written."""
 
-    def __init__(self, root: Path, events: Events | None = None) -> None:
+    def __init__(self, root: Path, events: Events | None = None, *, lookup_memory: int | None = None) -> None:
+        """`lookup_memory`: bytes of columns that are kept in memory for lookups; None: by the size of the machine."""
         check_location(root, f"warehouse {root}")
         self.events = events or Events()
         self.layout = Layout(root)
         self.mains = MainStore(self.layout, self.events)
-        self.reader = StateReader(self.layout, self.mains)
+        self.reader = StateReader(self.layout, self.mains, lookup_memory)
 
     def write_parquet(self, relation_id: int, folder: str, rows: pa.Table) -> tuple[DataFile, ...]:
         """Write rows from the driver into a leased folder, durably."""

@@ -99,12 +99,13 @@ class Warehouse:
         policy: str = "oldest",
         busy_load: float = BUSY_LOAD,
         workers: int = WORKERS,
+        lookup_memory: int | None = None,
     ) -> None:
         wishes = Wishes(background, policy, busy_load, workers)
         self.path = folder_of(path)
         self.events = Events()
+        self._storage = Storage(self.path, self.events, lookup_memory=lookup_memory)
         self._catalog = Catalog(open_database(self.path, catalog))
-        self._storage = Storage(self.path, self.events)
         self._session = spark
         self._engine: SparkEngine | None = None
         self._engine_lock = threading.Lock()
@@ -596,6 +597,7 @@ def connect(
     policy: str = "oldest",
     busy_load: float = BUSY_LOAD,
     workers: int = WORKERS,
+    lookup_memory: int | None = None,
 ) -> Warehouse:
     """Open a warehouse; create it if the folder has none.
 
@@ -603,7 +605,9 @@ def connect(
     the active one, or one that is started when first needed); `background` starts upkeep and the maintenance manager,
     whose `policy` is 'oldest' (the longest waiting view first), 'use' (the view that queries are expected to ask for
     next) or 'size' (the most pending rows first). The manager pauses while the load per core exceeds `busy_load`. So
-    many `workers` maintain different views side by side, in the background and in `maintain`.
+    many `workers` maintain different views side by side, in the background and in `maintain`. Columns of large tables
+    by which rows are looked up again and again stay in memory, up to `lookup_memory` bytes (default: an eighth of the
+    machine's memory, at most 4 GiB; 0: none do).
 
     A session that is passed in keeps its settings, its temporary views and its catalog, and is never stopped. Queries
     may name its temporary views beside the warehouse's tables, and their results are DataFrames of that session:
@@ -618,4 +622,4 @@ def connect(
 
     A warehouse is a context manager too, and safe to use from several threads.
     """
-    return Warehouse(path, catalog, spark, background, policy, busy_load, workers)
+    return Warehouse(path, catalog, spark, background, policy, busy_load, workers, lookup_memory)
