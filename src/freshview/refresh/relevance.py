@@ -61,6 +61,14 @@ Matching = Callable[[Sequence[str]], list[exp.Expr] | None]
 
 
 @dataclass(frozen=True)
+class _Touched:
+    """The paths from tables that have changed: table, path and the query's conditions that can be put on it."""
+
+    paths: tuple[tuple[str, Node, list[exp.Expr]], ...]
+    is_open: bool  # the query may see every row of one of these tables
+
+
+@dataclass(frozen=True)
 class _Projection:
     """A view's definition over tables alone, and the paths from these. Scans name tables by their ids."""
 
@@ -128,15 +136,21 @@ class Relevance:
             conditions = matching(visible_columns(view))
             if conditions is None:
                 return None
-            start = left.frontier.csn
+            start, projection = left.frontier.csn, self._projection(view)
+            found = self._touched(view, left, projection, conditions, reader)
+            saves = found is not None and self._saves(view, left.rows)
+            if found is None or (found.is_open and not saves):
+                return None
             pin = self._catalog.begin("job", at=start)
             try:
                 if self._catalog.horizon() > start:
                     return None
-                own = self._own(view, left, csn, conditions, reader)
+                own = self._own(view, left, csn, projection, found, saves)
+                if own is None:
+                    return None
                 stored = self._views.stored(view, start)
-                if own is None or self._views.position(view) != left.frontier:
-                    return None  # the second: a job has moved it, and what it had stored may be composed
+                if self._views.position(view) != left.frontier:
+                    return None  # a job has moved it, and what it had stored may be composed
             finally:
                 self._catalog.release(pin)
         except (FreshviewError, SqlglotError):
@@ -160,11 +174,10 @@ class Relevance:
         times = times_of(self._views.finished(view, PAST_JOBS))
         return times is not None and times.seconds(rows) - times.seconds(int(_FEW * rows)) > _WORTH
 
-    def _own(
-        self, view: Relation, left: Pending, csn: int, conditions: list[exp.Expr], reader: SparkEngine
-    ) -> Own | None:
-        """The rows of the pending changes that the query has to see, as segments; None: all of them."""
-        projection = self._projection(view)
+    def _touched(
+        self, view: Relation, left: Pending, projection: _Projection, conditions: list[exp.Expr], reader: SparkEngine
+    ) -> _Touched | None:
+        """The paths from tables that have changed, with the conditions that fit them; None: ask no further."""
         if not _agree(projection.runner.engine, reader):
             return None
         for condition in conditions:
@@ -176,17 +189,21 @@ class Relevance:
             if table in touched:
                 fitting = [c for c in conditions if _means_the_same(c, projection.types_of(path), view)]
                 found.append((table, path, fitting))
-        has_open = any(is_open(restricted(path, fitting)) for _, path, fitting in found)
-        if has_open and not self._saves(view, left.rows):
-            return None
+        return _Touched(tuple(found), any(is_open(restricted(path, fitting)) for _, path, fitting in found))
+
+    def _own(
+        self, view: Relation, left: Pending, csn: int, projection: _Projection, touched: _Touched, saves: bool
+    ) -> Own | None:
+        """The rows of the pending changes that the query has to see, as segments; None: all of them."""
+        found = touched.paths
         span = Span.between(self._catalog, self._storage, left.frontier.csn, csn)
         if not all(fits_driver(r, span.segments(r)) for r in (projection.tables[t] for t, _, _ in found)):
             return None
-        if not has_open:
+        if not touched.is_open:
             deltas = {t: changes(span, projection.tables[t], projection.columns[t]) for t, _, _ in found}
             if not any(_is_met(projection, restricted(path, fitting), t, deltas[t]) for t, path, fitting in found):
                 return {}
-        return self._part(view, left, projection, found, span) if self._saves(view, left.rows) else None
+        return self._part(view, left, projection, found, span) if saves else None
 
     def _part(
         self,
