@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from sqlglot import exp
@@ -24,6 +25,9 @@ from freshview.storage.reader import LOCAL_ROWS
 
 ENGINE = "auto"  # "spark": no job runs in the embedded engine
 
+# Plans of queries that are kept and used again (`ways.py`), for scans of these schemas; none has parts by Spark.
+_KNOWN: WeakKeyDictionary[Node, tuple[tuple[Schema, ...], LocalPlan]] = WeakKeyDictionary()
+
 # Settings that may have any value, since no proven construct depends on them. The law is tested under other values.
 HARMLESS = frozenset(
     {
@@ -39,7 +43,14 @@ def embedded(query: Node, given: JobInput, runner: Callable[[], PlanRunner]) -> 
     `runner` is asked for if Spark computes parts of the query, over few rows of the driver and without a job.
     """
     require_embeddable(given.view)
-    plan = translated(query, lambda scan: types_of(given.relation(scan)), preparing(given, runner))
+    schemas = tuple(given.relation(scan).schema for scan in scans(query))
+    known = _KNOWN.get(query)
+    if known is not None and known[0] == schemas:
+        plan = known[1]
+    else:
+        plan = translated(query, lambda scan: types_of(given.relation(scan)), preparing(given, runner))
+        if not plan.prepared:
+            _KNOWN[query] = (schemas, plan)
     require_stored(plan, given.view)
     return plan
 
