@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
@@ -20,13 +19,6 @@ from freshview.catalog.views import ViewCatalog
 from freshview.errors import Cancelled, CatalogUnavailable, TypeMismatch
 from freshview.refresh import group, jobs
 from freshview.refresh.group import levels
-
-
-@pytest.fixture(autouse=True)
-def _together() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:  # of its own: tests undo theirs
-        patch.setattr(group, "TOGETHER", True)
-        yield
 
 
 def _three(p: Process) -> tuple[list[Relation], int]:

@@ -40,11 +40,6 @@ _VIEWS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "TOGETHER", True)
-
-
 def _tables(wh: Warehouse) -> None:
     wh.sql("CREATE TABLE customer (c INT PRIMARY KEY, nation STRING, segment STRING, note STRING)")
     wh.sql("CREATE TABLE orders (o INT PRIMARY KEY, o_c INT, day DATE, comment STRING)")

@@ -30,7 +30,7 @@ from freshview.refresh.span import Point, Span
 from freshview.refresh.tasks import Pending, pending
 from freshview.storage.store import Storage
 
-TOGETHER = False  # each view has jobs of its own; True: views that are stale over the same span are refreshed together
+TOGETHER = True  # False: each view has jobs of its own
 
 
 @dataclass(frozen=True)
