@@ -28,6 +28,8 @@ from freshview.refresh.deltas import changes
 from freshview.refresh.span import Span
 from freshview.relation.delta import INSERT
 from freshview.relation.schema import Schema
+from freshview.spark import engine
+from freshview.spark.signed import cancelled
 from freshview.storage import segments
 
 
@@ -117,6 +119,39 @@ def test_deferred_views_and_transactions_keep_differences(lwh: Warehouse) -> Non
         inside = Counter(tuple(row) for row in tx.sql("SELECT * FROM e").collect())
     assert inside == Counter(tuple(row) for row in lwh.sql("SELECT g, count(*) FROM t GROUP BY g").collect())
     assert lwh.check("e").ok
+
+
+def test_a_result_in_which_no_rows_can_cancel_is_not_condensed(lwh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LAZY §4.2, Figure 3(c). The view has equal rows, which are not the same row."""
+    condensed: list[Schema] = []
+
+    def counted(signed: Any, schema: Schema) -> Any:
+        condensed.append(schema)
+        return cancelled(signed, schema)
+
+    monkeypatch.setattr(engine, "cancelled", counted)
+    lwh.sql("CREATE TABLE t (id BIGINT, g INT, PRIMARY KEY (id))")
+    lwh.sql("CREATE TABLE u (g INT, name STRING)")
+    lwh.sql("INSERT INTO t SELECT id, id % 3 FROM range(20)")
+    lwh.sql("INSERT INTO u VALUES (0, 'zero'), (1, 'one'), (1, 'one')")
+    lwh.sql(
+        "CREATE MATERIALIZED VIEW v TBLPROPERTIES ('refresh'='incremental') AS "
+        "SELECT t.g, name FROM t JOIN u ON t.g = u.g"
+    )
+    with lwh.transaction() as tx:
+        tx.sql("INSERT INTO t SELECT id, id % 3 FROM range(20, 50)")
+        tx.sql("INSERT INTO u VALUES (1, 'one'), (2, 'two')")
+    why = "no full condense: all changes add rows, so that no two rows of the result cancel"
+    assert why in str(lwh.explain("v"))
+    (job,) = lwh.maintain()
+    assert (job.strategy, condensed) == ("incremental", [])
+    assert job.view_rows == (17 + 17 * 3 + 16) - (7 + 7 * 2)
+    assert lwh.check("v").ok
+    lwh.sql("UPDATE t SET g = 1 WHERE id < 9")
+    assert why not in str(lwh.explain("v"))
+    (job,) = lwh.maintain()
+    assert condensed
+    assert lwh.check("v").ok
 
 
 # -- deltas ----------------------------------------------------------------------------------------

@@ -92,7 +92,11 @@ def _by_spark(
     frame = frames or frames_of(given, runner, stages)
     is_large = any(change.in_spark for change in plan.changes)
     held = (lambda rows: stages.held(rows, engine)) if is_large else None
-    files = stages.files(runner.in_stages(plan.query, frame, held), engine)
+    signed = runner.in_stages(plan.query, frame, held)
+    if not plan.condenses:
+        rows = _stored(engine.delta_rows(signed, schema, condensed=True), given, runner)
+        return rows.num_rows, rows
+    files = stages.files(signed, engine)
     count = sum(f.rows for f in files)
     if count <= OVERLAY_ROWS:
         return count, net(runner.read(0, files, with_weight(schema)), schema)
@@ -119,9 +123,14 @@ def frames_of(
 
 
 def _netted(signed: Any, given: JobInput, runner: Runner) -> Rows:
-    """Many signed rows as delta rows, netted by Spark; for a caller that needs them on the driver, they are read."""
+    """Many signed rows as delta rows, netted by Spark."""
+    return _stored(runner.engine.delta_rows(signed, given.view.schema), given, runner)
+
+
+def _stored(delta_rows: Any, given: JobInput, runner: Runner) -> Rows:
+    """Delta rows in files; few, and those of a caller that needs them on the driver, are read."""
     schema = given.view.schema
-    written = runner.written(runner.engine.delta_rows(signed, schema), given.view.id, None)
+    written = runner.written(delta_rows, given.view.id, None)
     stays = False
     try:
         repeated = runner.engine.repeated_image(written.segment, schema) if schema.key else None

@@ -146,6 +146,9 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
     parts = plan.local.prepared if plan.local is not None else []
     found += [f"    by Spark before, without a job: {part_text(part)}" for part in parts]
     found += [f"    {plan.proviso}"] * bool(plan.proviso)
+    found += ["    no full condense: all changes add rows, so that no two rows of the result cancel"] * (
+        plan.strategy == INCREMENTAL and not plan.condenses
+    )
     for way in plan.rejected:
         seconds = f" ({way.seconds:.2g} s)" if way.seconds is not None else ""
         found.append(f"    not {'recomputed' if way.strategy == FULL else 'by delta rules'}: {way.why}{seconds}")

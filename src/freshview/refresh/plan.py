@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
+from freshview.delta.cancelling import can_cancel
 from freshview.delta.forms import delta_plan
 from freshview.delta.semijoin import reduced
 from freshview.local.plans import LocalPlan
@@ -94,6 +95,7 @@ class JobPlan:
     local: LocalPlan | None = None  # the query for the embedded engine; None: Spark runs it
     why_spark: str = ""  # what kept a query over rows on the driver on Spark
     proviso: str = ""  # when the view is recomputed after all, as the query finds out
+    condenses: bool = True  # False: no two rows of the query's result can cancel, so that it is applied as it is
     replaces: str = ""  # of a plan that recomputes: why a large result replaces the stored rows; "": it is compared
 
     @property
@@ -224,7 +226,9 @@ def choose(
     rejected = (Rejected(FULL, forced or "it is expected to take longer", anew),)
     plan = JobPlan(INCREMENTAL, tuple(changes), way.query, planned, is_local, cost, seconds, rejected)
     proviso = definition.form.proviso if definition.form is not None else ""
-    return replace(plan, local=local, why_spark=why_spark, proviso=proviso)
+    growing = {c.source for c in changes if c.grows}
+    condenses = is_local or can_cancel(_query(way), growing)  # a few rows are condensed in no time
+    return replace(plan, local=local, why_spark=why_spark, proviso=proviso, condenses=condenses)
 
 
 def _embedded(query: Node, embed: Embed) -> tuple[LocalPlan | None, str]:

@@ -294,10 +294,10 @@ class SparkEngine:
         """Rows of new with a weight of 1 and rows of old with one of -1."""
         return new.withColumn(WEIGHT, F.lit(1)).unionAll(old.withColumn(WEIGHT, F.lit(-1)))
 
-    def delta_rows(self, signed: DataFrame, schema: Schema) -> DataFrame:
-        """Signed rows as delta rows of a relation, equal rows cancelled (`delta/signed.net`)."""
+    def delta_rows(self, signed: DataFrame, schema: Schema, *, condensed: bool = False) -> DataFrame:
+        """Signed rows as delta rows of a relation, equal rows cancelled (`delta/signed.net`); `condensed`: none can."""
         with spark_errors("view"):
-            rows = one_by_one(cancelled(signed, schema))
+            rows = one_by_one(signed.toDF(*schema.names, WEIGHT) if condensed else cancelled(signed, schema))
             action = F.when(F.col(WEIGHT) > 0, INSERT).otherwise(DELETE).cast("tinyint")
             return rows.select(*map(backticked, schema.names), F.lit(1).alias(STMTSN), action.alias(ACTION))
 

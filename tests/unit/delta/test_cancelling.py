@@ -1,0 +1,66 @@
+"""Where no two rows of a delta query can cancel: its weights are all positive, whatever the rows are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.algebra.oracle import evaluate
+from tests.unit.delta.cases import VIEWS, decided, laws
+from tests.unit.sql.view_grammar import SCHEMAS, Change, State, lowered_view, states, views
+
+from freshview.algebra.nodes import Node
+from freshview.delta.cancelling import can_cancel
+from freshview.delta.derive import derive
+
+_KEEP_SIGNS = (
+    "filter and project",
+    "values",
+    "inner join",
+    "comma join with a residual",
+    "using",
+    "cross join",
+    "self-join",
+)
+
+
+def _growing(run: list[State]) -> Change:
+    """A change that only adds rows."""
+    old, more = run
+    return Change(old, {table: old[table] + more[table] for table in SCHEMAS})
+
+
+def _delta(text: str, changed: set[str], small: bool) -> Node | None:
+    return derive(decided(lowered_view(text)).node, changed, small=small)
+
+
+@laws
+@given(text=st.one_of(st.sampled_from(sorted(VIEWS.values())), views()), run=states(2), small=st.booleans())
+def test_all_weights_are_positive(text: str, run: list[State], small: bool) -> None:
+    change = _growing(run)
+    query = _delta(text, change.changed, small)
+    if query is not None and not can_cancel(query, change.changed):
+        assert all(row[-1] > 0 for row in evaluate(query, change.read))
+
+
+@pytest.mark.parametrize("name", _KEEP_SIGNS)
+def test_joins_filters_and_projections_of_growing_tables_need_no_condense(name: str) -> None:
+    for changed in ({"t"}, {"t", "u", "v"}):
+        query = _delta(VIEWS[name], changed, small=False)
+        assert query is not None
+        assert not can_cancel(query, changed)
+
+
+@pytest.mark.parametrize("name", ["inner join", "self-join"])
+def test_they_do_if_a_table_also_loses_rows(name: str) -> None:
+    query = _delta(VIEWS[name], {"t", "u"}, small=False)
+    assert query is not None
+    assert can_cancel(query, {"u"})
+
+
+@pytest.mark.parametrize("name", ["left join", "anti join", "not in", "group"])
+def test_other_operators_take_rows_away_though_tables_grow(name: str) -> None:
+    changed = {"t", "u"}
+    query = _delta(VIEWS[name], changed, small=False)
+    assert query is not None
+    assert can_cancel(query, changed)
