@@ -13,9 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.internals import internals
+from tests.spark.sessions import rows
 
 from freshview import Warehouse
 from freshview.errors import FreshviewError, SnapshotExpired
+from freshview.refresh import embedded
 
 pytestmark = pytest.mark.spark
 
@@ -143,6 +145,55 @@ def test_a_declared_key_is_trusted_and_verified_on_request(swh: Warehouse, locat
     report = swh.check("t")
     assert not report.ok
     assert [row["k"] for row in report.extra] == [2]
+
+
+@pytest.fixture
+def joined(swh: Warehouse, tmp_path: Path) -> Path:
+    """The folder of a small table of others, in two files; a view joins it with a table of ours."""
+    folder = tmp_path / "e"
+    write(folder, 1, 2, 2)
+    write(folder, 3, 4)
+    swh.sql(f"CREATE TABLE e USING DELTA LOCATION '{folder}'")
+    swh.sql("CREATE TABLE own (id INT PRIMARY KEY, k BIGINT)")
+    swh.sql("INSERT INTO own VALUES (1, 1), (2, 2), (3, 9)")
+    swh.sql(
+        "CREATE MATERIALIZED VIEW v TBLPROPERTIES ('refresh'='incremental') AS "
+        "SELECT id, e.k FROM own JOIN e ON own.k = e.k"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_a_view_joins_a_small_table_of_others_with_a_change_of_ours(
+    swh: Warehouse, joined: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "ENGINE", engine)
+    for change in (lambda: write(joined, 9, 2), lambda: DeltaTable(str(joined)).delete("k = 3")):
+        swh.sql("UPDATE own SET k = 5 - k WHERE id < 3")
+        change()
+        (job,) = swh.maintain()
+        assert job.strategy == "incremental"
+        assert swh.check("v").ok
+
+
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_the_state_before_is_found_by_undoing_the_change_if_its_files_are_gone(
+    swh: Warehouse, joined: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DEFER §2.5: its writers compact and vacuum, and append then. The old version cannot be read, its change can."""
+    monkeypatch.setattr(embedded, "ENGINE", engine)
+    old = internals(swh).newest_csn()
+    table = DeltaTable(str(joined))
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    write(joined, 9, 2)
+    swh.sql("UPDATE own SET k = 4 WHERE id = 1")
+    (job,) = swh.maintain()
+    assert job.strategy == "incremental"
+    assert swh.check("v").ok
+    assert rows(swh, "SELECT id, k FROM v") == [(1, 4), (2, 2), (2, 2), (2, 2), (3, 9)]
+    with pytest.raises(SnapshotExpired):
+        swh.sql("SELECT * FROM e", as_of=old).collect()
 
 
 def test_an_unknown_key_column_is_refused(swh: Warehouse, location: Path) -> None:

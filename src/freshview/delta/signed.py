@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.algebra.nodes import WEIGHT
-from freshview.errors import ViewUnusable
+from freshview.errors import SnapshotExpired, ViewUnusable
 from freshview.relation.delta import (
     DELETE,
     INSERT,
@@ -91,6 +91,23 @@ def net(signed: pa.Table, schema: Schema) -> pa.Table:
         refuse_repeated(untag(rows.filter(live)), schema)
         refuse_repeated(untag(rows.filter(pc.invert(live))), schema)
     return rows
+
+
+def undone(after: pa.Table, delta: pa.Table, schema: Schema) -> pa.Table:
+    """The rows before a change, from the rows after it: PAST(L, R) = (R ∸ ΔR) ⊎ ∇R (DEFER §2.5).
+
+    `delta` is a signed bag of rows of the schema, which has no key, each with a weight of 1 or -1.
+    """
+    added = pc.greater(delta.column(WEIGHT), 0)
+    rows = delta.drop_columns([WEIGHT])
+    inserted, deleted = (schema.conform(rows.filter(mask)) for mask in (added, pc.invert(added)))
+    parts = [tag(schema.conform(after), schema, INSERT, 1), tag(inserted, schema, DELETE, 1)]
+    net = overlay([*parts, tag(deleted, schema, INSERT, 1)], schema).rows
+    live = is_live(net)
+    if not pc.all(live, min_count=0).as_py():
+        cause = "rows that its change has added are not there any more"
+        raise SnapshotExpired("the state before a change", cause, "Recompute the view.")
+    return untag(net)
 
 
 def refuse_repeated(rows: pa.Table, schema: Schema) -> None:

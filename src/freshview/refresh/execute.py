@@ -12,6 +12,7 @@ from freshview.algebra.nodes import Node, Scan, Shared, Stored
 from freshview.definition.analysis import member_column
 from freshview.definition.known import visible_rows
 from freshview.delta.signed import net, part, repeated_key, weighted, with_weight
+from freshview.errors import SnapshotExpired
 from freshview.local.engine import LocalEngine
 from freshview.refresh.job_input import JobInput, SourceInput
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
@@ -153,7 +154,13 @@ def _frame(scan: Scan, given: SourceInput, runner: Runner) -> Any:
     """The rows of a scan: those at hand, or all of its relation."""
     relation, rows = given.relation(scan), given.rows(scan)
     if rows is None:
-        whole = runner.engine.scan(given.state(scan))
+        try:
+            whole = runner.engine.scan(given.state(scan))
+        except SnapshotExpired:
+            if (delta := given.to_undo(scan)) is None:
+                raise
+            after = runner.engine.scan(given.after(scan.relation))
+            return runner.engine.undone(after, delta, part(relation.schema, delta.column_names[:-1]))
         return whole if isinstance(scan.source, Stored) else visible_rows(relation, whole)
     if scan.version == "delta":
         return runner.engine.frame(rows, with_weight(part(relation.schema, given.columns[scan.relation])))

@@ -30,6 +30,8 @@ from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation, RelationState, Segment
 from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import Definition
+from freshview.delta.signed import part, undone
+from freshview.errors import SnapshotExpired
 from freshview.refresh.cost import Calibration, Estimate, estimate_full
 from freshview.refresh.deltas import fits_driver, images, member_rows, netted
 from freshview.refresh.lookups import Lookups
@@ -164,8 +166,20 @@ class SourceInput:
         rows = self.rows(scan)
         if rows is not None:
             return rows
-        whole = self.span.storage.reader.contents(self.state(scan))
+        try:
+            whole = self.span.storage.reader.contents(self.state(scan))
+        except SnapshotExpired:
+            if (delta := self.to_undo(scan)) is None:
+                raise
+            rows = self.span.storage.reader.contents(self.after(scan.relation)).select(list(delta.column_names[:-1]))
+            return undone(rows, delta, part(self.relation(scan).schema, delta.column_names[:-1]))
         return whole if isinstance(scan.source, Stored) else member_rows(self.relation(scan), whole)
+
+    def to_undo(self, scan: Scan) -> pa.Table | None:
+        """The change on the driver that leads from the state of a scan to the state after it, in the columns that are
+        used; None if there is no such one. It is asked for when files of an external table's old version are gone."""
+        is_external = isinstance(scan.source, Table) and self.sources[scan.relation].is_external
+        return self.deltas.get(scan.relation) if is_external and scan.version == "old" else None
 
     def relation(self, scan: Scan) -> Relation:
         """The relation that a scan reads: a source, or a view itself."""

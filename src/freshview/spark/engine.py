@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, NullTyp
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.records import DataFile, Relation, RelationState, Segment
+from freshview.delta.signed import with_weight
 from freshview.errors import InvalidStatement, StorageUnavailable
 from freshview.interruption import Interruption
 from freshview.relation.delta import DELETE, INSERT
@@ -300,6 +301,15 @@ class SparkEngine:
             rows = one_by_one(signed.toDF(*schema.names, WEIGHT) if condensed else cancelled(signed, schema))
             action = F.when(F.col(WEIGHT) > 0, INSERT).otherwise(DELETE).cast("tinyint")
             return rows.select(*map(backticked, schema.names), F.lit(1).alias(STMTSN), action.alias(ACTION))
+
+    def undone(self, after: DataFrame, delta: pa.Table, schema: Schema) -> DataFrame:
+        """The rows before a change, from the rows after it (`delta/signed.undone`)."""
+        with spark_errors("view"):
+            back = self.frame(delta, with_weight(schema)).withColumn(WEIGHT, -F.col(WEIGHT))
+            signed = after.select(*map(backticked, schema.names)).withColumn(WEIGHT, F.lit(1)).unionAll(back)
+            rows = one_by_one(cancelled(signed, schema))
+            sound = F.expr(f"assert_true({WEIGHT} > 0, 'rows that a change has added are gone') IS NULL")
+            return rows.where(sound).drop(WEIGHT)
 
     def among(self, rows: DataFrame, some: DataFrame, schema: Schema) -> DataFrame:
         """The rows that Spark finds equal to one of some others: all that are identical to one, and maybe a few more

@@ -346,6 +346,17 @@ def only_adds(relation: Relation, segments: Sequence[Segment], seen: Main | None
         return False
 
 
+# -- all rows ------------------------------------------------------------------------------------------
+
+
+def contents(relation: Relation, seen: Main) -> pa.Table:
+    """All rows of a version that was seen, in the relation's columns. They are held in memory: it is to be small."""
+    table, bag = open_seen(relation, seen), Schema(relation.schema.columns)
+    root = _path(table.table_uri)
+    rows = [_conformed(_stored(root, file.path), file.values, bag) for file in _listing(table)]
+    return pa.concat_tables([bag.arrow.empty_table(), *rows])
+
+
 # -- rows that changed ---------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from freshview.relation.conditions import Among, Compared, Condition, Conditions
 from freshview.relation.delta import Overlay, digest, key_table, overlay, positions_in, subtract, untag
 from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
+from freshview.storage.external import contents as external_contents
 from freshview.storage.files import Layout, check_present
 from freshview.storage.index import ColumnCache
 from freshview.storage.main import MainStore, damage_errors, plain, quoted, read_parquet
@@ -101,6 +102,8 @@ class StateReader:
         """All rows of main, in the state's columns."""
         if state.main is None or state.main.rows == 0:
             return state.schema.arrow.empty_table()
+        if state.relation.is_external:
+            return external_contents(state.relation, state.main)
         kept = self._cache.rows(state.relation.id, state.main)
         rows = kept if kept is not None else self._mains.read(state.relation.id, state.main.delta_version)
         return state.schema.conform(rows)

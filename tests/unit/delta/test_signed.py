@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.delta.cases import laws
 
-from freshview.delta.signed import net, part, weighted
-from freshview.errors import ViewUnusable
-from freshview.relation.delta import DELETE, INSERT, actions, overlay, untag
+from freshview.delta.signed import net, part, undone, weighted
+from freshview.errors import SnapshotExpired, ViewUnusable
+from freshview.relation.delta import DELETE, INSERT, actions, is_live, overlay, untag
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 
@@ -62,3 +64,33 @@ def test_two_rows_of_one_key_are_no_change_of_a_keyed_view(weight: int) -> None:
     with pytest.raises(ViewUnusable, match=r"two of its rows have the key \(k=None\)"):
         net(weighted(rows, weight, VIEW), VIEW)
     assert net(weighted(rows, weight, part(VIEW, None)), part(VIEW, None)).num_rows == 2
+
+
+_BAG = part(VIEW, None)
+_bags = st.lists(st.tuples(st.sampled_from([None, 1, 2]), st.sampled_from([None, "a"])), max_size=8)
+Rows = list[tuple[int | None, str | None]]
+
+
+def _bag(rows: Rows) -> pa.Table:
+    return pa.table([[k for k, _ in rows], [v for _, v in rows]], schema=_BAG.arrow)
+
+
+@laws
+@given(old=_bags, new=_bags, noise=_bags)
+def test_undoing_a_change_gives_the_rows_before(old: Rows, new: Rows, noise: Rows) -> None:
+    """PAST(L, R) on random bags; also if rows that did not change are in the log with both signs."""
+    change = [weighted(_bag([*new, *noise]), 1, _BAG), weighted(_bag([*old, *noise]), -1, _BAG)]
+    for delta in (pa.concat_tables(change), _signed(net(pa.concat_tables(change), _BAG))):
+        before = undone(_bag(new), delta, _BAG)
+        assert Counter(map(repr, before.to_pylist())) == Counter(map(repr, _bag(old).to_pylist()))
+
+
+def _signed(delta: pa.Table) -> pa.Table:
+    live = is_live(delta)
+    parts = ((untag(delta.filter(mask)), sign) for mask, sign in ((live, 1), (pc.invert(live), -1)))
+    return pa.concat_tables([weighted(rows, sign, _BAG) for rows, sign in parts])
+
+
+def test_a_change_that_does_not_lead_to_the_rows_is_not_undone() -> None:
+    with pytest.raises(SnapshotExpired, match="not there any more"):
+        undone(_bag([(1, "a")]), weighted(_bag([(2, "a")]), 1, _BAG), _BAG)
