@@ -32,6 +32,7 @@ class Batch:
     rounds: Sequence[Sequence[Change]]
     settings: Mapping[str, str] = field(default_factory=dict)
     selftest: bool = True  # of the views, when they are created
+    foreign: frozenset[str] = frozenset()  # tables that others write, with delta-rs
     maintained: bool = False  # after each round all views are maintained at once, not each by the query that reads it
 
     def states(self) -> list[State]:

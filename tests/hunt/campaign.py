@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.hunt import spark as sessions
-from tests.hunt.batch import Definition
+from tests.hunt.batch import Batch, Definition
 from tests.hunt.kinds import KINDS
 from tests.hunt.run import Failure, Tally, run_batch
 from tests.hunt.shrink import shrink
@@ -47,7 +47,7 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[Result]:
         kind = plan.kinds[(turn + plan.place) % len(plan.kinds)]
         seed = f"{plan.seed}/{number}"
         batch = KINDS[kind](session, seed, min(plan.size, plan.definitions))
-        batch = replace(batch, selftest=plan.selftest, maintained=turn // len(plan.kinds) % 2 == 1)
+        batch = replace(batch, selftest=plan.selftest, **_circumstances(batch, turn // len(plan.kinds)))
         try:
             tally = run_batch(session, batch)
         except Exception as error:  # of the tables or their changes, under a setting; other batches go on
@@ -61,6 +61,12 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[Result]:
         seen += tally.definitions
         number += plan.processes
         yield kind, seed, tally
+
+
+def _circumstances(batch: Batch, number: int) -> dict[str, Any]:
+    """Who maintains the views, and who writes the tables: both change from one batch of a kind to its next."""
+    foreign = frozenset(t.name for t in batch.tables if t.can_be_foreign and number % 3 == 2)
+    return {"maintained": number % 2 == 1, "foreign": foreign}
 
 
 def work(plan: Plan, results: Any) -> None:

@@ -6,12 +6,13 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import PySparkException
 from tests.hunt.batch import Batch, Definition
 from tests.hunt.oracle import Oracle
@@ -82,7 +83,7 @@ def run_batch(spark: SparkSession, batch: Batch) -> Tally:
         past: list[tuple[int, dict[Definition, Answer]]] = []
         for place, state in enumerate(states):
             moment = f"round {place}" if place else "created"
-            csn = apply(wh, batch.rounds[place - 1], batch.tables) if place else wh.status().csn
+            csn = apply(wh, batch.rounds[place - 1], batch.tables, batch.foreign) if place else wh.status().csn
             if batch.maintained:
                 with suppress(FreshviewError):  # of some view; reading that one raises it again
                     wh.maintain()
@@ -120,18 +121,44 @@ def warehouse(spark: SparkSession, batch: Batch) -> Iterator[Warehouse]:
 def load(wh: Warehouse, batch: Batch) -> None:
     """Create the tables with their first rows."""
     for table in batch.tables:
-        wh.sql(table.ddl)
+        if table.name in batch.foreign:
+            place = _foreign_place(wh, table)
+            write_deltalake(place, table.arrow(batch.start[table.name]))
+            wh.sql(f"CREATE TABLE `{table.name}` USING DELTA LOCATION '{place}'")
+        else:
+            wh.sql(table.ddl)
     with wh.transaction() as tx:
         for table in batch.tables:
-            if batch.start[table.name]:
+            if batch.start[table.name] and table.name not in batch.foreign:
                 tx.insert(table.name, table.arrow(batch.start[table.name]))
 
 
-def apply(wh: Warehouse, changes: Iterable[Change], tables: Sequence[Table]) -> int:
-    """Run a round's changes as one transaction; its CSN."""
+def _foreign_place(wh: Warehouse, table: Table) -> str:
+    return str(wh.path.parent / "of others" / table.name)
+
+
+def _change_foreign(place: str, table: Table, change: Change) -> None:
+    """Change a table as others do."""
+    if change.deleted:
+        number = table.columns[0].name
+        DeltaTable(place).delete(f'"{number}" IN ({", ".join(map(str, change.deleted))})')
+    if change.inserted:
+        write_deltalake(place, table.arrow(change.inserted), mode="append")
+
+
+def apply(wh: Warehouse, changes: Iterable[Change], tables: Sequence[Table], foreign: Collection[str] = ()) -> int:
+    """Run a round's changes: those of others' tables, which are noticed then, and all others as one transaction; the
+    last CSN."""
     known = {t.name: t for t in tables}
+    changes = list(changes)
+    for change in changes:
+        if change.table in foreign:
+            _change_foreign(_foreign_place(wh, known[change.table]), known[change.table], change)
+            wh.sql(f"SELECT count(*) FROM `{change.table}`").collect()
     with wh.transaction() as tx:
         for change in changes:
+            if change.table in foreign:
+                continue
             table = known[change.table]
             number = table.columns[0].name
             new = list(change.inserted)
@@ -175,7 +202,7 @@ def _answers(oracle: Oracle, definitions: Iterable[Definition]) -> dict[Definiti
 def _wrong_tables(wh: Warehouse, oracle: Oracle, batch: Batch, place: int) -> Failure | None:
     """A table whose rows are wrong after a round that deleted by a condition."""
     for change in batch.rounds[place - 1]:
-        if change.condition:
+        if change.condition and change.table not in batch.foreign:
             query = f"SELECT * FROM {change.table}"
             if difference := oracle.answer(query).difference(answer_of(wh.sql(query))):
                 told = Definition(

@@ -226,6 +226,7 @@ def as_test(failure: Failure) -> str:
         *(f"            [{', '.join(map(_change, changes))}]," for changes in batch.rounds),
         "        ],",
         f"        settings={dict(batch.settings)!r}, selftest={batch.selftest}, maintained={batch.maintained},",
+        f"        foreign={batch.foreign!r},",
         "    )",
         "    assert not run_batch(spark, batch).wrong",
     ]

@@ -77,6 +77,11 @@ class Table:
         arrays = [pa.array(list(v), f.type) for v, f in zip(columns, self.schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
+    @property
+    def can_be_foreign(self) -> bool:
+        """Can others keep the table as a Delta table? A CHAR would be a STRING there, and views mean something else."""
+        return not any("char(" in c.type or "ntz" in c.type for c in self.columns)
+
     def padded(self, row: Row) -> Row:
         """A row as the table stores it: CHAR(n) filled with spaces."""
         return tuple(
