@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint docs bench conformance hunt soak clean
+.PHONY: setup demo test tests lint docs bench conformance hunt soak clean
 
 setup: $(STAMP)
 
@@ -24,7 +24,11 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# The types are checked beside the first tests.
+test: setup
+	@$(MAKE) --no-print-directory --jobs=2 lint tests
+
+tests: setup
 	$(BIN)/python tests/halves.py
 
 # The site, in build/site; a warning is an error.
