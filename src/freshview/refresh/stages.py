@@ -116,7 +116,7 @@ class Pauses:
         try:
             yield stages
         except Cancelled:
-            goes_on = len(stages) > before and query is not None
+            goes_on = len(stages) > before
             raise
         finally:
             if goes_on:
@@ -125,6 +125,15 @@ class Pauses:
                     self._jobs[view.id] = _Paused(span.start, span.end, query, stages, until)
             else:
                 stages.remove()
+
+    @contextmanager
+    def apart(self) -> Iterator[Stages]:
+        """The results of work that is not taken up again: they are removed when the block ends."""
+        stages = Stages(self._catalog, self._storage)
+        try:
+            yield stages
+        finally:
+            stages.remove()
 
     def end(self, view: Relation, start: int) -> int | None:
         """The CSN at which the job of a view that gave way was to end; None if none from this start did."""
