@@ -30,8 +30,8 @@ def can_cancel(query: Node, growing: Collection[str]) -> bool:
                 return not isinstance(weight, exp.Column) or weight.name != WEIGHT or inputs[0]
             case Join(kind="left"):
                 return WEIGHT in node.right.columns or inputs[0]  # a row without a match has no weight on the right
-            case Join() | Filter() | Generate() | Union():
-                return any(inputs)
+            case Join() | Filter() | Generate() | Union():  # a weight that is generated has both signs
+                return any(inputs) or not any(WEIGHT in below.columns for below in node.inputs)
         return True
 
     return fold(query, negative)

@@ -139,14 +139,15 @@ class GroupRunner:
         return [group for groups in alike.values() for group in groups if len(group) > 1]
 
     def _member(self, view: Relation, csn: int, most_rows: int | None) -> Member | None:
-        """A view with its tasks; None if it has none, has seen a part of one, has to be recomputed, or cannot be
-        computed at that CSN."""
+        """A view with its tasks; None if it has none, has seen a part of one, has to be recomputed, or if a view below
+        it has no version at that CSN yet."""
         try:
             left = pending(self._views, view, csn)
             if not left.tasks or left.reset or left.frontier.stmtsn:
                 return None
             end = self._jobs.next_end(view, left, most_rows)
-            if self._jobs.reached(self._views.sources(view).values(), end) != end:
+            below = [source for source in self._views.sources(view).values() if source.kind == "view"]
+            if any(self._views.stored_at(source, end) != end for source in below):
                 return None
             return Member(view, left.upto(end), end)
         except FreshviewError:  # its own job raises the error

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.algebra.oracle import evaluate
-from tests.unit.delta.cases import VIEWS, decided, laws
+from tests.unit.delta.cases import VIEWS, decided, forms, laws
 from tests.unit.sql.view_grammar import SCHEMAS, Change, State, lowered_view, states, views
 
 from freshview.algebra.nodes import Node
 from freshview.delta.cancelling import can_cancel
-from freshview.delta.derive import derive
+from freshview.delta.derive import at_version, derive
+from freshview.delta.forms import delta_plan
 
 _KEEP_SIGNS = (
     "filter and project",
@@ -38,9 +41,14 @@ def _delta(text: str, changed: set[str], small: bool) -> Node | None:
 @given(text=st.one_of(st.sampled_from(sorted(VIEWS.values())), views()), run=states(2), small=st.booleans())
 def test_all_weights_are_positive(text: str, run: list[State], small: bool) -> None:
     change = _growing(run)
-    query = _delta(text, change.changed, small)
-    if query is not None and not can_cancel(query, change.changed):
-        assert all(row[-1] > 0 for row in evaluate(query, change.read))
+    grown = frozenset(change.changed)
+    lowered = decided(lowered_view(text))
+    for form in forms(lowered).values():
+        types = dict.fromkeys(form.stored, "bigint")
+        query = delta_plan(form, lowered, set(grown), types, small=small, inserts_only=grown)
+        if query is not None and not can_cancel(query, grown):
+            stored = (form.stored, evaluate(at_version(form.tree, "old"), change.read))
+            assert all(row[-1] > 0 for row in evaluate(query, replace(change, stored=stored).read))
 
 
 @pytest.mark.parametrize("name", _KEEP_SIGNS)
