@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.internals import internals
+from tests.spark.sessions import jobs_run
 
 import freshview
 from freshview import Warehouse
@@ -283,3 +284,17 @@ def test_rows_of_the_driver_are_all_in_their_frame_however_they_are_cut(batches:
     rows = pa.concat_tables([some if part == "r" else some.slice(0, 0) for part in batches])
     found = swh.engine().frame(rows, schema).collect()
     assert sorted(map(repr, map(tuple, found))) == sorted(repr(tuple(r.values())) for r in rows.to_pylist())
+
+
+def test_an_empty_relation_is_read_without_a_job(swh: Warehouse, spark: SparkSession) -> None:
+    """Spark's optimiser knows that it has no rows, whatever its types."""
+    columns = "i INT, d DECIMAL(38,3), c CHAR(3), ts TIMESTAMP, m MAP<STRING, ARRAY<STRUCT<A: INT>>>"
+    swh.sql(f"CREATE TABLE nothing ({columns})")
+    answer = swh.sql("SELECT * FROM nothing")
+    assert jobs_run(spark, lambda: answer.collect()) == 0
+    assert [f.dataType.simpleString() for f in answer.schema.fields][1:] == [
+        "decimal(38,3)",
+        "string",
+        "timestamp",
+        "map<string,array<struct<A:int>>>",
+    ]

@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
-from typing import Any
 
 import pyarrow as pa
 
+from freshview.algebra.nodes import Scan
 from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation
 from freshview.definition.analysis import Definition, visible_schema
-from freshview.definition.selftest import FrameOf, SelfTest, Tested, brief, differs
+from freshview.definition.selftest import SelfTest, Tested, brief, differs
 from freshview.definition.worlds import Profile, World, empty
 from freshview.errors import FreshviewError, NotMaintainable
 from freshview.relation.schema import Schema
@@ -65,7 +64,6 @@ class RewritingTest(SelfTest):
         self._derived = derived
         self._tables = {source.id: name for name, source in self._original.sources.items()}
         self._computed: dict[tuple[int, int], pa.Table] = {}
-        self._own: dict[int, pa.Table | str] = {}
 
     def run(self) -> Tested:
         try:
@@ -98,52 +96,30 @@ class RewritingTest(SelfTest):
         """The rows of a table, or of a view by its text."""
         if relation_id in self._tables:
             return state[self._tables[relation_id]]
-        if (relation_id, id(state)) not in self._computed:
-            self._compute(relation_id, [state])
-        return self._computed[relation_id, id(state)]
-
-    def _compute(self, relation_id: int, states: Sequence[World]) -> None:
-        """Compute the rows of a view that the rewriting reads in these states, by one query."""
-        if relation_id not in self._derived:
-            remedy = "The view is maintained by its own text."
-            raise NotMaintainable("rewriting", "it reads a table that the view's text does not name", remedy)
-        self._kept += states  # so that no other state gets the id of one of these
-        view = self._derived[relation_id]
-        asked = [self._runner.bound(view.text, self._frames_below(view, state)) for state in states]
-        for state, rows in zip(states, self._runner.engine.answers(asked, "view"), strict=True):
-            self._computed[relation_id, id(state)] = view.schema.conform(rows)
-
-    def _frames_below(self, view: Derived, state: World) -> dict[str, Any]:
-        """What the text of a view reads."""
-        frames = {}
-        for name, id_ in view.sources.items():
-            table = self._tables.get(id_)
-            schema = self._schemas[table] if table is not None else self._derived[id_].schema
-            frame = self._runner.engine.frame(self._table(id_, state), schema)
-            frames[name] = frame.select(*map(quote, view.columns[name]))
-        return frames
-
-    def _through(
-        self, states: Sequence[World], texts: Sequence[pa.Table], moves: Sequence[tuple[int, int]], until: float
-    ) -> Tested:
-        below = {id_: {*view.sources.values()} & self._derived.keys() for id_, view in self._derived.items()}
-        for id_ in TopologicalSorter(below).static_order():
-            self._compute(id_, states)
-        assert self._original.form is not None
-        trees = [(self._original.form.tree, self._own_reader(state)) for state in states]
-        self._own = {id(s): rows for s, rows in zip(states, self._ran(trees, self._stored), strict=True)}
-        return super()._through(states, texts, moves, until)
-
-    def _own_reader(self, state: World) -> FrameOf:
-        """The frames that the view's own tree reads."""
-        return lambda scan: self._runner.engine.frame(state[scan.relation], self._schemas[scan.relation])
+        key = (relation_id, id(state))
+        if key not in self._computed:
+            if relation_id not in self._derived:
+                remedy = "The view is maintained by its own text."
+                raise NotMaintainable("rewriting", "it reads a table that the view's text does not name", remedy)
+            self._kept.append(state)  # so that no other state gets its id
+            view, engine = self._derived[relation_id], self._runner.engine
+            frames = {}
+            for name, id_ in view.sources.items():
+                table = self._tables.get(id_)
+                schema = self._schemas[table] if table is not None else self._derived[id_].schema
+                frames[name] = engine.frame(self._table(id_, state), schema).select(*map(quote, view.columns[name]))
+            rows = engine.arrow(self._runner.original(view.text, frames), "view")
+            self._computed[key] = view.schema.conform(rows)
+        return self._computed[key]
 
     def _equal(self, expected: pa.Table, stored: pa.Table, state: World) -> bool:
         """Are the rows those of the text, and all stored columns those that the view's own tree gives?"""
         if not super()._equal(expected, stored, state):
             return False
         assert self._original.form is not None
-        own = self._own.get(id(state))
-        if own is None:  # a state that was made smaller
-            own = self._ran_alone(self._original.form.tree, self._own_reader(state), self._stored)
+
+        def frame(scan: Scan) -> object:
+            return self._runner.engine.frame(state[scan.relation], self._schemas[scan.relation])
+
+        own = self._ran_alone(self._original.form.tree, frame, self._stored)
         return not isinstance(own, str) and not differs(own, stored)

@@ -32,7 +32,7 @@ from freshview.relation.delta import INSERT, Overlay, key_table, untag
 from freshview.relation.names import backticked
 from freshview.relation.schema import ACTION, STMTSN, Schema
 from freshview.spark.session import shares_disk
-from freshview.spark.types import identity_sql, metadata, spark_schema, to_spark
+from freshview.spark.types import from_spark, identity_sql, metadata, spark_schema, to_spark
 from freshview.storage.external import (
     CHANGE_TYPE,
     OLD_IMAGES,
@@ -117,8 +117,8 @@ class Scanner:
 
         Executors on other machines do not see the driver's files, so rows are always sent to them.
         """
-        if rows.num_rows == 0:  # PySpark fails on columns without chunks
-            return self._created([], struct)
+        if rows.num_rows == 0:
+            return self._empty(struct)
         if rows.num_rows <= LOCAL_ROWS or not self._shares_disk:
             return self._created(_without_empty_batches(rows), struct)
         return parquet_reader(self._session, struct).parquet(as_uri(self._spool_file(rows)))
@@ -126,9 +126,18 @@ class Scanner:
     def files(self, relation_id: int, files: Sequence[DataFile], struct: StructType) -> DataFrame:
         """The rows of files in a relation's folder."""
         if not files:
-            return self._created([], struct)
+            return self._empty(struct)
         home = self._storage.layout.relation(relation_id)
         return parquet_reader(self._session, struct).parquet(*(as_uri(home / f.path) for f in files))
+
+    def _empty(self, struct: StructType) -> DataFrame:
+        """A frame without rows, which Spark's optimiser knows to have none: one of a list is read by Python workers."""
+        types = [from_spark(field.dataType) for field in struct]
+        if not types or None in types:
+            return self._created([], struct)
+        fields = [(f.name, t.arrow) for f, t in zip(struct, types, strict=True) if t is not None]
+        batch = pa.RecordBatch.from_arrays([pa.array([], t) for _, t in fields], schema=pa.schema(fields))
+        return self._created(pa.Table.from_batches([batch]), struct)  # PySpark fails on columns without chunks
 
     def _created(self, rows: Any, schema: StructType) -> DataFrame:
         """A frame of these rows. PySpark makes the session of a new frame active; the user's becomes active again."""
@@ -147,7 +156,7 @@ class Scanner:
     def _main(self, state: RelationState) -> DataFrame:
         """Main's rows in today's columns, by place."""
         if state.main is None or state.main_schema is None or state.main.rows == 0:
-            return self._created([], spark_schema(state.schema)).toDF(*places_of(state.schema))
+            return self._empty(spark_schema(state.schema)).toDF(*places_of(state.schema))
         files = self._storage.mains.present_files(
             state.relation.id, state.main.delta_version, f"table {state.relation.name}"
         )
@@ -209,7 +218,7 @@ class Scanner:
         orders = np.repeat([i for i, _ in segments], [t.num_rows for t in tables])
         rows = pa.concat_tables(tables).append_column(ORDER, pa.array(orders, pa.int32()))
         struct = spark_schema(schema).add(STMTSN, IntegerType()).add(ACTION, ByteType()).add(ORDER, IntegerType())
-        frame = self._created(rows, struct).toDF(*places_of(schema), STMTSN, ACTION, ORDER)
+        frame = self._created(_without_empty_batches(rows), struct).toDF(*places_of(schema), STMTSN, ACTION, ORDER)
         return frame.select(*places_of(schema), ORDER, STMTSN, ACTION)
 
     def _segment(self, segment: Segment, place: int, state: RelationState) -> DataFrame:
@@ -248,7 +257,7 @@ class Scanner:
         groups = partition_groups(table, schema)
         parts = [self._foreign(paths, values, schema, fed=False) for values, paths in groups]
         if not parts:
-            return self._created([], spark_schema(schema))
+            return self._empty(spark_schema(schema))
         return reduce(DataFrame.unionAll, parts).toDF(*schema.names)
 
     def foreign_changes(self, state: RelationState, segments: Sequence[Segment], *, grows: bool) -> DataFrame:
@@ -264,7 +273,7 @@ class Scanner:
             frame = self._foreign(group.paths, group.values, schema, fed=group.weight == 0)
             is_old = F.col(CHANGE_TYPE).isin(*OLD_IMAGES) if group.weight == 0 else F.lit(group.weight < 0)
             parts.append(frame.withColumn(WEIGHT, F.when(is_old, -1).otherwise(1)).select(*places_of(schema), WEIGHT))
-        empty = self._created([], spark_schema(schema)).toDF(*places_of(schema)).withColumn(WEIGHT, F.lit(1))
+        empty = self._empty(spark_schema(schema)).toDF(*places_of(schema)).withColumn(WEIGHT, F.lit(1))
         return reduce(DataFrame.unionAll, parts or [empty])
 
     def _foreign(self, paths: Sequence[str], values: PartitionValues, schema: Schema, *, fed: bool) -> DataFrame:
