@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +48,7 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[Result]:
         kind = plan.kinds[(turn + plan.place) % len(plan.kinds)]
         seed = f"{plan.seed}/{number}"
         batch = KINDS[kind](session, seed, min(plan.size, plan.definitions))
-        batch = replace(batch, selftest=plan.selftest, **_circumstances(batch, turn // len(plan.kinds)))
+        batch = replace(batch, selftest=plan.selftest, **_circumstances(batch))
         try:
             tally = run_batch(session, batch)
         except Exception as error:  # of the tables or their changes, under a setting; other batches go on
@@ -63,10 +64,15 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[Result]:
         yield kind, seed, tally
 
 
-def _circumstances(batch: Batch, number: int) -> dict[str, Any]:
-    """Who maintains the views, and who writes the tables: both change from one batch of a kind to its next."""
-    foreign = frozenset(t.name for t in batch.tables if t.can_be_foreign and number % 3 == 2)
-    return {"maintained": number % 2 == 1, "foreign": foreign}
+def _circumstances(batch: Batch) -> dict[str, Any]:
+    """Who maintains the views of a batch, and who writes its tables: one time in two all views are maintained at once,
+    one in three others write the tables that can be theirs."""
+    draw = random.Random(f"circumstances {batch.seed}")
+    maintained, of_others = draw.random() < 1 / 2, draw.random() < 1 / 3
+    return {
+        "maintained": maintained,
+        "foreign": frozenset(t.name for t in batch.tables if of_others and t.can_be_foreign),
+    }
 
 
 def work(plan: Plan, results: Any) -> None:
