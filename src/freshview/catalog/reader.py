@@ -233,7 +233,7 @@ class CatalogReader:
             )
         then = (row.then_version, row.then_name) if row.then_version is not None else (row.schema_version, row.name)
         at = self._record(c, row, *then)
-        main = Main(*(row._mapping[f"main_{name}"] for name in _MAIN)) if row.main_csn is not None else None
+        main = _main(row, "main_") if row.main_csn is not None else None
         main_schema = self._schema(c, relation.id, main.schema_version) if main else None
         segments = segments_of(c, [relation.id], main.csn if main else -1, csn)
         replaced = since_replaced(segments)
@@ -408,8 +408,8 @@ def readable_csn() -> sa.ColumnElement[int]:
     return sa.case((f.stmtsn > 0, f.csn - 1), else_=f.csn)
 
 
-def _main(row: Row[Any]) -> Main:
-    return Main(row.csn, row.delta_version, row.schema_version, row.rows, row.bytes, row.fingerprint)
+def _main(row: Row[Any], prefix: str = "") -> Main:
+    return Main(*(row._mapping[prefix + name] for name in _MAIN))
 
 
 def _segment(row: Row[Any]) -> Segment:

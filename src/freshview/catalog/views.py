@@ -208,6 +208,10 @@ class ViewCatalog:
 
     # -- versions ----------------------------------------------------------------------------------
 
+    def has_version(self, view: Relation, csn: int) -> bool:
+        """Has a view a version at this very CSN?"""
+        return self.stored_at(view, csn) == csn
+
     def stored_at(self, view: Relation, csn: int) -> int | None:
         """A CSN at which the stored rows are those of the view at `csn`, or None.
 

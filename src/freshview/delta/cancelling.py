@@ -26,7 +26,7 @@ def can_cancel(query: Node, growing: Collection[str]) -> bool:
             case Project():
                 weight = dict(node.items)[WEIGHT]
                 if isinstance(weight, exp.Literal):
-                    return False
+                    return int(weight.this) <= 0  # 0 marks rows that are not stored
                 return not isinstance(weight, exp.Column) or weight.name != WEIGHT or inputs[0]
             case Join(kind="left"):
                 return WEIGHT in node.right.columns or inputs[0]  # a row without a match has no weight on the right

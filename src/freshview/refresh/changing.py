@@ -37,7 +37,7 @@ from freshview.refresh.job_input import GroupInput, Images, JobInput, uses
 from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, RefreshPlan, Rejected, Way, choose, recompute
 from freshview.refresh.runner import Runner
 from freshview.refresh.span import Span
-from freshview.refresh.stages import Pauses
+from freshview.refresh.stages import Pauses, Stages
 from freshview.refresh.together import plan_together
 from freshview.refresh.ways import Ways
 from freshview.relation.schema import Schema
@@ -103,7 +103,7 @@ class Changing:
             return [first_line(error)] * len(views)
         planned = (time.monotonic() - begun) / max(sum(one is not None for one in plan.jobs), 1)
         found: dict[int, Change | Alone] = {}
-        with self.pauses.apart() as stages:
+        with Stages(self._catalog, self._storage) as stages:
             changes = execute_together(plan, group, partial(self._runner, views[0][0]), self._local, stages)
         for one, job, change in zip(plan.jobs, group.jobs, changes, strict=True):
             if one is None or isinstance(change, Alone):
@@ -168,7 +168,7 @@ class Changing:
             return False
         views = [source for source in rewriting.sources.values() if source.kind == "view"]
         try:
-            return all(self._views.stored_at(v, p.csn) == p.csn for v in views for p in (span.start, span.end))
+            return all(self._views.has_version(v, p.csn) for v in views for p in (span.start, span.end))
         except NotFound:  # one of them was dropped
             return False
 
@@ -240,8 +240,12 @@ class Changing:
     def _executed(self, plan: JobPlan, given: JobInput) -> Change:
         """Run a plan, and learn from the time that it took."""
         begun = time.monotonic()
-        view, span = given.view, given.span
-        with self.pauses.apart() if given.in_memory else self.pauses.job(view, span, plan.query) as stages:
+        kept = (
+            Stages(self._catalog, self._storage)
+            if given.in_memory
+            else self.pauses.job(given.view, given.span, plan.query)
+        )
+        with kept as stages:
             change = execute(plan, given, partial(self._runner, given.view), self._local, stages)
         return self._learnt(change, plan, given, time.monotonic() - begun)
 

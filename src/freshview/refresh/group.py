@@ -147,7 +147,7 @@ class GroupRunner:
                 return None
             end = self._jobs.next_end(view, left, most_rows)
             below = [source for source in self._views.sources(view).values() if source.kind == "view"]
-            if any(self._views.stored_at(source, end) != end for source in below):
+            if not all(self._views.has_version(source, end) for source in below):
                 return None
             return Member(view, left.upto(end), end)
         except FreshviewError:  # its own job raises the error

@@ -167,7 +167,7 @@ class JobRunner:
         for _ in range(_ATTEMPTS):
             for view in views:
                 self.bring(view, end)
-            ahead = [self._views.next_version(v, end) for v in views if self._views.stored_at(v, end) != end]
+            ahead = [self._views.next_version(v, end) for v in views if not self._views.has_version(v, end)]
             if not ahead:
                 return end
             end = max(version or end for version in ahead)
@@ -187,7 +187,7 @@ class JobRunner:
             except FreshviewError as error:
                 if is_transient(error):
                     raise
-        versions = [self._views.next_version(v, end) for v in others if self._views.stored_at(v, end) != end]
+        versions = [self._views.next_version(v, end) for v in others if not self._views.has_version(v, end)]
         later = max((v for v in versions if v is not None and v <= most), default=end)
         return self.reached(sources, later) if later > end else end
 

@@ -75,11 +75,8 @@ class Runner(PlanRunner):
         """The rows of a frame on the driver: fetched directly if they are few, else through files."""
         if small:
             return schema.conform(self.engine.arrow(frame, "view"))
-        stages = Stages(self.catalog, self.storage)
-        try:
+        with Stages(self.catalog, self.storage) as stages:
             return self.read(0, stages.files(frame, self.engine), schema)
-        finally:
-            stages.remove()
 
     def written(self, frame: Any, view_id: int, action: int | None) -> Written:
         """The rows of a frame, written to the view's folder under a lease, as a segment: plain rows of one action, or

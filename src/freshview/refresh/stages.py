@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from freshview.catalog.records import DataFile, Lease, Relation
 from freshview.catalog.writer import Catalog
@@ -34,13 +34,20 @@ class _Result:
 
 
 class Stages:
-    """The results of one job, in the order in which it needs them."""
+    """The results of one job, in the order in which it needs them; as a context manager: of work that is not taken up
+    again."""
 
     def __init__(self, catalog: Catalog, storage: Storage) -> None:
         self._catalog = catalog
         self._storage = storage
         self._results: list[_Result] = []
         self._used = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def __len__(self) -> int:
         return len(self._results)
@@ -126,15 +133,6 @@ class Pauses:
             else:
                 stages.remove()
 
-    @contextmanager
-    def apart(self) -> Iterator[Stages]:
-        """The results of work that is not taken up again: they are removed when the block ends."""
-        stages = Stages(self._catalog, self._storage)
-        try:
-            yield stages
-        finally:
-            stages.remove()
-
     def end(self, view: Relation, start: int) -> int | None:
         """The CSN at which the job of a view that gave way was to end; None if none from this start did."""
         with self._guard:
@@ -147,22 +145,25 @@ class Pauses:
         """Remove the results of all jobs."""
         with self._guard:
             left, self._jobs = self._jobs, {}
-        for paused in left.values():
-            with suppress(FreshviewError):  # the next vacuum removes what is left
-                paused.stages.remove()
+        _remove(left.values())
 
     def _resumed(self, view: Relation, span: Span, query: Hashable) -> Stages:
         with self._guard:
             known = self._jobs.pop(view.id, None)
             late = [i for i, paused in self._jobs.items() if paused.until <= self._clock()]
             gone = [self._jobs.pop(i) for i in late]
-        for paused in gone:
-            with suppress(FreshviewError):
-                paused.stages.remove()
-        if known is None:
-            return Stages(self._catalog, self._storage)
-        if (known.start, known.end, known.query) == (span.start, span.end, query) and known.stages.are_kept():
-            known.stages.restart()
-            return known.stages
-        known.stages.remove()
+        _remove(gone)
+        if known is not None:
+            is_same = (known.start, known.end, known.query) == (span.start, span.end, query)
+            if is_same and known.stages.are_kept():
+                known.stages.restart()
+                return known.stages
+            _remove([known])
         return Stages(self._catalog, self._storage)
+
+
+def _remove(jobs: Iterable[_Paused]) -> None:
+    """Remove the results of jobs that are not taken up again."""
+    for job in jobs:
+        with suppress(FreshviewError):  # the next vacuum removes what is left
+            job.stages.remove()

@@ -16,8 +16,6 @@ from freshview.sql.statements import (
     CreateRemoteTable,
     CreateSource,
     DropFlow,
-    DropRemoteTable,
-    DropSource,
     ExplainFlow,
     Quarantine,
     RefreshFlow,
@@ -63,14 +61,6 @@ def _options(cursor: Cursor) -> tuple[tuple[str, str], ...]:
     return tuple(found.items())
 
 
-def drop_source(cursor: Cursor) -> DropSource:
-    if_exists = cursor.accept("IF", "EXISTS")
-    name = cursor.name("source name")
-    cascade = cursor.accept("CASCADE")
-    cursor.end()
-    return DropSource(name, if_exists, cascade)
-
-
 def create_remote_table(cursor: Cursor) -> CreateRemoteTable:
     """CREATE REMOTE TABLE [IF NOT EXISTS] name FROM source.table [KEYS (a, b)]"""
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
@@ -80,14 +70,6 @@ def create_remote_table(cursor: Cursor) -> CreateRemoteTable:
     keys = _names(cursor) if cursor.accept("KEYS") else ()
     cursor.end()
     return CreateRemoteTable(name, source, table, keys, if_not_exists)
-
-
-def drop_remote_table(cursor: Cursor) -> DropRemoteTable:
-    if_exists = cursor.accept("IF", "EXISTS")
-    name = cursor.name("table name")
-    cascade = cursor.accept("CASCADE")
-    cursor.end()
-    return DropRemoteTable(name, if_exists, cascade)
 
 
 def create_flow(define: Callable[[str, Cursor], tuple[Column, ...]]) -> Callable[[Cursor], CreateFlow]:

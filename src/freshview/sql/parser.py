@@ -6,6 +6,7 @@ The syntax is Spark's wherever Spark has one. Statements that only read are left
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import sqlglot
 from sqlglot import exp
@@ -19,8 +20,6 @@ from freshview.sql.flow_parser import (
     create_remote_table,
     create_source,
     drop_flow,
-    drop_remote_table,
-    drop_source,
     explain_flow,
     quarantine,
     refresh_flow,
@@ -32,6 +31,9 @@ from freshview.sql.statements import (
     CreateTable,
     CreateView,
     Describe,
+    Drop,
+    DropRemoteTable,
+    DropSource,
     DropTable,
     DropView,
     ExplainOptimize,
@@ -187,14 +189,22 @@ def _column(node: exp.ColumnDef, cursor: Cursor) -> tuple[Column, bool]:
     return Column(node.name, from_sqlglot(node.kind), nullable, comment), is_key
 
 
-def _drop(cursor: Cursor) -> DropTable:
-    if_exists = cursor.accept("IF", "EXISTS")
-    name = cursor.name("table name")
-    cascade = cursor.accept("CASCADE")
-    if not cascade:
-        cursor.accept("RESTRICT") or cursor.accept("PURGE")
-    cursor.end()
-    return DropTable(name, if_exists, cascade)
+_Dropped = TypeVar("_Dropped", bound=Drop)
+
+
+def _drop(kind: type[_Dropped], what: str, *others: str) -> Callable[[Cursor], _Dropped]:
+    """The parser of a DROP: [IF EXISTS] name [CASCADE], or one of the `others`, which say what happens anyway."""
+
+    def parser(cursor: Cursor) -> _Dropped:
+        if_exists = cursor.accept("IF", "EXISTS")
+        name = cursor.name(f"{what} name")
+        cascade = cursor.accept("CASCADE")
+        if not cascade:
+            any(cursor.accept(other) for other in others)
+        cursor.end()
+        return kind(name, if_exists, cascade)
+
+    return parser
 
 
 def _alter(cursor: Cursor) -> AddColumns | RenameTable | RenameColumn:
@@ -253,16 +263,6 @@ def _properties(cursor: Cursor) -> tuple[tuple[str, str], ...]:
             break
     cursor.expect(")")
     return tuple(found)
-
-
-def _drop_view(cursor: Cursor) -> DropView:
-    if_exists = cursor.accept("IF", "EXISTS")
-    name = cursor.name("view name")
-    cascade = cursor.accept("CASCADE")
-    if not cascade:
-        cursor.accept("RESTRICT")
-    cursor.end()
-    return DropView(name, if_exists, cascade)
 
 
 def _alter_view(cursor: Cursor) -> AlterView:
@@ -349,13 +349,13 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("CREATE", "TABLE"), _create_table),
     (("CREATE", "MATERIALIZED", "VIEW"), _create_view),
     (("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"), _replace_view),
-    (("DROP", "MATERIALIZED", "VIEW"), _drop_view),
+    (("DROP", "MATERIALIZED", "VIEW"), _drop(DropView, "view", "RESTRICT")),
     (("ALTER", "MATERIALIZED", "VIEW"), _alter_view),
     (("REFRESH", "MATERIALIZED", "VIEW"), _refresh_view),
     (("EXPLAIN", "REFRESH", "MATERIALIZED", "VIEW"), _explain_refresh),
     (("EXPLAIN", "OPTIMIZE"), _explain_optimize),
     (("CREATE", "SOURCE"), create_source),
-    (("DROP", "SOURCE"), drop_source),
+    (("DROP", "SOURCE"), _drop(DropSource, "source")),
     (("CREATE", "FLOW"), create_flow(_source_columns)),
     (("DROP", "FLOW"), drop_flow),
     (("REFRESH", "FLOW"), refresh_flow),
@@ -363,9 +363,9 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("REPLAY", "QUARANTINE"), quarantine("replay")),
     (("CLEAR", "QUARANTINE"), quarantine("clear")),
     (("CREATE", "REMOTE", "TABLE"), create_remote_table),
-    (("DROP", "REMOTE", "TABLE"), drop_remote_table),
+    (("DROP", "REMOTE", "TABLE"), _drop(DropRemoteTable, "table")),
     (("CREATE", "OR", "REPLACE", "TABLE"), _refuse("OR REPLACE is not supported for tables; drop the table first")),
-    (("DROP", "TABLE"), _drop),
+    (("DROP", "TABLE"), _drop(DropTable, "table", "RESTRICT", "PURGE")),
     (("ALTER", "TABLE"), _alter),
     (("INSERT", "INTO"), insert),
     (("INSERT", "OVERWRITE"), _refuse("INSERT OVERWRITE is not supported; DELETE and INSERT in one transaction")),

@@ -26,10 +26,16 @@ class CreateTable:
 
 
 @dataclass(frozen=True)
-class DropTable:
+class Drop:
+    """A statement that drops what has a name; each kind is a class of its own."""
+
     name: str
     if_exists: bool = False
     cascade: bool = False
+
+
+class DropTable(Drop):
+    pass
 
 
 @dataclass(frozen=True)
@@ -134,11 +140,8 @@ class CreateView:
     properties: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class DropView:
-    name: str
-    if_exists: bool = False
-    cascade: bool = False
+class DropView(Drop):
+    pass
 
 
 @dataclass(frozen=True)
@@ -167,11 +170,8 @@ class CreateRemoteTable:
     if_not_exists: bool = False
 
 
-@dataclass(frozen=True)
-class DropRemoteTable:
-    name: str
-    if_exists: bool = False
-    cascade: bool = False
+class DropRemoteTable(Drop):
+    pass
 
 
 @dataclass(frozen=True)
@@ -182,11 +182,8 @@ class CreateSource:
     if_not_exists: bool = False
 
 
-@dataclass(frozen=True)
-class DropSource:
-    name: str
-    if_exists: bool = False
-    cascade: bool = False
+class DropSource(Drop):
+    pass
 
 
 @dataclass(frozen=True)

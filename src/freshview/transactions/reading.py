@@ -24,7 +24,7 @@ class ReadContext:
 
     def knows(self, name: str) -> bool:
         """Whether a relation of that name exists."""
-        return self._catalog.find(name, self._csn) is not None
+        return self.relation(name) is not None
 
     def relation(self, name: str) -> Relation | None:
         """The relation of that name, or None."""

@@ -143,7 +143,7 @@ class Inside:
             self._keeper.bring(view, base)
         start, at = self._views.position(view), self._views.stored_at(view, base)
         below = [s for s in self._keeper.sources(view) if s.kind == "view"]
-        if at is None or any(self._views.stored_at(s, base) != base for s in below):
+        if at is None or not all(self._views.has_version(s, base) for s in below):
             return None  # the change would be computed from rows that are not those of the base
         return OwnChange(view, base, start, self._views.stored(view, at))
 

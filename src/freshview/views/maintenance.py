@@ -69,7 +69,7 @@ class Maintenance:
             end = self.jobs.next_end(view, left)
             below = [source for source in self.sources(view) if source.kind == "view"]
             below += self.views.rewriting_sources(view)
-            if any(self.views.stored_at(source, end) != end for source in below):
+            if not all(self.views.has_version(source, end) for source in below):
                 return None
             span = Span(self.views.catalog, self.storage, Point(left.frontier.csn, left.frontier.stmtsn), Point(end))
             stored = self.views.stored(view, left.frontier.csn)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -98,7 +98,9 @@ class Queries:
 
         def frame(ref: TableRef) -> DataFrame:
             remote = self._remote_frames([ref], reading)
-            return remote[ref.name] if remote else self._frame(ref, reading, transaction, None, lost)
+            if remote:
+                return remote[ref.name]
+            return self._frame(ref, self._state(ref, reading), transaction, None, lost)
 
         return frame
 
@@ -162,22 +164,28 @@ class Queries:
         engine = self._engine()
         lost = dict(self._watch.lost)
         remote = self._remote_frames(bound.tables.values(), reading, past=past)
+        states = {ref: self._state(ref, reading) for ref in bound.tables.values() if ref.name not in remote}
         with self._views.maintenance.together(()):
             if transaction is None and freshness in (None, "fresh") and not lost:
-                self._refresh_together(text, list(bound.tables.values()), reading)
+                self._refresh_together(text, states)
             frames = {
-                placeholder: remote[ref.name] for placeholder, ref in bound.tables.items() if ref.name in remote
-            } | {
-                placeholder: self._frame(ref, reading, transaction, freshness, lost, partial(asked_of, text, ref.name))
+                placeholder: remote[ref.name]
+                if ref.name in remote
+                else self._frame(ref, states[ref], transaction, freshness, lost, partial(asked_of, text, ref.name))
                 for placeholder, ref in bound.tables.items()
-                if ref.name not in remote
             }
         return engine.query(bound.text, frames, f"query {text}")
 
-    def _refresh_together(self, text: str, refs: Sequence[TableRef], reading: ReadContext) -> None:
+    def _state(self, ref: TableRef, reading: ReadContext) -> RelationState:
+        return reading.state(ref, self._engine().time_zone)
+
+    def _refresh_together(self, text: str, states: Mapping[TableRef, RelationState]) -> None:
         """Maintain the views that a query reads together, if there are several."""
-        states = [(ref.name, reading.state(ref, self._engine().time_zone)) for ref in refs if len(refs) > 1]
-        views = {s.relation.id: (s.relation, s.csn, partial(asked_of, text, n)) for n, s in states if _is_view(s)}
+        views = {
+            s.relation.id: (s.relation, s.csn, partial(asked_of, text, ref.name))
+            for ref, s in states.items()
+            if _is_view(s)
+        }
         if len(views) > 1:
             self._views.reading.refresh_together(list(views.values()))
 
@@ -200,22 +208,20 @@ class Queries:
     def _frame(
         self,
         ref: TableRef,
-        reading: ReadContext,
+        state: RelationState,
         transaction: Transaction | None,
         freshness: Freshness,
         lost: Mapping[int, FreshviewError],
         matching: Matching | None = None,
     ) -> DataFrame:
         """Return a table or view as a DataFrame; raise the error of an external table that could not be read."""
-        engine = self._engine()
-        state = reading.state(ref, engine.time_zone)
         is_view = _is_view(state)
         if lost and freshness != "any" and not (ref.version or ref.timestamp):
             for relation_id in self._views.catalog.inputs(state.relation) if is_view else [state.relation.id]:
                 if relation_id in lost:
                     raise lost[relation_id]
         if not is_view:
-            return engine.scan(state)
+            return self._engine().scan(state)
         past = bool(ref.version or ref.timestamp)
         return self._view_frame(state, transaction, "fresh" if past else freshness, matching)
 
