@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from sqlglot import exp, parse_one
 from tests.internals import internals
-from tests.spark.sessions import rows
+from tests.spark.sessions import rows, setting
 
 import freshview
 from freshview import Warehouse
@@ -64,6 +65,16 @@ def lowered_otherwise(patch: pytest.MonkeyPatch, rule: Callable[[Node], Node]) -
         return Lowered(rewrite(found.node, rule), found.outputs)
 
     patch.setattr(definitions, "lower", lower)
+
+
+def test_no_selftest_ends_spark(swh: Warehouse, spark: SparkSession) -> None:
+    """On extreme numbers these calls take Spark down with them: by the address of an element, or by all memory."""
+    swh.sql("CREATE TABLE t (k INT, v INT, w INT, y INT, s STRING, a ARRAY<INT>)")
+    with setting(spark, spark__sql__ansi__enabled="false"):
+        place = create(swh, "SELECT k, max(try_element_at(a, y)) AS x FROM t WHERE y <> 0 GROUP BY k")
+        size = create(swh, "SELECT k, max(lpad(s, v, 'x')) AS p, max(rpad(s, y)) AS q FROM t GROUP BY k")
+    assert place.startswith("tested on")
+    assert size.startswith("tested on")
 
 
 @pytest.mark.parametrize(

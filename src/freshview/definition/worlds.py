@@ -3,7 +3,8 @@
 A world is a state of all tables that a definition reads. Values come from the definition's own literals and their
 neighbours first, then from a pool for each type: few values, so that rows join and groups have several rows; NULLs,
 duplicates, empty strings, trailing spaces, mixed case, −0.0, arrays and maps of length 0, 1 and more; extremes in
-worlds of their own, since many expressions fail on them. A seed determines every value.
+worlds of their own, since many expressions fail on them. No world ends Spark: where a call makes something as large as
+a number says, or reads where it says, all numbers are small. A seed determines every value.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import datetime
 import math
 import random
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
@@ -30,6 +32,10 @@ _BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 _DAY = datetime.date(2024, 3, 1)
 _DIGITS = Context(prec=80)  # more than any DECIMAL has
 _MOST_TRIES = 200  # rows that are drawn for one table, including those whose key another row has
+# Calls on which Spark 4.2 may end with its process if a number is extreme: out of memory in a task, or an address of an
+# array that is not its own (element_at(a, -2147483648)).
+_SIZED = re.compile(r"\b(?:try_)?(?:element_at|format_number|lpad|rpad|repeat|space|sequence)\b`?\s*\(", re.IGNORECASE)
+_SMALL = 1000  # numbers beyond it are no sizes
 
 
 @dataclass(frozen=True)
@@ -84,16 +90,18 @@ class Hints:
     by_column: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # literals compared with a column
     others: tuple[Any, ...] = ()  # all literals
     ordered: frozenset[str] = frozenset()  # columns in an ORDER BY: without ties in them, the text determines its rows
+    sized: bool = False  # does it call what takes a number for a size or a place?
 
 
 def hints_of(text: str) -> Hints:
-    """The hints in a definition's text; none if the text cannot be parsed here."""
+    """The hints in a definition's text; if it cannot be parsed here, only whether it calls what takes a size."""
     by_column: dict[str, list[Any]] = {}
     others: list[Any] = []
+    sized = _SIZED.search(text) is not None
     try:
         tree = sqlglot.parse_one(text, read="spark")
     except UNREADABLE:
-        return Hints()
+        return Hints(sized=sized)
     for literal in tree.find_all(exp.Literal):
         value = _literal(literal)
         others.append(value)
@@ -105,7 +113,7 @@ def hints_of(text: str) -> Hints:
                 by_column.setdefault(fold(column.name), []).append(value)
     ordered = {fold(c.name) for o in tree.find_all(exp.Ordered) for c in o.find_all(exp.Column)}
     unique = {k: tuple(dict.fromkeys(v)) for k, v in by_column.items()}
-    return Hints(unique, tuple(dict.fromkeys(others)), frozenset(ordered))
+    return Hints(unique, tuple(dict.fromkeys(others)), frozenset(ordered), sized)
 
 
 def _literal(node: exp.Literal) -> Any:
@@ -169,7 +177,7 @@ def _table(
     for column in schema.columns:
         own = hints.by_column.get(fold(column.name), ())
         alone = untied and fold(column.name) in hints.ordered
-        makers.append(_Maker(column.type, own, hints.others, profile, draw, column.nullable, alone))
+        makers.append(_Maker(column.type, own, hints.others, profile, draw, column.nullable, alone, hints.sized))
     rows: list[tuple[Any, ...]] = []
     keys: set[str] = set()
     tries = 0
@@ -199,6 +207,7 @@ class _Maker:
     draw: random.Random
     nullable: bool
     alone: bool  # no value twice
+    sized: bool  # no value that would be a vast size
     _left: list[Any] = field(default_factory=list)  # values of the pool that were not drawn yet
 
     def _next(self, pool: Sequence[Any]) -> Any:
@@ -245,11 +254,17 @@ class _Maker:
         own = [v for literal in self.own for v in _near(literal, type_)]
         rest = [v for literal in self.others for v in _near(literal, type_)[:1]][:6]
         usual = _usual(type_, self.profile)
-        if self.profile.extremes:
+        if self.profile.extremes and not self.sized:
             usual = [*usual, *_extreme(type_)]
+        if self.sized:
+            own, rest = ([v for v in values if not _is_vast(v)] for values in (own, rest))
         if self.profile.small:
             usual = [v for v in usual if not _is_low(v)] or usual
         return [*own, *usual, *rest] if own else [*usual, *rest]
+
+
+def _is_vast(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not -_SMALL <= value <= _SMALL
 
 
 def _is_low(value: Any) -> bool:

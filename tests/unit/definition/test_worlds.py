@@ -113,6 +113,22 @@ def test_where_ties_are_open_ordered_columns_have_no_value_twice() -> None:
 
 def test_a_text_that_cannot_be_parsed_has_no_words() -> None:
     assert hints_of("FROM t |> SELECT ((").by_column == {}
+    assert hints_of("FROM t |> SELECT lpad((").sized
+
+
+@pytest.mark.parametrize(
+    "call", ["try_element_at(c2, c0)", "LPAD (c1, c0)", "`space`(c0)", "repeat(c1, c3)", "sequence(c5, c5, c6)"]
+)
+def test_where_a_number_is_a_size_or_a_place_all_numbers_are_small(call: str) -> None:
+    """Spark would end with its process: out of memory in a task, or by reading beyond an array."""
+    schemas = {"t": schema("int", "string", "array<int>", "double", "decimal(38,0)", "timestamp", "bigint")}
+    hints = hints_of(f"SELECT max({call}) FROM t WHERE c0 < 2147483647")
+    for seed in range(30):
+        rows = world(schemas, hints, type(EXTREME)("x", seed, extremes=True))["t"]
+        arrays = [v for array in rows.column(2).to_pylist() for v in array or ()]
+        for numbers in (*(rows.column(i).to_pylist() for i in (0, 3, 4, 6)), arrays):
+            assert all(v is None or abs(v) <= 1000 for v in numbers)
+        assert all(v is None or v.year in (2023, 2024) for v in rows.column(5).to_pylist())
 
 
 def test_in_the_last_profile_a_literal_is_found_once() -> None:
