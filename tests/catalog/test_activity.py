@@ -27,7 +27,7 @@ from freshview.schedule import upkeep
 from freshview.schedule.activity import Activity
 from freshview.schedule.manager import CurrentJob, Manager
 from freshview.schedule.policies import candidates
-from freshview.schedule.presence import RENEW_SECONDS, Presence
+from freshview.schedule.presence import LOOK_SECONDS, RENEW_SECONDS, Presence
 from freshview.schedule.sizing import BACKGROUND_ROWS
 
 
@@ -256,10 +256,33 @@ def test_the_loops_carry_a_statement_of_one_process_to_the_jobs_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The way as a whole: a statement sets a flag, a thread announces it, and the listener of a process whose job runs
-    has the job stop."""
+    has the job stop, at its first look after the announcement. So the request takes one interval of the listener."""
     monkeypatch.setattr(upkeep, "machine_load", lambda: 0.0)
+    waits: list[float] = []  # of the announcing thread, before it writes
+    looks: list[bool] = []  # of the listener: did it begin after the announcement?
+    announced = threading.Event()
+    busy, others = ActivityCatalog.busy, Presence.others
+
+    def announce(activity: ActivityCatalog) -> None:
+        busy(activity)
+        announced.set()
+
+    def look(presence: Presence) -> Work:
+        if threading.current_thread().name == "freshview-listener" and not stopped.is_set():
+            looks.append(announced.is_set())
+        return others(presence)
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if not announced.is_set():
+                waits.append(timeout or 0.0)
+            return super().wait(timeout)
+
+    begun, stopped = threading.Event(), threading.Event()
     with freshview.connect(tmp_path) as ours, freshview.connect(tmp_path, background=True) as theirs:
-        begun, stopped = threading.Event(), threading.Event()
+        internals(ours).presence._ended = Waits()
+        monkeypatch.setattr(ActivityCatalog, "busy", announce)
+        monkeypatch.setattr(Presence, "others", look)
 
         def run(job: CurrentJob) -> bool:
             begun.set()
@@ -276,6 +299,54 @@ def test_the_loops_carry_a_statement_of_one_process_to_the_jobs_of_another(
             internals(ours).make_way()
             worker.join(60)
         assert (worker.is_alive(), stopped.is_set()) == (False, True)
+    assert waits == [0.0], "the announcement is written at once"
+    assert looks.count(True) <= 1, "the first look that begins after the announcement has the job stop"
+    assert LOOK_SECONDS * 2 < 1.0, "a look that began before the announcement, and the next one"
+
+
+class Paced(threading.Event):
+    """Waits on the world's clock, with a look at the others' work at each interval of the listener."""
+
+    def __init__(self, world: World, look: Callable[[], None], first: int) -> None:
+        super().__init__()
+        self._world, self._look, self._next = world, look, first
+
+    def wait(self, timeout: float | None = None) -> bool:
+        end = self._world.now + int((timeout or 0.0) * 1e6)
+        while self._next <= end:
+            self._world.now = max(self._next, self._world.now)
+            self._look()
+            self._next += int(LOOK_SECONDS * 1e6)
+        self._world.now = end
+        return False
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.3, 0.6, 0.9, 1.0, 1.4, 2.4, 2.5, 2.6, 9.0])
+@pytest.mark.parametrize("phase", [0.0, 0.1, 0.2])
+def test_a_statement_is_heard_of_within_a_second_however_long_after_the_last_one(
+    world: World, gap: float, phase: float
+) -> None:
+    """Law: by the configured intervals. A process writes one announcement a second at most: one that was written for
+    an earlier statement is heard until the next one can be written."""
+    ours, theirs = world.process(), world.process()
+    beats, heard = Beats(ours), list[int]()
+
+    def look() -> None:
+        if activity_of(theirs).of_others().busy:
+            heard.append(world.now)
+
+    paced = beats.presence._ended = Paced(world, look, world.now + int(phase * 1e6))
+    with beats.work.working():
+        beats.work.needs_spark()
+        assert beats.presence.beat()
+    paced.wait(gap)
+    heard.clear()
+    begun = world.now
+    with beats.work.working():
+        beats.work.needs_spark()
+        assert beats.presence.beat()
+        paced.wait(1.0)
+    assert heard[0] - begun <= LOOK_SECONDS * 1e6 < 1e6
 
 
 def test_two_processes_share_the_work_and_every_view_arrives(world: World) -> None:
@@ -346,7 +417,8 @@ def test_uses_by_a_process_without_background_arrive_with_its_heartbeat(
 def test_a_background_job_is_sized_by_the_past_jobs_of_its_view(
     open_warehouse: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: by the newest jobs that were done; the load of the machine and jobs that gave way make it smaller."""
+    """Law: by the newest jobs that were done; the load of the machine, foreground work beside it and jobs that gave way
+    make it smaller."""
     wh = open_warehouse()
     wh.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k))")
     catalog = internals(wh).catalog
@@ -370,6 +442,7 @@ def test_a_background_job_is_sized_by_the_past_jobs_of_its_view(
             )
         )
     assert [internals(wh).background_rows("v", n) for n in (0, 1, 2, 99)] == [9000, 4500, 2250, 1]
+    assert internals(wh).background_rows("v", is_beside=True) == 1000, "beside foreground work"
     load[0] = 2.0
     assert internals(wh).background_rows("v") == 1000
     for _ in range(PAST_JOBS):

@@ -392,7 +392,7 @@ _DEBEZIUM = "CREATE SOURCE s USING DEBEZIUM OPTIONS (path '/nowhere')"
     [
         ("INTO t FROM other.t KEYS (id)", NotFound, "source other"),
         ("INTO t FROM s.public.t KEYS (nix)", NotFound, "column nix"),
-        ("INTO new FROM s.public.t KEYS (id)", InvalidStatement, "files do not tell its columns"),
+        ("INTO new FROM s.public.t KEYS (id)", InvalidStatement, "files do not list its columns"),
         ("INTO t FROM s.public.t (id INT, a INT) KEYS (id)", InvalidStatement, "the flow has no column name"),
         (
             "INTO t FROM s.public.t (id INT, name STRING, b INT) KEYS (id)",

@@ -72,21 +72,21 @@ def test_options_that_are_not_known_are_refused(wh: Warehouse, kind: str, option
     assert _sources(wh).sources() == []
 
 
-@pytest.mark.parametrize("url", ["postgresql://me:secret@h/d", "host=h password=secret"])
+@pytest.mark.parametrize("url", ["postgresql://me:hush@h/d", "host=h password=hush", "host=h sslpassword=hush"])
 def test_a_password_is_refused_and_shown_nowhere(wh: Warehouse, tmp_path: Path, url: str) -> None:
-    with pytest.raises(CaptureFailed, match="has a password") as caught:
+    with pytest.raises(CaptureFailed, match=r"has a (password|secret \(sslpassword\))") as caught:
         wh.sql(f"CREATE SOURCE s USING POSTGRES OPTIONS (url '{url}')")
-    assert "secret" not in str(caught.value)
+    assert "hush" not in str(caught.value)
     wh.close()
     for file in (tmp_path / "warehouse").rglob("*"):
-        assert not file.is_file() or b"secret" not in file.read_bytes()
+        assert not file.is_file() or b"hush" not in file.read_bytes()
 
 
 def test_tables_of_a_source_are_opened_by_its_record(wh: Warehouse) -> None:
     wh.sql("CREATE SOURCE shop USING MAXWELL OPTIONS (path '/data')")
     record = _sources(wh).source("shop")
     assert isinstance(open_table(record, "db.orders", _SCHEMA), EventFiles)
-    with pytest.raises(InvalidStatement, match="files do not tell its columns"):
+    with pytest.raises(InvalidStatement, match="files do not list its columns"):
         open_table(record, "db.orders")
 
 

@@ -18,6 +18,7 @@ _OPTIONS = {
     "tracking": "capture 'tracking'",
     "decoding, full": "capture 'decoding'",
     "decoding": "capture 'decoding'",
+    "decoding, cheap": "capture 'decoding', 'net effect' 'cheap'",
 }
 _KEYS = 6
 

@@ -42,6 +42,7 @@ TECHNIQUES: dict[str, Callable[[Server, str], PostgresTable]] = {
     "tracking": lambda s, t: _installed(Tracking(s, t)),
     "decoding, full": lambda s, t: _installed(_full(s, t)),
     "decoding": lambda s, t: _installed(Decoding(s, t, f"fv_{uuid.uuid4().hex[:12]}")),
+    "decoding, cheap": lambda s, t: _installed(Decoding(s, t, f"fv_{uuid.uuid4().hex[:12]}", precise=False)),
 }
 
 

@@ -127,6 +127,44 @@ def test_a_changed_schema_is_refused_with_the_position(table: tuple[Captured, Co
     assert str(consumer.position) in str(raised.value)
 
 
+@pytest.mark.parametrize("table", TECHNIQUES, indirect=True)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE {t} ALTER COLUMN name TYPE text USING upper(name)",
+        "ALTER TABLE {t} DROP COLUMN {last}, ADD COLUMN {last} {type}",
+    ],
+)
+def test_values_that_alter_table_sets_are_an_error(table: tuple[Captured, Consumer], change: str) -> None:
+    """The table looks as before, and no change of a row is reported."""
+    captured, consumer = table
+    last = ("deleted", "timestamptz") if "audit" in captured.technique else ("name", "text")
+    with captured.connect() as connection:
+        captured.insert(connection, 1, 0, "a")
+    consumer.poll()
+    _run(captured.url, change.format(t=captured.name, last=last[0], type=last[1]))
+    with pytest.raises(CaptureFailed, match="ALTER TABLE has set values of a column") as raised:
+        consumer.source.poll(consumer.position)
+    assert str(consumer.position) in str(raised.value)
+
+
+@pytest.mark.parametrize("table", ["tracking", "decoding"], indirect=True)
+def test_what_sets_no_value_is_no_error(table: tuple[Captured, Consumer]) -> None:
+    captured, consumer = table
+    for command in (
+        f"VACUUM FULL {captured.name}",
+        f"ALTER TABLE {captured.name} ALTER COLUMN name SET DEFAULT 'd'",
+        f"ALTER TABLE {captured.name} ALTER COLUMN name SET STATISTICS 10",
+        f"CLUSTER {captured.name} USING {captured.name.removeprefix('public.')}_pkey",
+    ):
+        with captured.connect() as connection:
+            captured.insert(connection, 1, 0, command)
+        consumer.poll()
+        with psycopg.connect(captured.url, autocommit=True) as connection:
+            connection.execute(command.encode())
+        assert consumer.poll() == frozenset()
+
+
 @pytest.mark.parametrize("table", ["decoding", "three audit columns"], indirect=True)
 def test_a_table_that_was_created_anew_is_another_table(table: tuple[Captured, Consumer]) -> None:
     captured, consumer = table

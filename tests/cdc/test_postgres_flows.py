@@ -29,6 +29,7 @@ _CAPTURES = {
     "triggers": "capture 'triggers'",
     "cheap": "capture 'triggers', 'net effect' 'cheap'",
     "decoding": "capture 'decoding'",
+    "decoding, cheap": "capture 'decoding', 'net effect' 'cheap'",
     "audit": _AUDIT,
 }
 

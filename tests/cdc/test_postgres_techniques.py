@@ -28,6 +28,7 @@ _DELIVERED = {
     "three audit columns": {"ins", "del", "up", "delk"},
     "triggers": {"ins", "del", "un/uo"},
     "triggers, cheap": {"ups", "delk"},
+    "decoding, cheap": {"ups", "delk"},
     "tracking": {"ins", "up", "delk"},
     "decoding, full": {"ins", "del", "un/uo"},
     "decoding": {"ins", "up", "delk"},

@@ -7,97 +7,37 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from tests.catalog.helpers import contents
+import sqlalchemy as sa
+from tests.cdc.remote_without_spark import create, rows_of, types_of, without_spark
 from tests.cdc.remote_world import World
 from tests.cdc.servers import TECHNIQUES
+from tests.conftest import PostgresServer
 from tests.effort import examples
 from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
-from freshview.algebra.nodes import Project
-from freshview.catalog.records import DIMENSION, Relation
+from freshview.catalog import tables as t
+from freshview.catalog.flows import FlowCatalog
 from freshview.cdc.postgres.tables import PostgresTable
-from freshview.definition.analysis import Definition, sources_to_json
-from freshview.local.plans import translated
+from freshview.errors import InvalidStatement
 from freshview.refresh.evaluation import Evaluation
-from freshview.relation.delta import INSERT, tag
-from freshview.relation.ingest import to_table
-from freshview.relation.schema import Column, Schema
-from freshview.sql.lowering import lower
-from freshview.transactions.transaction import Transaction
-from freshview.views.dimensions import DimensionViews, _New
+from freshview.sql.statements import Show
 from freshview.warehouse.dimensions import explain_dimension
+from freshview.warehouse.show import show
 
 pytestmark = pytest.mark.postgres
 
 
 class _Killed(BaseException):
     """The process ends here."""
-
-
-def _types(_: Evaluation, plan: Project, schema: Schema) -> tuple[Column, ...]:
-    known = {c.name: c.type for c in schema.columns}
-    return tuple(Column(name, type_) for name, type_ in translated(plan, lambda _: known).columns)
-
-
-def _definition(query: str, names: tuple[str, ...], sources: dict[str, Relation]) -> Definition:
-    lowered = lower(query, {n: r.schema.names for n, r in sources.items()}, names)
-    return Definition(query, sources, names, "auto", lowered, None, {}, "")
-
-
-@dataclass
-class _Definitions:
-    """The definitions of stored views, read anew from their texts."""
-
-    wh: Warehouse
-    views: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
-
-    def of(self, view: Relation) -> Definition:
-        catalog = internals(self.wh).catalog
-        given = json.loads(view.facts["sources"])
-        sources = {name: catalog.relation_by_id(entry["id"]) for name, entry in given.items()}
-        names = tuple(json.loads(view.facts["columns"]))
-        return _definition(view.facts["definition"], names, {n: r for n, r in sources.items() if r is not None})
-
-
-def _without_spark(wh: Warehouse) -> DimensionViews:
-    dimensions = internals(wh).dimensions
-    dimensions.definitions = _Definitions(wh)  # type: ignore[assignment]
-    return dimensions
-
-
-def _create(wh: Warehouse, world: World, name: str, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CREATE MATERIALIZED VIEW, with Spark's parts taken by the server."""
-    dimensions, catalog = _without_spark(wh), internals(wh).catalog
-    tables = [f"r{i}" for i in range(len(world.tables)) if f"r{i} " in query]
-    sources = {n: catalog.relation(n) for n in tables}
-    names = tuple(part.split(" AS ")[1] for part in query.split(" FROM ")[0].removeprefix("SELECT ").split(", "))
-    definition = _definition(query, names, sources)
-    shape = dimensions._shapes.of(name, definition, {}, {})
-    facts = {"definition": query, "sources": sources_to_json(sources), "settings": "{}", "columns": json.dumps(names)}
-
-    def first_rows(transaction: Transaction, *_: Any) -> int:
-        rows = to_table([dict(zip(names, row, strict=True)) for row in world.answer(query)], shape.schema, name)
-        relation = transaction.create(name, shape.schema, {}, DIMENSION, facts)
-        return transaction.apply_delta(relation, tag(rows, shape.schema, INSERT, transaction.next_stmtsn))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(dimensions, "_create", first_rows)
-        for table in shape.tables:
-            if dimensions._position(table).text is None:
-                dimensions.tables.install(table)
-        dimensions._run(list(shape.tables), new=_New(name, definition, shape, {}, facts))
-
-
-def _rows(wh: Warehouse, name: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in contents(wh, name))
 
 
 @pytest.mark.parametrize("seed", range(examples(10)))
@@ -107,17 +47,17 @@ def test_views_equal_the_servers_answers_after_every_cycle_whatever_dies(
     rng = random.Random(seed)
     techniques = rng.sample(list(TECHNIQUES), 4)
     world = World(rng, database, techniques)
-    monkeypatch.setattr(Evaluation, "types", _types)
+    monkeypatch.setattr(Evaluation, "types", types_of)
     queries = {f"v{i}": world.query(joins) for i, joins in enumerate([0, rng.randrange(1, 4), 5])}
     with freshview.connect(tmp_path / "warehouse") as wh:
         world.name(wh)
         for name, query in queries.items():
-            _create(wh, world, name, query, monkeypatch)
+            create(wh, world, name, query, monkeypatch)
             world.change()
     for cycle in range(8):
         world.change()
         with freshview.connect(tmp_path / "warehouse") as wh:
-            dimensions = _without_spark(wh)
+            dimensions = without_spark(wh)
             death = rng.choice(["", "", "polled", "committed"])
             with monkeypatch.context() as patch:
                 if death == "polled":
@@ -131,7 +71,7 @@ def test_views_equal_the_servers_answers_after_every_cycle_whatever_dies(
                     continue
                 dimensions.refresh(dimensions.all())
             for name, query in queries.items():
-                assert _rows(wh, name) == world.answer(query), (seed, cycle, name, techniques, query)
+                assert rows_of(wh, name) == world.answer(query), (seed, cycle, name, techniques, query)
 
 
 _QUERY = "SELECT x0.id AS k, x1.name AS n FROM r0 x0 JOIN r1 x1 ON x0.ref = x1.id WHERE x1.name IN ('x', 'y')"
@@ -139,7 +79,7 @@ _QUERY = "SELECT x0.id AS k, x1.name AS n FROM r0 x0 JOIN r1 x1 ON x0.ref = x1.i
 
 @pytest.fixture
 def world(database: str, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(Evaluation, "types", _types)
+    monkeypatch.setattr(Evaluation, "types", types_of)
     return World(random.Random(5), database, ["tracking", "triggers"])
 
 
@@ -149,14 +89,14 @@ def test_a_view_that_is_created_during_a_cycle_of_another_process_misses_nothing
     """The position of the new view is that of the old one, on an idle server: nothing but the turn tells them apart."""
     with freshview.connect(tmp_path / "warehouse") as wh, freshview.connect(tmp_path / "warehouse") as other:
         world.name(wh)
-        _create(wh, world, "v", _QUERY, monkeypatch)
-        dimensions = _without_spark(wh)
+        create(wh, world, "v", _QUERY, monkeypatch)
+        dimensions = without_spark(wh)
         polled, overtaken = dimensions._polled, threading.Event()
 
         def overtaken_polled(*given: Any) -> Any:
             if not overtaken.is_set():
                 overtaken.set()
-                _create(other, world, "w", _QUERY, monkeypatch)
+                create(other, world, "w", _QUERY, monkeypatch)
                 with world.tables[0].connect() as connection:
                     world.tables[0].insert(connection, 50, 1, "x")
             return polled(*given)
@@ -164,7 +104,7 @@ def test_a_view_that_is_created_during_a_cycle_of_another_process_misses_nothing
         monkeypatch.setattr(dimensions, "_polled", overtaken_polled)
         dimensions.refresh(dimensions.all())
         for _ in range(3):
-            assert _rows(wh, "v") == _rows(wh, "w") == world.answer(_QUERY)
+            assert rows_of(wh, "v") == rows_of(wh, "w") == world.answer(_QUERY)
             world.change()
             dimensions.refresh(dimensions.all())
 
@@ -172,19 +112,19 @@ def test_a_view_that_is_created_during_a_cycle_of_another_process_misses_nothing
 def test_two_processes_take_each_change_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with freshview.connect(tmp_path / "warehouse") as wh, freshview.connect(tmp_path / "warehouse") as other:
         world.name(wh)
-        _create(wh, world, "v", _QUERY, monkeypatch)
-        mine, theirs = _without_spark(wh), _without_spark(other)
+        create(wh, world, "v", _QUERY, monkeypatch)
+        mine, theirs = without_spark(wh), without_spark(other)
         commit = mine._commit
 
-        def overtaken(*given: Any) -> Any:
+        def overtaken(*given: Any, **options: Any) -> Any:
             theirs.refresh(theirs.all())
-            return commit(*given)
+            return commit(*given, **options)
 
         monkeypatch.setattr(mine, "_commit", overtaken)
         for _ in range(5):
             world.change()
             mine.refresh(mine.all())
-            assert _rows(wh, "v") == world.answer(_QUERY)
+            assert rows_of(wh, "v") == world.answer(_QUERY)
 
 
 def test_views_of_one_server_show_one_state_in_one_commit(
@@ -193,8 +133,8 @@ def test_views_of_one_server_show_one_state_in_one_commit(
     with freshview.connect(tmp_path / "warehouse") as wh:
         world.name(wh)
         for name in ("v", "w"):
-            _create(wh, world, name, _QUERY, monkeypatch)
-        dimensions = _without_spark(wh)
+            create(wh, world, name, _QUERY, monkeypatch)
+        dimensions = without_spark(wh)
         with world.tables[0].connect() as connection:
             world.tables[0].insert(connection, 50, 1, "x")
         with world.tables[1].connect() as connection:
@@ -202,7 +142,7 @@ def test_views_of_one_server_show_one_state_in_one_commit(
         before = wh.status().csn
         dimensions.refresh([internals(wh).catalog.relation("v")])
         assert wh.status().csn == before + 1
-        assert _rows(wh, "v") == _rows(wh, "w") == world.answer(_QUERY)
+        assert rows_of(wh, "v") == rows_of(wh, "w") == world.answer(_QUERY)
         dimensions.refresh(dimensions.all())
         assert wh.status().csn == before + 1, "a cycle that finds nothing commits nothing"
 
@@ -210,8 +150,8 @@ def test_views_of_one_server_show_one_state_in_one_commit(
 def test_explain_of_a_view_of_several_techniques(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with freshview.connect(tmp_path / "warehouse") as wh:
         world.name(wh)
-        _create(wh, world, "v", _QUERY, monkeypatch)
-        dimensions = _without_spark(wh)
+        create(wh, world, "v", _QUERY, monkeypatch)
+        dimensions = without_spark(wh)
         with world.tables[0].connect() as connection:
             world.tables[0].insert(connection, 50, 1, "x")
         dimensions.refresh(dimensions.all())
@@ -231,31 +171,135 @@ def test_explain_of_a_view_of_several_techniques(world: World, tmp_path: Path, m
             assert part in text, text
 
 
+def test_a_slot_that_is_no_longer_read_is_reported(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Evaluation, "types", types_of)
+    world = World(random.Random(5), database, ["tracking", "decoding"])
+    with freshview.connect(tmp_path / "warehouse") as wh:
+        world.name(wh)
+        states = [(s.name, s.polled, s.warning) for s in wh.status().remote_tables]
+        assert states == [("r0", "", "ok"), ("r1", "", "ok")]
+        create(wh, world, "v", _QUERY, monkeypatch)
+        dimensions, catalog = without_spark(wh), internals(wh).catalog
+        view = catalog.relation("v")
+
+        def told() -> tuple[list[str], str, str]:
+            listing = show(catalog, Show("views"))
+            condition = dict(zip(listing.columns, listing.rows[0], strict=True))["status"]
+            return [s.warning for s in wh.status().remote_tables], condition, explain_dimension(dimensions, view)
+
+        warnings, condition, text = told()
+        assert (warnings, condition) == (["ok", "ok"], "as of the last poll")
+        assert re.search(r"replication slot: fv_\w+, \d+ bytes of log are kept for it\n", text), text
+        with catalog.database.write() as c:
+            for row in c.execute(sa.select(t.positions)).all():
+                stored = json.loads(row.position)
+                stored["at"] -= 2 * 3600 * 10**6
+                at = t.positions.c.relation_id == row.relation_id
+                c.execute(t.positions.update().where(at).values(position=json.dumps(stored)))
+        warnings, condition, text = told()
+        unread = warnings[1]
+        assert re.fullmatch(r"not polled since .* UTC: the server keeps its log for the replication slot", unread)
+        assert warnings == ["ok", unread], "only a slot makes the server keep its log"
+        assert condition == f"r1: {unread}"
+        assert f"bytes of log are kept for it; {unread}" in text
+        assert unread[:40] in str(wh.status())
+        with world.tables[1].connect() as connection:
+            world.tables[1].insert(connection, 60, 1, "x")
+        dimensions.refresh(dimensions.all())
+        assert told()[:2] == (["ok", "ok"], "as of the last poll")
+        wh.sql("DROP SOURCE s1 CASCADE")
+
+
 def test_sources_with_a_time_are_polled_when_it_has_come(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Evaluation, "types", _types)
+    monkeypatch.setattr(Evaluation, "types", types_of)
     world = World(random.Random(6), database, ["tracking", "tracking"])
     with freshview.connect(tmp_path / "warehouse") as wh:
         for i, table in enumerate(world.tables):
             options = f"url '{database}', poll 'every 1 hour'"
             wh.sql(f"CREATE SOURCE s{i} USING POSTGRES OPTIONS ({options})")
             wh.sql(f"CREATE REMOTE TABLE r{i} FROM s{i}.{table.name}")
-        _create(wh, world, "v", _QUERY, monkeypatch)
-        dimensions = _without_spark(wh)
-        stale = _rows(wh, "v")
+        create(wh, world, "v", _QUERY, monkeypatch)
+        dimensions = without_spark(wh)
+        stale = rows_of(wh, "v")
         with world.tables[1].connect() as connection:
             for key in range(5):
                 world.tables[1].insert(connection, key, 1, "z")
         dimensions.refresh_due()
-        first = _rows(wh, "v")
+        first = rows_of(wh, "v")
         assert first == world.answer(_QUERY)
         assert first != stale
         with world.tables[1].connect() as connection:
             world.tables[1].insert(connection, 1, 1, "x")
         dimensions.refresh_due()
-        assert _rows(wh, "v") == first, "an hour has not passed"
+        assert rows_of(wh, "v") == first, "an hour has not passed"
 
 
-def _dies(*_: object) -> None:
+def _left(url: str) -> int:
+    """The number of triggers, tables and slots at a database's server that somebody left."""
+    queries = (
+        "SELECT count(*) FROM pg_class WHERE relname LIKE 'fv\\_%' AND relkind = 'r'",
+        "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'fv\\_%'",
+        "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'fv\\_%' AND database = current_database()",
+    )
+    with psycopg.connect(url) as connection:
+        return sum(int(row[0]) for query in queries for row in connection.execute(query.encode()))
+
+
+def _with_a_flow(wh: Warehouse, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sources with a remote table each, a view over both, and a flow from the first one."""
+    world.name(wh)
+    create(wh, world, "v", _QUERY, monkeypatch)
+    create(wh, world, "w", "SELECT x0.id AS k, x0.name AS n FROM r1 x0", monkeypatch)
+    wh.sql(f"CREATE FLOW f AS AUTO CDC INTO t FROM s0.{world.tables[0].name} KEYS (id)")
+    wh.sql("REFRESH FLOW f")
+
+
+def test_drop_source_cascade_drops_flows_remote_tables_and_their_views(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Evaluation, "types", types_of)
+    world = World(random.Random(5), postgres.new_database(), ["triggers", "decoding"])
+    with freshview.connect(tmp_path / "warehouse") as wh:
+        _with_a_flow(wh, world, monkeypatch)
+        catalog = internals(wh).catalog
+        with pytest.raises(InvalidStatement, match="Drop that first, or use CASCADE"):
+            wh.sql("DROP SOURCE s0")
+        wh.sql("DROP SOURCE s0 CASCADE")
+        assert [catalog.find(n) is None for n in ("r0", "v", "r1", "w", "t")] == [True, True, False, False, False]
+        assert FlowCatalog(catalog).flows() == []
+        assert _left(world.url) == 1, "the slot that w reads"
+        dimensions = without_spark(wh)
+        world.change()
+        dimensions.refresh(dimensions.all())
+        wh.sql("DROP SOURCE s1 CASCADE")
+        assert FlowCatalog(catalog).sources() == []
+        assert _left(world.url) == 0
+
+
+def test_drop_source_cascade_drops_nothing_if_the_server_cannot_be_reached(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with freshview.connect(tmp_path / "warehouse") as wh:
+        _with_a_flow(wh, world, monkeypatch)
+        catalog, told = internals(wh).catalog, []
+        with catalog.database.write() as c:
+            options = f'{{"url": "{world.url.replace("127.0.0.1:", "127.0.0.1:1")}"}}'
+            c.execute(t.sources.update().where(t.sources.c.name == "s0").values(options=options))
+        with pytest.raises(InvalidStatement, match=r"nothing was dropped.*DROP FLOW … FORCE and DROP REMOTE TABLE"):
+            wh.sql("DROP SOURCE s0 CASCADE")
+        assert all(catalog.find(n) for n in ("r0", "v", "r1", "w"))
+        assert [f.name for f in FlowCatalog(catalog).flows()] == ["f"]
+    with freshview.connect(tmp_path / "warehouse") as wh:
+        wh.events.listen(lambda e: told.append(e.name))
+        wh.sql("DROP FLOW f FORCE")
+        wh.sql("DROP REMOTE TABLE r0 CASCADE")
+        wh.sql("DROP SOURCE s0")
+        assert told.count("remote.left") == 1
+
+
+def _dies(*_: object, **__: object) -> None:
     raise _Killed

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from freshview import Warehouse
-from freshview.errors import InvalidStatement, NotMaintainable
+from freshview.errors import CaptureFailed, InvalidStatement, NotMaintainable
 
 pytestmark = pytest.mark.postgres
 
@@ -120,6 +120,22 @@ def test_views_that_cannot_be_kept_are_refused(world: World) -> None:
         with pytest.raises(NotMaintainable, match=message):
             wh.sql(f"CREATE MATERIALIZED VIEW v AS {query}")
     assert [row.name for row in wh.sql("SHOW MATERIALIZED VIEWS").collect()] == []
+
+
+def test_a_full_refresh_computes_the_view_from_all_rows_of_its_tables(world: World) -> None:
+    wh = world.wh
+    wh.sql(DIMENSION)
+    wh.sql("CREATE MATERIALIZED VIEW per_city AS SELECT city, count(*) AS n FROM d GROUP BY city")
+    world.run("TRUNCATE $.addr", "INSERT INTO $.addr VALUES (2, 'Bonn', 'DE')")
+    for name in ("d", "per_city"):
+        with pytest.raises(CaptureFailed, match="REFRESH MATERIALIZED VIEW … FULL"):
+            wh.sql(f"SELECT * FROM {name}")
+    assert wh.sql("REFRESH MATERIALIZED VIEW d FULL").rows == 3
+    assert _rows(wh, "SELECT * FROM d") == [(2, "Bob", 2, "Bonn", "DE")]
+    assert _rows(wh, "SELECT * FROM per_city") == [("Bonn", 1)]
+    world.run("UPDATE $.cust SET addr = 2 WHERE cid = 3")
+    assert _rows(wh, "SELECT * FROM per_city") == [("Bonn", 2)]
+    assert wh.check("d").ok
 
 
 def test_explain_shows_sets_rules_and_statements(world: World) -> None:

@@ -124,5 +124,5 @@ def test_a_process_that_dies_in_a_cycle_loses_nothing_and_repeats_nothing(
                 assert wh.check("n").ok
 
 
-def _dies(*_: object) -> None:
+def _dies(*_: object, **_options: object) -> None:
     raise _Killed

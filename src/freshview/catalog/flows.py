@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from freshview.catalog import tables as t
-from freshview.catalog.records import REMOTE
+from freshview.catalog.records import REMOTE, Relation
 from freshview.catalog.writer import Catalog
 from freshview.errors import AlreadyExists, InvalidStatement, NotFound
 from freshview.relation.schema import check_relation_name, fold
@@ -101,12 +101,21 @@ class FlowCatalog:
                 raise InvalidStatement(
                     f"source {record.name}", f"flow {users[0]} reads it", "Drop that first, or use CASCADE."
                 )
-            remote = [r.name for r in self.catalog.relations_in(c, kind=REMOTE) if r.facts["source"] == record.name]
-            if remote:
+            if remote := self._remote_tables(c, record):
                 raise InvalidStatement(
-                    f"source {record.name}", f"remote table {remote[0]} is a table of it", "Drop that first."
+                    f"source {record.name}",
+                    f"remote table {remote[0].name} is a table of it",
+                    "Drop that first, or use CASCADE.",
                 )
             c.execute(t.sources.delete().where(t.sources.c.id == record.id))
+
+    def remote_tables(self, record: SourceRecord) -> list[Relation]:
+        """The remote tables of a source."""
+        with self.catalog.database.read() as c:
+            return self._remote_tables(c, record)
+
+    def _remote_tables(self, c: Connection, record: SourceRecord) -> list[Relation]:
+        return [r for r in self.catalog.relations_in(c, kind=REMOTE) if r.facts["source"] == record.name]
 
     # -- flows ---------------------------------------------------------------------------------
 

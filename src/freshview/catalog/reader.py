@@ -45,7 +45,7 @@ class CatalogReader:
             return int(self.database.clock(c).csn)
 
     def warehouse_id(self) -> str:
-        """The id that tells this warehouse from all others."""
+        """The id by which this warehouse differs from all others."""
         with self.database.read() as c:
             return str(c.execute(sa.select(t.meta.c.value).where(t.meta.c.key == "warehouse_id")).scalar_one())
 

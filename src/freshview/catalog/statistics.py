@@ -23,7 +23,7 @@ from freshview.relation.delta import DELETE, DELETE_KEY, INSERT, REPLACE, UPSERT
 from freshview.relation.schema import ACTION
 
 AGED = 0.2  # the share of a relation's rows that may change before it is counted again
-_SAMPLE = 8  # newest segments of a relation that tell how many of its changes are deletes
+_SAMPLE = 8  # newest segments of a relation from which the share of deletes is estimated
 _ROWS = ""  # in place of a column's name: the number of rows
 _PRICES = "prices"
 

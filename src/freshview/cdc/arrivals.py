@@ -1,7 +1,7 @@
 """What a poll brought, as changes with their sequences: expressions over rows are evaluated by Spark.
 
 Expressions see the columns of the source's row (of a deletion: its old image, or its key alone), `_change_type`
-(insert, update, upsert or delete) and `_change_time` (when the source made the change or, if it does not tell, when it
+(insert, update, upsert or delete) and `_change_time` (when the source made the change or, if it does not say, when it
 was polled).
 """
 
@@ -53,10 +53,10 @@ def arrivals(poll: Poll, plan: Plan, target: Schema, evaluate: Evaluate) -> Arri
     values = to_table(rows.select([c.name for c in plan.values]), Schema(tuple(typed)), plan.flow.target)
     places = [next(i for i, c in enumerate(plan.values) if fold(c.name) == fold(k)) for k in plan.keys]
     chosen = list(zip(*(c.to_pylist() for c in values.columns), strict=True))
-    told = _told(given, rows, plan, poll.at or datetime.now(UTC), evaluate)
+    evaluated = _evaluated(given, rows, plan, poll.at or datetime.now(UTC), evaluate)
     for i, (change, image) in enumerate(zip(given, chosen, strict=True)):
         is_reported = change.new is None
-        sequence, deletes = told.sequences[i], told.deletes[i]
+        sequence, deletes = evaluated.sequences[i], evaluated.deletes[i]
         if sequence is None and plan.flow.sequence and not is_reported:
             found.bad.append(_without_sequence(change, plan))
             continue
@@ -67,7 +67,7 @@ def arrivals(poll: Poll, plan: Plan, target: Schema, evaluate: Evaluate) -> Arri
                 None if is_reported or deletes else image,
                 (change.at or poll.at) if is_reported else None,
                 change.place,
-                told.truncates[i] and not is_reported,
+                evaluated.truncates[i] and not is_reported,
                 is_reported,
             )
         )
@@ -75,13 +75,13 @@ def arrivals(poll: Poll, plan: Plan, target: Schema, evaluate: Evaluate) -> Arri
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Evaluated:
     sequences: list[Any]
     deletes: list[bool]
     truncates: list[bool]
 
 
-def _told(given: Sequence[Change], rows: pa.Table, plan: Plan, at: datetime, evaluate: Evaluate) -> _Told:
+def _evaluated(given: Sequence[Change], rows: pa.Table, plan: Plan, at: datetime, evaluate: Evaluate) -> _Evaluated:
     """The sequence of each change, and whether it deletes a row or all of them."""
     flow, plain = plan.flow, plan.plain_sequence
     asked = {"sequence": flow.sequence if plain is None else "", "d": flow.delete_when, "t": flow.truncate_when}
@@ -92,7 +92,9 @@ def _told(given: Sequence[Change], rows: pa.Table, plan: Plan, at: datetime, eva
         found = dict(zip(expressions, evaluate(table, schema, list(expressions.values())), strict=True))
     nothing: list[Any] = [None] * len(given)
     sequences = rows.column(plain).to_pylist() if plain is not None else found.get("sequence", nothing)
-    return _Told(sequences, [v is True for v in found.get("d", nothing)], [v is True for v in found.get("t", nothing)])
+    return _Evaluated(
+        sequences, [v is True for v in found.get("d", nothing)], [v is True for v in found.get("t", nothing)]
+    )
 
 
 def _described(given: Sequence[Change], rows: pa.Table, schema: Schema, at: datetime) -> tuple[pa.Table, Schema]:

@@ -29,7 +29,7 @@ class Capture:
 
     @property
     def partial_sets(self) -> tuple[str, ...]:
-        """The delivered sets that lack old images, or do not tell insertions from updates."""
+        """The delivered sets that lack old images, or do not distinguish insertions from updates."""
         return tuple(s for s in _COMPLETED_BY if s in self.sets)
 
     @property

@@ -57,7 +57,7 @@ class Dumps:
         return SNAPSHOTS
 
     def confirm(self, position: str) -> None:
-        """Nothing is kept for readers: whoever writes the dumps removes them."""
+        """Nothing is kept for readers: the writer of the dumps removes them."""
 
     def poll(self, position: str | None) -> Poll:
         given = {"dump": None} if position is None else json.loads(position)

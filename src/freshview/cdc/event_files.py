@@ -44,7 +44,7 @@ class Format(Protocol):
         ...
 
     def at(self, document: Any) -> datetime | None:
-        """When the change was made, if the event tells."""
+        """When the change was made, if the event has it."""
         ...
 
     def changes(self, document: Any, schema: Schema, place: str) -> list[Change]: ...
@@ -111,7 +111,7 @@ class EventFiles:
         return self._format.capture
 
     def confirm(self, position: str) -> None:
-        """Nothing is kept for readers: whoever writes the files removes them."""
+        """Nothing is kept for readers: the writer of the files removes them."""
 
     def poll(self, position: str | None) -> Poll:
         start = _Position.of(position)

@@ -3,7 +3,7 @@
     target, SCD type 1   the chosen columns, keyed by KEYS
     target, SCD type 2   the chosen columns, __START_AT and __END_AT typed as the sequence, keyed by KEYS and __START_AT
     memory, type 1       with SEQUENCE BY: the sequence of the last change of each key, and whether it was a deletion
-    memory, type 2       the events that the target's rows do not tell (`history`)
+    memory, type 2       the events that the target's rows do not show (`history`)
 
 Law: a plan has no side effects; what cannot work is refused by its constructor, before anything is created.
 """

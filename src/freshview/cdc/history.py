@@ -2,8 +2,8 @@
 
     history(events)   in the order of sequences: a row begins where a tracked column changes, and ends where the next
                       one begins or the key is deleted; a change of untracked columns alone replaces them in the row
-    visible(rows)     the events that rows tell: a row at each start, a deletion at each end where no row begins
-    hidden            the events that rows do not tell: history(visible(rows) | hidden) is the history of all events
+    visible(rows)     the events that rows show: a row at each start, a deletion at each end where no row begins
+    hidden            the events that rows do not show: history(visible(rows) | hidden) is the history of all events
 
 Law: rows and hidden events together hold all events, so a late change splits the row that it falls into exactly as if
 it had arrived in time. Forgetting all hidden events of a key never changes its rows: history(visible(rows)) = rows.
@@ -39,7 +39,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class History:
-    """The rows of one key, and its events that they do not tell."""
+    """The rows of one key, and its events that they do not show."""
 
     periods: tuple[Period, ...] = ()
     hidden: Events = field(default_factory=dict)
@@ -63,7 +63,7 @@ def history(events: Events, rules: Rules) -> tuple[Period, ...]:
 
 
 def visible(periods: Iterable[Period]) -> dict[Any, Image | None]:
-    """The events that rows tell."""
+    """The events that rows show."""
     rows = tuple(periods)
     events: dict[Any, Image | None] = {p.end: None for p in rows if p.end is not None}
     return {**events, **{p.start: p.image for p in rows}}
@@ -73,8 +73,8 @@ def after(before: History, changes: Iterable[tuple[Any, Image | None]], rules: R
     """The history after changes (sequence, new row or None), which arrived in this order."""
     events = {**visible(before.periods), **before.hidden, **dict(changes)}
     periods = history(events, rules)
-    told = visible(periods)
-    hidden = {s: image for s, image in events.items() if s not in told or not _equal(told[s], image)}
+    seen = visible(periods)
+    hidden = {s: image for s, image in events.items() if s not in seen or not _equal(seen[s], image)}
     return History(periods, hidden)
 
 

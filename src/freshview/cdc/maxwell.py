@@ -32,7 +32,7 @@ class Maxwell:
         return f"{document['database']}.{document['table']}"
 
     def sequence(self, document: Any) -> tuple[Any, ...] | None:
-        """Binlog file, position and row of the transaction, if Maxwell was told to send them."""
+        """Binlog file, position and row of the transaction, if Maxwell is configured to send them."""
         position = document.get("position")
         if not isinstance(position, str) or ("xoffset" not in document and not document.get("commit")):
             return None

@@ -1,6 +1,6 @@
 """The net effect of a run of changes: several changes of a key become one (PARTIAL §2, log-based capture).
 
-Precise: the first change of a key tells whether it existed and its old image, the last one its new image.
+Precise: the first change of a key has whether it existed and its old image, the last one its new image.
 Cheap: the last change alone; insertions and updates are then one set (ups), and deletions have no old image (delk).
 """
 
@@ -27,7 +27,7 @@ class Change:
     """One change as a log reports it: `key` is that of the row before it (of an insertion, the new one).
 
     `new` is None for a deletion. `old` is the whole old image, or None if the log does not have it. `existed` is False
-    for an insertion and None if the log does not tell. `at` is when it happened, if the log tells.
+    for an insertion and None if the log does not have it. `at` is when it happened, if the log has it.
     """
 
     key: Key

@@ -5,14 +5,14 @@
     EVENTS                    path of a file or folder of rows as JSON lines, each of which is a change
     CSV, JSON, PARQUET        path of a folder with one folder of dumps per table
 
-Law: options that are not known are refused when the source is created. A password is never among them: `Server` refuses
-a URL that has one.
+Law: options that are not known are refused when the source is created. A password or another secret is never among
+them: `Server` refuses a URL that has one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -38,7 +38,7 @@ _EVERYWHERE = ("poll", "on error", "on schema change")
 _TECHNIQUES = {
     "tracking": (),
     "triggers": ("net effect",),
-    "decoding": (),
+    "decoding": ("net effect",),
     "audit": ("changed", "inserted", "deleted", "never"),
 }
 _EVENTS = ("DEBEZIUM", "MAXWELL", "CANAL", "EVENTS")
@@ -64,7 +64,7 @@ class Installed(Protocol):
 
 
 def check_source(kind: str, options: Mapping[str, str]) -> None:
-    """Raise InvalidStatement if a kind or option of a source is not known; CaptureFailed if its URL has a password."""
+    """Raise InvalidStatement if a kind or option of a source is not known; CaptureFailed if its URL has a secret."""
     if kind not in KINDS:
         raise InvalidStatement(f"source USING {kind}", "is not known", f"Use one of {', '.join(KINDS)}.")
     needed, known = _options_of(kind, options)
@@ -124,19 +124,21 @@ def adds_columns(options: Mapping[str, str]) -> bool:
 def open_table(
     record: SourceRecord, table: str, schema: Schema | None = None, owner: str = "", *, each: bool = False
 ) -> Source:
-    """A table of a source. `schema` has the columns and key of a table in files; a server knows its own.
+    """A table of a source. `schema` has the columns and key of a table in files; a server knows its own, and of these
+    only the ones of `schema` are read, if it is given.
 
-    `owner` names whoever takes the changes: what a technique installs at the server carries this name, so that two
+    `owner` names the reader of the changes: what a technique installs at the server carries this name, so that two
     readers of one table do not take each other's changes. `each`: where a technique has each change, it delivers them
     all instead of their net effect.
     """
     options = record.options
     if record.kind == "POSTGRES":
-        return _postgres(Server(options["url"]), table, options, owner, each=each)
+        names = None if schema is None else schema.names
+        return _postgres(Server(options["url"]), table, options, owner, names, each=each)
     if schema is None:
         raise InvalidStatement(
             f"table {table} of source {record.name}",
-            "files do not tell its columns",
+            "files do not list its columns",
             f"Name them: FROM {record.name}.{table} (id INT, …), or create the target table first.",
         )
     path = Path(options["path"])
@@ -154,18 +156,26 @@ def open_table(
     return EventFiles(place, table, schema, formats[record.kind], on_error=on_error_of(options), each=each)
 
 
-def _postgres(server: Server, table: str, options: Mapping[str, str], owner: str, *, each: bool) -> PostgresTable:
+def _postgres(
+    server: Server,
+    table: str,
+    options: Mapping[str, str],
+    owner: str,
+    columns: Sequence[str] | None,
+    *,
+    each: bool,
+) -> PostgresTable:
+    precise = options.get("net effect", "precise").lower() == "precise"
     match options.get("capture", "tracking").lower():
         case "triggers":
-            precise = options.get("net effect", "precise").lower() == "precise"
-            return TriggerLog(server, table, precise=precise, owner=owner, each=each)
+            return TriggerLog(server, table, precise=precise, owner=owner, each=each, columns=columns)
         case "decoding":
-            return Decoding(server, table, f"fv_{owner or 'capture'}", each=each)
+            return Decoding(server, table, f"fv_{owner or 'capture'}", precise=precise, each=each, columns=columns)
         case "audit":
             never = frozenset(filter(None, map(str.strip, options.get("never", "").lower().split(","))))
             times = (options["changed"], options.get("inserted"), options.get("deleted"))
-            return Audit(server, table, AuditColumns(*times, never=never))
-    return Tracking(server, table, owner=owner)
+            return Audit(server, table, AuditColumns(*times, never=never), columns)
+    return Tracking(server, table, owner=owner, columns=columns)
 
 
 def _share(options: Mapping[str, str]) -> float:

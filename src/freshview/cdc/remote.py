@@ -6,7 +6,7 @@ change is seen in one of them only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,8 @@ from freshview.cdc.postgres.server import Server, Snapshot
 from freshview.cdc.postgres.tables import PostgresTable
 from freshview.cdc.source import Poll
 from freshview.errors import CaptureFailed, InvalidStatement, NotFound
-from freshview.relation.schema import fold
+from freshview.relation.schema import Schema, fold
+from freshview.relation.types import DataType
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class RemoteTable:
 
     @property
     def server(self) -> frozenset[tuple[str, str]]:
-        """The connection, by which tables of one server are told: these are read in one snapshot."""
+        """The connection, by which tables of one server are recognised: these are read in one snapshot."""
         return self.table.server.identity
 
     @property
@@ -45,11 +46,10 @@ class RemoteTable:
     def poll_in(self, snapshot: Snapshot, position: str | None) -> Poll:
         """The changes up to a snapshot; CaptureFailed if the table no longer has the columns that it had here."""
         poll = self.table.poll_in(snapshot, position)
-        declared = [(fold(c.name), c.type) for c in self.relation.schema.columns]
-        if [(fold(c.name), c.type) for c in poll.delta.schema.columns] != declared:
+        if _shape(poll.delta.schema) != _shape(self.relation.schema):
             raise CaptureFailed(
                 f"remote table {self.relation.name}",
-                f"the columns of {self.label} have changed",
+                f"columns of it, or its key, have changed at {self.label}",
                 "Drop the views of the table and the remote table, and create them anew.",
             )
         return poll
@@ -113,7 +113,7 @@ class RemoteTables:
         return self._sources.source(relation.facts["source"])
 
     def server(self, relation: Relation) -> frozenset[tuple[str, str]]:
-        """The server of a remote table, told without asking it."""
+        """The server of a remote table, from its options: the server is not asked."""
         return Server(self.record(relation).options["url"]).identity
 
     def open(self, relation: Relation) -> RemoteTable:
@@ -123,13 +123,18 @@ class RemoteTables:
             if relation.kind != REMOTE:
                 raise NotFound(f"remote table {relation.name}", "it was dropped meanwhile", "See SHOW TABLES.")
             record = self.record(relation)
-            table = open_table(record, relation.facts["table"], owner=self._owner(relation))
+            table = open_table(record, relation.facts["table"], relation.schema, self._owner(relation))
             assert isinstance(table, PostgresTable)
             self._open[key] = RemoteTable(relation, record, table)
         return self._open[key]
 
+    def forget(self, relations: Iterable[Relation]) -> None:
+        """Have tables opened anew, as they are at their servers then."""
+        for relation in relations:
+            self._open.pop((relation.id, relation.epoch), None)
+
     def install(self, table: RemoteTable) -> None:
-        """Set up the capture of a table at its server, for the first view that reads it."""
+        """Set up the capture of a table at its server: for the first view that reads it, or in place of a lost one."""
         if isinstance(table.table, Installed):
             table.table.drop()  # what a process that died may have left
             table.table.install()
@@ -141,6 +146,11 @@ class RemoteTables:
 
     def _owner(self, relation: Relation) -> str:
         return f"{self._warehouse}_{relation.id}"
+
+
+def _shape(schema: Schema) -> tuple[list[tuple[str, DataType]], set[str]]:
+    """What has to stay of a table: its columns and the columns of its key."""
+    return [(fold(c.name), c.type) for c in schema.columns], set(map(fold, schema.key))
 
 
 @contextmanager

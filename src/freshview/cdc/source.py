@@ -33,7 +33,7 @@ class Poll:
     """The changes since a position, and the position after them.
 
     `changes` has each change, in the order of the source; then `delta`, which has the net effect, is empty. `skipped`
-    counts events of other tables by table, `at` is the source's time of the poll, if it tells one, and `more` is
+    counts events of other tables by table, `at` is the source's time of the poll, if it has one, and `more` is
     whether another poll would find more at once.
     """
 

@@ -58,7 +58,7 @@ def delete_query(statement: Delete, schema: Schema) -> str:
 
 
 @dataclass(frozen=True)
-class NearQuery:
+class RowQuery:
     """A statement over rows that were read already: a condition, and expressions over the rows that satisfy it."""
 
     qualifier: str
@@ -81,12 +81,12 @@ class NearQuery:
         return [i for i, name in enumerate(schema.names) if fold(name) in words] or [0]
 
 
-def near_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: str, where: str) -> NearQuery | None:
+def row_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: str, where: str) -> RowQuery | None:
     """An UPDATE or DELETE over rows that were read already; None if a subquery needs other tables."""
     new_values = set_positions(assignments, schema)
     if any(has_subquery(text) for text in (where, *new_values.values())):
         return None
-    return NearQuery(qualifier, where, (ROW_ID, *(f"({e}) AS {new_name(i)}" for i, e in new_values.items())))
+    return RowQuery(qualifier, where, (ROW_ID, *(f"({e}) AS {new_name(i)}" for i, e in new_values.items())))
 
 
 def has_subquery(text: str) -> bool:

@@ -12,6 +12,10 @@ one server a step further:
 Law: the views show the server's state at the stored positions, all at once, whatever dies between two of these steps. A
 position is stored with a turn, which each commit counts up: a cycle that did not see a view that was created meanwhile
 fails, and is repeated.
+
+Where changes were lost at the server (a truncated table, a dropped slot, an ALTER, a failover), no cycle succeeds. Then
+`refresh(full=True)` begins anew for all dimension views of the server: it installs the captures, reads the tables in
+one snapshot, and commits the differences between the stored rows and the definitions with the positions.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pyarrow as pa
@@ -53,6 +57,9 @@ from freshview.views.invariants import compared
 from freshview.views.lifecycle import named_sources
 from freshview.views.shapes import Shape, Shapes, all_rows, checked_properties
 
+_Server = frozenset[tuple[str, str]]  # what its connection string says
+# Tables whose whole states are wanted, and what is called with these and the CSN of the commit.
+_Inspect = tuple[Sequence[Relation], Callable[[Mapping[str, pa.Table], int], None]]
 _RETRIES = 5  # of a cycle that another process overtook
 _IDLE_SECONDS = 60.0  # after which positions move although nothing changed, so that the server can forget its log
 
@@ -77,6 +84,10 @@ class _New:
     shape: Shape
     properties: Mapping[str, str]
     facts: Mapping[str, str]
+
+    @property
+    def sources(self) -> list[Relation]:
+        return [t.relation for t in self.shape.tables]
 
 
 @dataclass(frozen=True)
@@ -167,30 +178,31 @@ class DimensionViews:
         self.views.catalog.require_free(statement.name)
         refuse_indeterminate(statement.query)
         new = self._new(statement)
-        first = [t for t in new.shape.tables if self._position(t).text is None]
+        first = [t for t in new.shape.tables if self._position(t.relation).text is None]
         try:
             for table in first:
                 self.tables.install(table)
-            return self._run(list(new.shape.tables), new=new)
+            return self._run(new.shape.tables[0].server, new=new)
         except BaseException:
-            self._uninstall(first)
+            self._uninstall(t.relation for t in first)
             raise
 
-    def _uninstall(self, tables: Iterable[RemoteTable]) -> None:
+    def _uninstall(self, relations: Iterable[Relation]) -> None:
         """Remove the captures of tables that no view reads; one that cannot be removed now is reported."""
-        for table in tables:
-            if self._position(table).text is None:
+        for relation in relations:
+            if self.views.catalog.position(relation.id) is None:
                 try:
-                    self.tables.uninstall(table)
+                    self.tables.uninstall(self.tables.open(relation))
                 except FreshviewError as error:
-                    self.events.emit("remote.left", table=table.label, error=str(error))
+                    label = f"{relation.facts['source']}.{relation.facts['table']}"
+                    self.events.emit("remote.left", table=label, error=str(error))
 
     def drop(self, view: Relation) -> int:
         """Drop a dimension view; the positions of tables that no other view reads are forgotten."""
         others = {i for v in self.all() if v.id != view.id for i in source_ids(v).values()}
         unread = [r for r in self._sources(view) if r.id not in others]
         csn = self.views.catalog.drop(view.name, [r.id for r in unread])
-        self._uninstall(map(self.tables.open, unread))
+        self._uninstall(unread)
         return csn
 
     def shape(self, view: Relation) -> Shape:
@@ -229,10 +241,13 @@ class DimensionViews:
 
     # -- cycles ------------------------------------------------------------------------------------
 
-    def refresh(self, views: Iterable[Relation]) -> Outcome:
-        """Bring dimension views, and all others of their servers, to the present state of the servers."""
-        tables = {t.relation.id: t for v in views for t in self.shape(v).tables}
-        outcomes = [self._run(group) for group in by_server(list(tables.values()))]
+    def refresh(self, views: Iterable[Relation], *, full: bool = False) -> Outcome:
+        """Bring dimension views, and all others of their servers, to the present state of the servers.
+
+        `full`: install the captures anew, and compute the views from all rows of their tables.
+        """
+        servers = dict.fromkeys(self.tables.server(r) for v in views for r in self._sources(v))
+        outcomes = [self._run(server, anew=full) for server in servers]
         return Outcome(sum(o.rows for o in outcomes), max((o.csn or 0 for o in outcomes), default=None))
 
     def refresh_for(self, names: Callable[[], Iterable[str]], freshness: object = None) -> None:
@@ -275,6 +290,10 @@ class DimensionViews:
         spans = [m for m in modes if isinstance(m, timedelta)]
         return "on query" if "on query" in modes else min(spans) if spans else "manual"
 
+    def _server(self, view: Relation) -> _Server:
+        """The server of a view; its tables are of one."""
+        return self.tables.server(self._sources(view)[0])
+
     def _sources(self, view: Relation) -> list[Relation]:
         """The remote tables of a view."""
         return list(self.views.catalog.relations_by_id(source_ids(view).values()).values())
@@ -290,49 +309,55 @@ class DimensionViews:
             stored = runner.frame(view, csn)
             found.append(compared(runner.engine, defined, stored, visible_schema(view)))
 
-        self._run(list(self.shape(view).tables), inspect=inspect)
+        self._run(self._server(view), inspect=(self._sources(view), inspect))
         return found[-1]
 
     def _run(
-        self,
-        tables: list[RemoteTable],
-        new: _New | None = None,
-        inspect: Callable[[Mapping[str, pa.Table], int], None] | None = None,
+        self, server: _Server, *, new: _New | None = None, inspect: _Inspect | None = None, anew: bool = False
     ) -> Outcome:
-        """One cycle of the server of these tables; again if another process has moved a position meanwhile."""
+        """One cycle of a server; again if another process has moved a position meanwhile."""
         with self._turn:
             for attempt in range(_RETRIES):
                 try:
-                    return self._cycle(tables, new, inspect)
+                    return self._cycle(server, new, inspect, anew=anew)
                 except WriteConflict:
                     if attempt == _RETRIES - 1:
                         raise
+                except CaptureFailed:
+                    self._forget(server)  # another process may set it right, for tables as they are then
+                    raise
         raise AssertionError("unreachable")
 
-    def _cycle(
-        self,
-        tables: list[RemoteTable],
-        new: _New | None,
-        inspect: Callable[[Mapping[str, pa.Table], int], None] | None,
-    ) -> Outcome:
-        begun, server = time.monotonic(), tables[0].server
-        every = [self.tables.open(r) for r in self.tables.relations() if self.tables.server(r) == server]
-        positions = {t.relation.name: self._position(t) for t in every}
+    def _forget(self, server: _Server) -> None:
+        """Have the tables and views of a server opened anew."""
+        self.tables.forget(r for r in self.tables.relations() if self.tables.server(r) == server)
+        self._known.clear()
+
+    def _cycle(self, server: _Server, new: _New | None, inspect: _Inspect | None, *, anew: bool) -> Outcome:
+        begun = time.monotonic()
+        relations = [r for r in self.tables.relations() if self.tables.server(r) == server]
+        positions = {r.name: self._position(r) for r in relations}
         # After the positions: a view that is created from here on moves them.
-        views = [v for v in self.all() if any(self.tables.server(r) == server for r in self._sources(v))]
-        read = [t for t in every if positions[t.relation.name].text or (new is not None and t in new.shape.tables)]
-        polled = self._polled(read, positions, views, tables if new or inspect else [])
-        is_idle = not (polled.has_changes or new or inspect)
+        views = [v for v in self.all() if self._server(v) == server]
+        first = {t.relation.id for t in new.shape.tables} if new is not None else set()
+        if anew:
+            self._forget(server)
+        read = [self.tables.open(r) for r in relations if positions[r.name].text or r.id in first]
+        if anew:
+            for table in read:
+                self.tables.install(table)
+            positions = {name: replace(position, at=None) for name, position in positions.items()}
+        polled = self._polled(read, positions, views, inspect[0] if inspect else new.sources if new else ())
+        is_idle = not (polled.has_changes or new or inspect or anew)
         if is_idle and all(begun - self._moved_at.get(t.relation.id, begun - 1e9) < _IDLE_SECONDS for t in read):
             self._note(views, polled, begun)
             return Outcome(0, self.views.catalog.snapshot())
-        moves = [
-            Move(
-                t.relation.id, t.relation.name, t.label, positions[t.relation.name].text, _stored(polled, t, positions)
-            )
-            for t in read
-        ]
-        outcome = self._commit(views, polled, new, moves)
+        now, moves = self.views.catalog.now(), []
+        for t in read:
+            known, after = positions[t.relation.name], polled.polls[t.relation.name].position
+            text = json.dumps({"turn": known.turn + 1, "position": after, "at": now})
+            moves.append(Move(t.relation.id, t.relation.name, t.label, known.text, text))
+        outcome = self._commit(views, polled, new, moves, anew=anew)
         self.events.emit("remote.committed", csn=outcome.csn)
         for table in read:
             table.table.confirm(polled.polls[table.relation.name].position)
@@ -340,7 +365,7 @@ class DimensionViews:
         self._note(views, polled, begun)
         if inspect is not None:
             assert outcome.csn is not None
-            inspect(polled.whole, outcome.csn)
+            inspect[1](polled.whole, outcome.csn)
         return outcome
 
     def _polled(
@@ -348,12 +373,13 @@ class DimensionViews:
         read: Sequence[RemoteTable],
         positions: Mapping[str, _Position],
         views: Sequence[Relation],
-        whole: Sequence[RemoteTable],
+        whole: Collection[Relation],
     ) -> _Polled:
+        """Poll tables in one snapshot, with the states of `whole` and of those that are polled from the beginning."""
         with one_snapshot(read) as snapshot:
             polls = {t.relation.name: t.poll_in(snapshot, positions[t.relation.name].at) for t in read}
             states = States(snapshot, read)
-            changed = {n: p.delta for n, p in polls.items() if positions[n].text and p.delta.num_changes}
+            changed = {n: p.delta for n, p in polls.items() if positions[n].at and p.delta.num_changes}
             for delta in changed.values():
                 for rows in delta.sets.values():
                     states.count(rows)
@@ -364,8 +390,9 @@ class DimensionViews:
                 if own:
                     deltas[view.id] = self._propagated(view, shape, own, states)
             self.events.emit("remote.polled", tables=len(read))
-            first = {n: all_rows(p.delta) for n, p in polls.items() if not positions[n].text}
-            later = [t for t in whole if t.relation.name not in first]
+            first = {n: all_rows(p.delta) for n, p in polls.items() if not positions[n].at}
+            names = {r.name for r in whole} - first.keys()
+            later = [t for t in read if t.relation.name in names]
             return _Polled(polls, deltas, {**first, **whole_states(later, snapshot)}, states)
 
     def _propagated(
@@ -382,12 +409,16 @@ class DimensionViews:
                 "Correct the row at the source, or drop the view: until then no view of this server moves.",
             ) from error
 
-    def _commit(self, views: Sequence[Relation], polled: _Polled, new: _New | None, moves: Sequence[Move]) -> Outcome:
+    def _commit(
+        self, views: Sequence[Relation], polled: _Polled, new: _New | None, moves: Sequence[Move], *, anew: bool
+    ) -> Outcome:
         transaction = self.begin()
         rows = 0
         try:
             for view in views:
-                if view.id in polled.deltas:
+                if anew:
+                    rows += self._write_anew(transaction, view, polled.whole)
+                elif view.id in polled.deltas:
                     delta = self.shape(view).rows(polled.deltas[view.id], transaction.next_stmtsn)
                     rows += transaction.apply_delta(view, delta)
             if new is not None:
@@ -400,26 +431,43 @@ class DimensionViews:
             raise
 
     def _create(self, transaction: Transaction, new: _New, whole: Mapping[str, pa.Table]) -> int:
-        settings = json.loads(new.facts["settings"])
-        small = sum(rows.num_rows for rows in whole.values()) <= LOCAL_ROWS
-        runner = self._runner(settings, small=small)
-        defined = self._defined(runner, new.definition, whole)
-        found = [(c.name, c.type) for c in runner.engine.schema_of(defined, ()).columns]
-        if found != [(c.name, c.type) for c in new.shape.schema.columns]:
-            given = ", ".join(f"{name} {type_}" for name, type_ in found)
-            wanted = ", ".join(f"{c.name} {c.type}" for c in new.shape.schema.columns)
-            raise NotMaintainable(f"view {new.name}", f"Spark gives ({given}), its rules ({wanted})", "Add casts.")
-        rows = new.shape.schema.conform(runner.fetch(defined, new.shape.schema, small=small))
+        rows = self._computed(new.name, new.definition, json.loads(new.facts["settings"]), new.shape, whole)
         relation = transaction.create(new.name, new.shape.schema, new.properties, DIMENSION, new.facts)
         return transaction.apply_delta(relation, tag(rows, new.shape.schema, INSERT, transaction.next_stmtsn))
+
+    def _write_anew(self, transaction: Transaction, view: Relation, whole: Mapping[str, pa.Table]) -> int:
+        """Write the difference between the stored rows of a view and its definition over whole states."""
+        shape = self.shape(view)
+        rows = self._computed(view.name, self.definitions.of(view), settings_of(view), shape, whole)
+        stored = self.storage.reader.contents(transaction.state(view))
+        return transaction.apply_delta(view, shape.difference(view.name, stored, rows, transaction.next_stmtsn))
+
+    def _computed(
+        self,
+        name: str,
+        definition: Definition,
+        settings: Mapping[str, str],
+        shape: Shape,
+        whole: Mapping[str, pa.Table],
+    ) -> pa.Table:
+        """The rows of a view over whole states of its tables, by Spark; NotMaintainable if its rules have others."""
+        small = sum(whole[r.name].num_rows for r in definition.sources.values()) <= LOCAL_ROWS
+        runner = self._runner(settings, small=small)
+        defined = self._defined(runner, definition, whole)
+        found = [(c.name, c.type) for c in runner.engine.schema_of(defined, ()).columns]
+        if found != [(c.name, c.type) for c in shape.schema.columns]:
+            given = ", ".join(f"{name} {type_}" for name, type_ in found)
+            wanted = ", ".join(f"{c.name} {c.type}" for c in shape.schema.columns)
+            raise NotMaintainable(f"view {name}", f"Spark gives ({given}), its rules ({wanted})", "Add casts.")
+        return shape.schema.conform(runner.fetch(defined, shape.schema, small=small))
 
     def _defined(self, runner: Runner, definition: Definition, whole: Mapping[str, pa.Table]) -> Frame:
         """The definition over whole states of its tables, by Spark."""
         frames = {n: runner.engine.frame(whole[r.name], r.schema) for n, r in definition.sources.items()}
         return runner.original(definition.text, frames)
 
-    def _position(self, table: RemoteTable) -> _Position:
-        known = self.views.catalog.position(table.relation.id)
+    def _position(self, relation: Relation) -> _Position:
+        known = self.views.catalog.position(relation.id)
         if known is None:
             return _Position()
         stored = json.loads(known[1])
@@ -436,11 +484,6 @@ class DimensionViews:
 
     def close(self) -> None:
         self._shapes.close()
-
-
-def _stored(polled: _Polled, table: RemoteTable, positions: Mapping[str, _Position]) -> str:
-    name = table.relation.name
-    return json.dumps({"turn": positions[name].turn + 1, "position": polled.polls[name].position})
 
 
 def _sizes(delta: PartialDelta) -> dict[str, int]:

@@ -12,11 +12,14 @@ from freshview.cdc.trade import at_source, delivered, here, statements
 from freshview.display import counted
 from freshview.views.dimensions import DimensionViews
 from freshview.views.shapes import Shape
+from freshview.warehouse.explain_flow import slot_text
+from freshview.warehouse.remote_states import RemoteState, remote_states
 
 
 def explain_dimension(dimensions: DimensionViews, view: Relation) -> str:
     """Return how a dimension view is kept: tables, rules, sets, statements, and the last cycle of this process."""
     shape = dimensions.shape(view)
+    states = {s.name: s for s in remote_states(dimensions.views.catalog)}
     key = ", ".join(shape.schema.key)
     sets = delivered(shape.node)
     stored = frozenset({"ups", "delk"}) if shape.is_blind else sets
@@ -25,7 +28,7 @@ def explain_dimension(dimensions: DimensionViews, view: Relation) -> str:
         f"  key: {key or 'none, a bag: all sets are complete'}",
         "  maintained: from partial deltas, by cycles of its server (one snapshot of it, one commit here)",
         "  tables:",
-        *(f"    {line}" for line in _tables(shape)),
+        *(f"    {line}" for line in _tables(shape, states)),
         "  rules:",
         *(f"    {line}" for line in _rules(shape.node, shape)),
         f"  delta of the view: {_sets(sets)}",
@@ -45,7 +48,7 @@ def explain_dimension(dimensions: DimensionViews, view: Relation) -> str:
     return "\n".join(lines)
 
 
-def _tables(shape: Shape) -> Iterator[str]:
+def _tables(shape: Shape, states: Mapping[str, RemoteState]) -> Iterator[str]:
     for table in shape.tables:
         capture = table.table.capture
         never = f"; {', '.join(sorted(capture.never))} never happen" if capture.never else ""
@@ -55,6 +58,10 @@ def _tables(shape: Shape) -> Iterator[str]:
             f"{table.relation.name} = {table.label}: {capture.technique} delivers {_sets(capture.sets)}{never}; "
             f"polled {when}"
         )
+        if slot := slot_text(table.table):
+            state = states[table.relation.name]
+            warning = "" if state.warning == "ok" else f"; {state.warning}"
+            yield f"  {slot}{warning}"
 
 
 def _rules(node: Node, shape: Shape) -> Iterator[str]:

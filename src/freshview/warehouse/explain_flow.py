@@ -22,7 +22,7 @@ _COSTS = {
     TriggerLog: "a trigger stores the old and the new image of each changed row; a poll reads the images",
     Decoding: "nothing at a change; the server keeps its log until it is confirmed, and a poll decodes it",
     Audit: "the application keeps the times; a poll reads the rows by time (add an index on the columns)",
-    Dumps: "whoever writes the dumps reads the whole table; a poll reads two dumps",
+    Dumps: "the writer of the dumps reads the whole table; a poll reads two dumps",
 }
 
 
@@ -48,7 +48,7 @@ def explain_flow(flows: Flows, name: str) -> str:
     lines.append(f"  order: {flow.sequence or 'that of the source'}")
     if opened.feed.memory is not None:
         lines.append(f"  remembered: table {opened.feed.memory.name}")
-    lines += _slot(source)
+    lines += [f"  {text}" for text in [slot_text(source)] if text]
     lines.append(f"  position: {known[1] if known else 'before the first poll, which takes all rows'}")
     return "\n".join(lines)
 
@@ -70,7 +70,7 @@ def _undetected(capture: Capture) -> list[str]:
 
 def _cost(source: Source) -> str:
     known = [cost for kind, cost in _COSTS.items() if isinstance(source, kind)]
-    return known[0] if known else "whoever writes the events; a poll reads what is new in the files"
+    return known[0] if known else "the writer of the events; a poll reads what is new in the files"
 
 
 def _application(plan: Plan) -> str:
@@ -83,11 +83,11 @@ def _application(plan: Plan) -> str:
     return "rows are written without reading the old ones"
 
 
-def _slot(source: Source) -> list[str]:
-    """The log that the server keeps for a replication slot."""
+def slot_text(source: Source) -> str:
+    """Return what the server keeps for the replication slot of a source; an empty text if it has none."""
     if not isinstance(source, Decoding):
-        return []
+        return ""
     try:
-        return [f"  replication slot: {source.slot}, {source.retained()} bytes of log are kept for it"]
+        return f"replication slot: {source.slot}, {source.retained()} bytes of log are kept for it"
     except FreshviewError as error:
-        return [f"  replication slot: {error}"]
+        return f"replication slot: {error}"

@@ -99,7 +99,7 @@ class Feed:
         rows: list[Image] = []
         gone: list[Key] = []
         hidden: list[Image] = []
-        told: list[Key] = []
+        no_longer_hidden: list[Key] = []
         now = datetime.now(UTC)
         for key, own in by_key.items():
             old = before.get(key, History())
@@ -114,11 +114,11 @@ class Feed:
                 for s, image in new.hidden.items()
                 if s not in known or known[s] != image
             ]
-            told += [(*key, s) for s in known if s not in new.hidden]
+            no_longer_hidden += [(*key, s) for s in known if s not in new.hidden]
         written = _upsert(transaction, self.target, rows, [*names, START, END])
         written += _delete(transaction, self.target, gone, [*plan.keys, START])
         _upsert(transaction, self.memory, hidden, self._hidden_names)
-        _delete(transaction, self.memory, told, [*plan.keys, SEQUENCE])
+        _delete(transaction, self.memory, no_longer_hidden, [*plan.keys, SEQUENCE])
         return written
 
     def _advanced(self, old: History, changes: Sequence[SequencedChange], rules: Rules) -> History:

@@ -45,7 +45,7 @@ def flow_states(catalog: Catalog) -> tuple[FlowState, ...]:
                 f"{flow.spec['source']}.{flow.spec['table']}",
                 flow.spec["scd_type"],
                 source.options.get("poll", "manual") if source else "",
-                _time(flow.polled_at) if flow.polled_at else "",
+                time_text(flow.polled_at) if flow.polled_at else "",
                 aside.count(flow.id),
                 _warning(flow, source, now),
             )
@@ -54,13 +54,17 @@ def flow_states(catalog: Catalog) -> tuple[FlowState, ...]:
 
 
 def _warning(flow: FlowRecord, source: SourceRecord | None, now: int) -> str:
-    if flow.error:
-        return flow.error
+    return flow.error or unread_slot(source, flow.polled_at, now) or "ok"
+
+
+def unread_slot(source: SourceRecord | None, polled_at: int | None, now: int) -> str:
+    """Return a warning if a table of a source was last polled long ago, and its server keeps the log since then."""
     keeps_log = source is not None and source.options.get("capture", "").lower() == "decoding"
-    if keeps_log and flow.polled_at and now - flow.polled_at > UNREAD / timedelta(microseconds=1):
-        return f"not polled since {_time(flow.polled_at)}: the server keeps its log for the replication slot"
-    return "ok"
+    if not keeps_log or not polled_at or now - polled_at <= UNREAD / timedelta(microseconds=1):
+        return ""
+    return f"not polled since {time_text(polled_at)}: the server keeps its log for the replication slot"
 
 
-def _time(micros: int) -> str:
+def time_text(micros: int) -> str:
+    """Return a time of the catalog's clock as text."""
     return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from freshview.catalog.flows import FlowCatalog, FlowRecord
+from freshview.catalog.flows import FlowCatalog, FlowRecord, SourceRecord
+from freshview.catalog.records import Relation
 from freshview.cdc.arrivals import described_schema
 from freshview.cdc.flow import Plan, from_spec, to_spec
 from freshview.cdc.opening import Installed, check_source, poll_of
+from freshview.cdc.postgres.server import Server
 from freshview.errors import AlreadyExists, FreshviewError, InvalidStatement
 from freshview.relation.types import DataType
-from freshview.sql.dml import ROW_ID, NearQuery
+from freshview.sql.dml import ROW_ID, RowQuery
 from freshview.sql.statements import CreateFlow, CreateSource, DropFlow, DropSource, Quarantine, RefreshFlow
 from freshview.sql.statements import Flows as Statement
 from freshview.transactions.transaction import Outcome
@@ -25,9 +27,13 @@ from freshview.warehouse.polling import Poller, qualifier
 
 @dataclass(frozen=True)
 class Flows:
-    """Runs the statements about sources and flows, and polls flows when it is time."""
+    """Runs the statements about sources and flows, and polls flows when it is time.
+
+    `drop_table` drops a remote table with all views over it.
+    """
 
     poller: Poller
+    drop_table: Callable[[str], object]
 
     @property
     def records(self) -> FlowCatalog:
@@ -63,10 +69,31 @@ class Flows:
         if statement.if_exists and self.records.find_source(statement.name) is None:
             return
         source = self.records.source(statement.name)
-        for flow in self.records.flows() if statement.cascade else ():
-            if flow.source_id == source.id:
+        if statement.cascade:
+            flows = [f for f in self.records.flows() if f.source_id == source.id]
+            tables = self.records.remote_tables(source)
+            self._require_open(source, flows, tables)
+            for table in tables:
+                self.drop_table(table.name)
+            for flow in flows:
                 self._drop(DropFlow(flow.name))
         self.records.drop_source(source)
+
+    def _require_open(self, source: SourceRecord, flows: Sequence[FlowRecord], tables: Sequence[Relation]) -> None:
+        """Raise before anything is dropped, if what flows and tables of a source installed there cannot be removed."""
+        try:
+            if source.kind == "POSTGRES" and (flows or tables):
+                with Server(source.options["url"]).connect():
+                    pass
+            for flow in flows:
+                self.poller.open(flow)
+        except FreshviewError as error:
+            first = " and ".join(["DROP FLOW … FORCE"] * bool(flows) + ["DROP REMOTE TABLE … CASCADE"] * bool(tables))
+            raise InvalidStatement(
+                f"source {source.name}",
+                f"what is installed there (fv_…) cannot be removed, so nothing was dropped: {error}",
+                f"Try again; or {first}, then drop the source, and remove by hand what is left there.",
+            ) from error
 
     # -- definitions ---------------------------------------------------------------------------
 
@@ -120,7 +147,7 @@ class Flows:
             return plan.source.column(plain).type
         engine, schema = self.poller.engine(), described_schema(plan.source)
         frame = engine.numbered(schema.arrow.empty_table(), schema, ROW_ID)
-        query = NearQuery(qualifier(plan), "", (f"({plan.flow.sequence}) AS sequence",))
+        query = RowQuery(qualifier(plan), "", (f"({plan.flow.sequence}) AS sequence",))
         what = f"SEQUENCE BY of flow {plan.flow.name}"
         return engine.schema_of(engine.evaluated(frame, query, what), ()).columns[0].type
 

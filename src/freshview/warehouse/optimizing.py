@@ -14,7 +14,7 @@ from freshview.optimizer.choice import Choice
 from freshview.optimizer.greedy import Limits
 from freshview.optimizer.picture import svg_of
 from freshview.optimizer.show import dag_of, text_of
-from freshview.refresh.facts import PENDING, USUAL, Changes
+from freshview.refresh.facts import PENDING, USUAL, ExpectedChanges
 from freshview.refresh.proposal import Proposal, Proposing
 from freshview.sql.parser import parse
 from freshview.sql.statements import Query
@@ -118,7 +118,7 @@ def optimized(
     return Optimization(proposal, tuple(_rate(r) for r in Reports(catalog).views()))
 
 
-def _changes(changed: float | str | None) -> Changes:
+def _changes(changed: float | str | None) -> ExpectedChanges:
     if changed is None or changed in (USUAL, PENDING):
         return changed or USUAL
     if isinstance(changed, int | float) and not isinstance(changed, bool) and 0 < changed <= 1:

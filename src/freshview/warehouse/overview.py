@@ -143,8 +143,8 @@ def explain_view(views: Views, view: Relation) -> str:
     ahead = views.maintenance.next_job(view)
     definition, kept = views.definitions.of(view), Rewriting.of(view)
     proof = kept.proof if kept is not None else ""
-    told = explained(view.name, definition, views.catalog.frontier(view), mode, past, ahead, proof)
+    text = explained(view.name, definition, views.catalog.frontier(view), mode, past, ahead, proof)
     status = next((s.about for s in overview(views.catalog.catalog) if s.name == view.name and s.about), "")
-    told = f"{told}\n  {status}" if status else told
+    text = f"{text}\n  {status}" if status else text
     together = views.maintenance.next_refresh(view)
-    return told if together is None else "\n".join([told, *planned_together(view.name, *together)])
+    return text if together is None else "\n".join([text, *planned_together(view.name, *together)])

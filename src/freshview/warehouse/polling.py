@@ -36,7 +36,7 @@ from freshview.errors import FreshviewError, InvalidStatement, WriteConflict
 from freshview.events import Events
 from freshview.relation.ingest import to_table
 from freshview.relation.schema import Column, Schema, fold
-from freshview.sql.dml import ROW_ID, NearQuery
+from freshview.sql.dml import ROW_ID, RowQuery
 from freshview.sql.statements import CreateFlow
 from freshview.warehouse.feeding import Feed, value_of, value_text
 from freshview.warehouse.transaction import UserTransaction
@@ -253,7 +253,7 @@ class Poller:
             parts: list[pa.Table] = []
             for start in range(0, max(rows.num_rows, 1), _AT_ONCE):
                 frame = engine.numbered(rows.slice(start, _AT_ONCE), schema, ROW_ID)
-                frame = engine.evaluated(frame, NearQuery(qualifier(plan), "", items), what)
+                frame = engine.evaluated(frame, RowQuery(qualifier(plan), "", items), what)
                 parts.append(engine.collect(frame, engine.arrow_fields(frame), what).sort_by(ROW_ID))
             found = pa.concat_tables(parts)
             return [found.column(i + 1).to_pylist() for i in range(len(expressions))]

@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 from freshview.catalog.flows import FlowCatalog
 from freshview.catalog.records import DIMENSION, REMOTE, Relation
+from freshview.catalog.views import source_ids
 from freshview.catalog.writer import Catalog
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
 from freshview.warehouse.flow_states import flow_states
 from freshview.warehouse.overview import condition_text, mode_text, overview, pending_tasks
+from freshview.warehouse.remote_states import remote_states
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,13 @@ def _views(catalog: Catalog, statement: Show) -> Listing:
         if _matches(v.name, statement.pattern):
             numbers, age = (v.frontier, v.pending_tasks, v.pending_rows), _seconds(v.age) if v.pending_tasks else ""
             rows.append((v.name, mode_text(v), *map(str, numbers), age, condition_text(v), v.next_runs, v.about))
+    warnings = {s.name: s.warning for s in remote_states(catalog) if s.warning != "ok"}
     for r in catalog.relations():
         if r.kind == DIMENSION and _matches(r.name, statement.pattern):
+            tables = [t.name for t in catalog.relations_by_id(source_ids(r).values()).values() if t.name in warnings]
+            condition = f"{tables[0]}: {warnings[tables[0]]}" if tables else "as of the last poll"
             newest = max((c.csn for c in catalog.commits(r.id)), default=r.created_csn)
-            rows.append((r.name, "remote", str(newest), "0", "0", "", "as of the last poll", "", ""))
+            rows.append((r.name, "remote", str(newest), "0", "0", "", condition, "", ""))
     return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status", "next", "about"), sorted(rows))
 
 

@@ -12,6 +12,7 @@ from freshview.display import Display, Displayed, Grid
 from freshview.storage.vacuum import RETENTION
 from freshview.warehouse.flow_states import FlowState, flow_states
 from freshview.warehouse.overview import ViewStatus, condition_text, mode_text, overview
+from freshview.warehouse.remote_states import RemoteState, remote_states
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Status(Displayed):
     holders: tuple[Holder, ...] = field(default=(), compare=False)  # what keeps old versions, the oldest first
     held_by: str = field(default="", compare=False)  # what has kept them for longer than the default retention
     flows: tuple[FlowState, ...] = ()
+    remote_tables: tuple[RemoteState, ...] = ()
 
     def _display(self) -> Display:
         of_tables = ("table", "kind", "rows in main", "segments", "their rows")
@@ -62,10 +64,11 @@ class Status(Displayed):
         held = Grid(of_holders, [_held(h) for h in self.holders if h.keeps != Amount()], "held back from vacuum")
         of_flows = ("flow", "target", "source", "type", "poll", "polled", "quarantined", "status")
         flows = Grid(of_flows, [astuple(f) for f in self.flows], "flows")
+        of_remote = ("remote table", "source", "capture", "poll", "polled", "status")
+        remote = Grid(of_remote, [astuple(t) for t in self.remote_tables], "remote tables")
         headline = f"warehouse {self.path}: last commit CSN {self.csn}, readable since CSN {self.horizon}"
-        return Display(
-            headline, [t for t in (tables, views, flows, held) if t.rows], [self.held_by] if self.held_by else []
-        )
+        grids = [t for t in (tables, views, flows, remote, held) if t.rows]
+        return Display(headline, grids, [self.held_by] if self.held_by else [])
 
 
 def _cells(v: ViewStatus) -> tuple[object, ...]:
@@ -91,6 +94,5 @@ def status_of(path: Path, catalog: Catalog) -> Status:
     holders = Reports(catalog).holders(RETENTION)
     csn, horizon, views = catalog.snapshot(), catalog.horizon(), overview(catalog)
     held_by = overdue_sentence(overdue(holders, RETENTION))
-    return Status(
-        str(path), str(catalog.database), csn, horizon, tuple(tables), views, holders, held_by, flow_states(catalog)
-    )
+    captured = flow_states(catalog), remote_states(catalog)
+    return Status(str(path), str(catalog.database), csn, horizon, tuple(tables), views, holders, held_by, *captured)

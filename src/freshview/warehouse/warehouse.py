@@ -32,6 +32,7 @@ from freshview.sql.statements import (
     Delete,
     Describe,
     DropFlow,
+    DropRemoteTable,
     DropSource,
     ExplainFlow,
     ExplainOptimize,
@@ -112,7 +113,8 @@ class Warehouse:
         self._watch = Watch(self._catalog, self.events)
         self._remotes = RemoteTables(self._catalog)
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
-        self._flows = Flows(Poller(self._catalog, self.events, self.transaction, self.engine))
+        poller = Poller(self._catalog, self.events, self.transaction, self.engine)
+        self._flows = Flows(poller, lambda name: self._definitions.run(DropRemoteTable(name, cascade=True)))
         self._views = Views(self._catalog, self._storage, self.events, self.engine)
         self._dimensions = DimensionViews(
             self._views.catalog,
@@ -256,20 +258,23 @@ class Warehouse:
             return self._refresh(self._catalog.view(view), "partial")
 
     def _refreshed(self, name: str, how: str) -> Relation:
-        """Return the view of that name; a dimension view is brought to the state of its source, not computed anew."""
+        """Return the view of that name; dimension views have no propagated changes that could be shown later."""
         found = self._catalog.relation(name)
         if found.kind != DIMENSION:
             return self._catalog.view(name)
-        if how:
+        if how not in ("", "full"):
             raise InvalidStatement(
-                f"dimension view {name}", f"REFRESH {how.upper()} is not for views of remote tables", "Leave it out."
+                f"dimension view {name}",
+                f"{how.upper()} is not for views of remote tables",
+                "Leave it out, or say FULL.",
             )
         return found
 
     def _refresh(self, view: Relation, how: str) -> Outcome:
         if how != "partial":
             below = self._dimensions.below([view.name])
-            outcome = self._dimensions.refresh(below) if below else None
+            anew = how == "full" and view.kind == DIMENSION
+            outcome = self._dimensions.refresh(below, full=anew) if below else None
             if view.kind == DIMENSION and outcome is not None:
                 return outcome
         maintenance = self._views.maintenance
@@ -453,7 +458,7 @@ class Warehouse:
         views that no view reads any more; `applied` of the report lists what was done. Without it nothing is created.
 
         `space` is how many bytes results that are stored in addition may take. `changed` is the share of each table
-        that a refresh finds changed (0.01), or 'pending' for what is pending now; by default the history tells it.
+        that a refresh finds changed (0.01), or 'pending' for what is pending now; by default as in the history.
         `queries` are texts, each with how often it runs between two refreshes: results are proposed for them too.
         Distinct values that are not known yet are counted by Spark, and kept. The report prints as a text; `dag` is
         the search space as text, `svg` a picture of the chosen plans.

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from psycopg.pq import Conninfo
 
 from freshview.cdc.postgres.decoding import _HEAD, _number, _parsed, _plain
 from freshview.cdc.postgres.server import Server, Visible
@@ -134,6 +135,25 @@ def test_a_password_in_a_connection_string_is_refused_and_not_shown(url: str) ->
         Server(url)
     assert "s3cret" not in str(raised.value)
     assert "PGPASSWORD" in raised.value.remedy
+
+
+@pytest.mark.parametrize("option", ["sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"])
+def test_any_secret_in_a_connection_string_is_refused_and_not_shown(option: str) -> None:
+    if option.encode() not in {known.keyword for known in Conninfo.get_defaults()}:
+        pytest.skip(f"the driver's library does not know {option}, and refuses it")
+    for url in (f"host=h {option}=s3cret", f"postgresql://ada@h/d?{option}=s3cret"):
+        with pytest.raises(CaptureFailed, match=rf"the connection string has a secret \({option}\)") as raised:
+            Server(url)
+        assert "s3cret" not in str(raised.value)
+        assert "service file" in raised.value.remedy
+
+
+def test_what_the_driver_marks_as_hidden_is_a_secret() -> None:
+    """An option that a later library adds is refused without a change here."""
+    for option in Conninfo.get_defaults():
+        if option.dispchar == b"*":
+            with pytest.raises(CaptureFailed, match="the connection string has a"):
+                Server(f"host=h {option.keyword.decode()}=s3cret")
 
 
 def test_a_broken_connection_string_is_not_shown() -> None:

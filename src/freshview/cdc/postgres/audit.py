@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +45,13 @@ class AuditColumns:
 class Audit(PostgresTable):
     """A table with audit columns that its applications or triggers keep."""
 
-    def __init__(self, server: Server, name: str, columns: AuditColumns) -> None:
-        self._columns = columns
-        self.hidden = (columns.deleted,) if columns.deleted else ()  # of rows of the relation it is always NULL
-        super().__init__(server, name)
-        if columns.deleted and not columns.inserted:
+    def __init__(self, server: Server, name: str, times: AuditColumns, columns: Sequence[str] | None = None) -> None:
+        self._columns = times
+        self.hidden = (times.deleted,) if times.deleted else ()  # of rows of the relation it is always NULL
+        super().__init__(server, name, columns)
+        if times.deleted and not times.inserted:
             raise CaptureFailed(f"table {name}", "a time of deletion needs a time of insertion", "Name both columns.")
-        for column in filter(None, (columns.changed, columns.inserted)):
+        for column in filter(None, (times.changed, times.inserted)):
             if self.layout.types.get(column) != "timestamp with time zone":
                 raise CaptureFailed(
                     f"table {name}", f"its audit column {column} is no timestamptz", "Use a column of that type."

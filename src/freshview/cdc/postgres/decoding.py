@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from freshview.cdc.captures import LOG, LOG_WITHOUT_OLD_IMAGES, Capture
+from freshview.cdc.captures import LOG, LOG_CHEAP, LOG_WITHOUT_OLD_IMAGES, Capture
 from freshview.cdc.model import partial_delta
 from freshview.cdc.net import Change, key_of, net_effect
-from freshview.cdc.postgres.server import Server, Snapshot, Visible
+from freshview.cdc.postgres.server import ANEW, Server, Snapshot, Visible
 from freshview.cdc.postgres.tables import Changes, PostgresTable, unreadable
 from freshview.cdc.texts import BadEvent, typed, typed_key, typed_row
 from freshview.errors import CaptureFailed
@@ -36,15 +36,33 @@ class _Line:
     old: dict[str, str | None] | None
     new: dict[str, str | None] | None
 
+    def without(self, columns: Collection[str]) -> _Line:
+        """The change of the other columns."""
+        old, new = (
+            image and {name: value for name, value in image.items() if name not in columns}
+            for image in (self.old, self.new)
+        )
+        return _Line(self.operation, old, new)
+
 
 class Decoding(PostgresTable):
     """A table whose changes are decoded from the log."""
 
-    def __init__(self, server: Server, name: str, slot: str, *, each: bool = False) -> None:
-        """`each`: deliver each change, not the net effect."""
-        super().__init__(server, name)
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        slot: str,
+        *,
+        precise: bool = True,
+        each: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """`precise`: all changes of a key count, else the last one; `each`: deliver each change, not the net effect."""
+        super().__init__(server, name, columns)
         self.slot = slot
-        self._each = each
+        self._left_out = self.layout.types.keys() - set(self.schema.names)
+        self._precise, self._each = precise or each, each
         if self.layout.replica_identity == "n":
             raise CaptureFailed(
                 f"table {name}", "its REPLICA IDENTITY is NOTHING", "ALTER TABLE … REPLICA IDENTITY DEFAULT or FULL."
@@ -52,6 +70,8 @@ class Decoding(PostgresTable):
 
     @property
     def capture(self) -> Capture:
+        if not self._precise:
+            return LOG_CHEAP
         return LOG if self._is_full else LOG_WITHOUT_OLD_IMAGES
 
     @property
@@ -85,16 +105,15 @@ class Decoding(PostgresTable):
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[Changes, dict[str, Any]]:
         confirmed = self._confirmed(snapshot)
         if position is None:
-            rows = self.rows(snapshot)
-            return partial_delta(self.name, self.schema, ins=rows), {"snapshot": snapshot.text, "lsn": confirmed}
+            rows = {"ins" if self._precise else "ups": self.rows(snapshot)}
+            return partial_delta(self.name, self.schema, **rows), {"snapshot": snapshot.text, "lsn": confirmed}
         before = snapshot.since(position["snapshot"], f"table {self.name}")
         if _number(confirmed) > _number(position["lsn"]):
             raise CaptureFailed(
                 f"replication slot {self.slot}",
                 f"it is at {confirmed}, past the position {position['lsn']}: somebody else read it",
-                "Give each source a slot of its own, and load the table anew.",
+                f"Give each source a slot of its own, and {ANEW}.",
             )
-        self._flush(snapshot)
         now = Visible.of(snapshot.text)
         peeked = snapshot.fetch(
             "SELECT lsn::text, xid::text, data FROM pg_logical_slot_peek_changes(%s, NULL, NULL, 'include-xids', '1')",
@@ -111,17 +130,9 @@ class Decoding(PostgresTable):
             elif not before.sees(number) and not data.startswith(("BEGIN", "COMMIT")):
                 changes.extend(self._decoded(data, f"LSN {at}"))
         end = {"snapshot": snapshot.text, "lsn": lsn}
-        return (changes if self._each else net_effect(self.name, self.schema, changes)), end
-
-    def _flush(self, snapshot: Snapshot) -> None:
-        """Have all decoded that the snapshot sees: an asynchronous commit is visible before it is flushed.
-
-        A synchronous commit after it, of a message that nobody reads, flushes the log up to there.
-        """
-        if snapshot.fetch("SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()")[0][0]:
-            self.server.run(
-                "SET LOCAL synchronous_commit = on", "SELECT pg_logical_emit_message(true, 'freshview', '')"
-            )
+        if self._each:
+            return changes, end
+        return net_effect(self.name, self.schema, changes, precise=self._precise), end
 
     def _confirmed(self, snapshot: Snapshot) -> str:
         query = "SELECT confirmed_flush_lsn::text, plugin, database = current_database() FROM pg_replication_slots"
@@ -130,7 +141,7 @@ class Decoding(PostgresTable):
             raise CaptureFailed(
                 f"replication slot {self.slot}",
                 "it is gone" if not found else "it belongs to another plug-in or database",
-                "Changes since the last poll are lost: install the slot and load the table anew.",
+                f"Changes since the last poll are lost: install the slot, and {ANEW}.",
             )
         return str(found[0][0])
 
@@ -140,7 +151,7 @@ class Decoding(PostgresTable):
         if head is None or self.name not in tables:
             return
         try:
-            yield self._change(_parsed(head[2], data[head.end() :]), place)
+            yield self._change(_parsed(head[2], data[head.end() :]).without(self._left_out), place)
         except BadEvent as reason:
             raise unreadable(f"change of {self.name} at {place}", str(reason)) from reason
 

@@ -1,7 +1,8 @@
 """Connections to a PostgreSQL server, and its snapshots.
 
-Passwords come from the environment (PGPASSWORD), ~/.pgpass or a file (passfile=…), which the driver reads by itself. A
-URL with a password is refused, so that no message and no record can show one.
+Passwords come from the environment (PGPASSWORD), ~/.pgpass or a file (passfile=…), which the driver reads by itself;
+other secrets come from a service file (service=…). A URL with a secret is refused, so that no message and no record can
+show one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from freshview.errors import CaptureFailed, first_line
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     import psycopg
 
 _EPOCH = 2**32
+ANEW = "load the table anew (of a flow: REFRESH FLOW … FULL; of a view: REFRESH MATERIALIZED VIEW … FULL)"
+_SECRETS = {"password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret"}
 # Rows of transactions that ran at this moment may still appear, with times from their start on. A second more covers a
 # transaction that has taken its time and is not listed yet, and another one times that are cut to whole seconds.
 _SETTLED = """
@@ -49,6 +53,35 @@ class Visible:
 
 
 @dataclass(frozen=True)
+class History:
+    """The one course of transactions that numbers and log positions belong to.
+
+    A server that is initialised anew has another system identifier. A standby that is promoted, and a server that is
+    restored from its archive, begins another timeline: transactions of the old one may be missing there, and others
+    have their numbers. A restart changes neither.
+    """
+
+    system: str
+    timeline: int
+
+    def check(self, then: History | None, table: str) -> None:
+        """Raise CaptureFailed if a position was taken in another history; None is one of which that is not known."""
+        if then in (None, self):
+            return
+        assert then is not None
+        cause = f"the server is on timeline {self.timeline}, and the position on timeline {then.timeline}: it was "
+        cause += "promoted from a standby, or restored from a backup"
+        if then.system != self.system:
+            cause = f"the server has the system identifier {self.system}, and that of the position has {then.system}: "
+            cause += "it is another one, or was initialised anew"
+        raise CaptureFailed(
+            f"table {table}",
+            cause,
+            f"Changes since the position may be missing there, or have the numbers of others: {ANEW}.",
+        )
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """One state of the server, in an open transaction.
 
@@ -56,6 +89,7 @@ class Snapshot:
     `may_know` is whether the role may see when others began; `at` is the server's time.
     """
 
+    server: Server
     connection: psycopg.Connection[tuple[Any, ...]]
     text: str
     settled: int | None
@@ -72,17 +106,42 @@ class Snapshot:
             raise CaptureFailed(
                 what,
                 f"the server is at transaction {Visible.of(self.text).xmax}, before that of the position ({then.xmax})",
-                "It was restored or replaced: load the table anew.",
+                f"It was restored or replaced: {ANEW}.",
             )
         return then
 
+    @cached_property
+    def history(self) -> History:
+        """The history that has all commits which the snapshot sees; CaptureFailed if the server is a standby.
+
+        The timeline is that of the log that is written now. The control file has that of the last checkpoint, which is
+        the old one for a while after a promotion. An asynchronous commit is visible before it is flushed: a crash would
+        lose it and give its number to another transaction. A synchronous commit of a message that nobody reads flushes
+        the log up to there.
+        """
+        system, segment, is_behind = self.fetch(
+            """SELECT (SELECT system_identifier::text FROM pg_control_system()),
+                CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END,
+                CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() END"""
+        )[0]
+        if segment is None:
+            raise CaptureFailed(
+                f"PostgreSQL {self.server.name}",
+                "it is a standby: when transactions of its primary began is not known there, and nothing can be noted",
+                "Capture changes at the primary.",
+            )
+        if is_behind:
+            message = "SELECT pg_logical_emit_message(true, 'freshview', '')"
+            self.server.run("SET TRANSACTION READ WRITE", "SET LOCAL synchronous_commit = on", message)
+        return History(system, int(segment[:8], 16))
+
 
 class Server:
-    """A server and database, by a URL or connection string without a password."""
+    """A server and database, by a URL or connection string without a password or another secret."""
 
     def __init__(self, url: str) -> None:
         try:
-            from psycopg import Error
+            from psycopg import Error, pq
             from psycopg.conninfo import conninfo_to_dict
         except ImportError as error:
             raise CaptureFailed(
@@ -94,11 +153,16 @@ class Server:
             raise CaptureFailed(
                 "PostgreSQL", "the connection string cannot be parsed", "Write postgresql://user@host:port/database."
             ) from None
-        if "password" in given:
+        # The driver's library marks what is not to be shown by an asterisk; the names above may be newer than it.
+        hidden = {option.keyword.decode() for option in pq.Conninfo.get_defaults() if option.dispchar == b"*"}
+        for option in sorted((hidden | _SECRETS) & given.keys()):
+            is_password = option == "password"
             raise CaptureFailed(
                 "PostgreSQL",
-                "the connection string has a password",
-                "Leave it out; give it as PGPASSWORD, in ~/.pgpass, or in a file named by passfile.",
+                f"the connection string has a {'password' if is_password else f'secret ({option})'}",
+                "Leave it out; give it as PGPASSWORD, in ~/.pgpass, or in a file named by passfile."
+                if is_password
+                else "Leave it out; give it in a service file (~/.pg_service.conf), and name that by service.",
             )
         self._given = given
         self.name = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
@@ -131,7 +195,7 @@ class Server:
             with connection.transaction():
                 fetch(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 text, at = fetch(connection, "SELECT pg_current_snapshot()::text, clock_timestamp()")[0]
-                yield Snapshot(connection, text, None if prepared else settled, may_know, at)
+                yield Snapshot(self, connection, text, None if prepared else settled, may_know, at)
 
     def run(self, *commands: str, parameters: Sequence[Any] = ()) -> None:
         """Run commands in one transaction, each with the same parameters."""

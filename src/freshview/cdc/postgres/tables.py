@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow as pa
 from freshview.cdc.captures import Capture
 from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.net import Change
-from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
+from freshview.cdc.postgres.server import ANEW, History, Server, Snapshot, qualified, quoted
 from freshview.cdc.source import Poll
 from freshview.errors import CaptureFailed, FreshviewError, first_line
 from freshview.relation.ingest import store
@@ -38,7 +39,7 @@ _TYPES = {
 _LONGEST = 63 - len("fv_track_")  # bytes of a name in PostgreSQL
 _COLUMNS = """
     SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, k.place, k.indimmediate,
-           c.relreplident::text, c.oid,
+           a.attnum, a.xmin::text, pg_relation_filenode(c.oid)::bigint, c.relreplident::text, c.oid,
            CASE WHEN c.relkind <> 'r' OR c.relhassubclass THEN 'partitions or inherited tables'
                 WHEN c.relpersistence <> 'p' THEN 'no log (it is unlogged or temporary)' END
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -48,13 +49,34 @@ _COLUMNS = """
 
 
 @dataclass(frozen=True)
+class Marks:
+    """The numbers of the columns, the file that holds the rows, and a checksum of when the columns were last defined.
+
+    A column that is dropped and added again has another number. ALTER COLUMN … TYPE … USING writes another file and
+    defines the column; VACUUM FULL does only the first, and SET DEFAULT only the second.
+    """
+
+    columns: list[int]
+    file: int
+    defined: str
+
+    def same_values(self, then: Marks) -> bool:
+        """Whether no statement about columns has set values since then."""
+        return self.columns == then.columns and (self.file == then.file or self.defined == then.defined)
+
+
+@dataclass(frozen=True)
 class Layout:
-    """A table as the server has it: its schema, PostgreSQL's type of each column, replica identity and number (oid)."""
+    """A table as the server has it: its schema, PostgreSQL's type of each column, replica identity and number (oid).
+
+    `marks` tell whether values changed without a change of any row, which no technique reports.
+    """
 
     schema: Schema
     types: Mapping[str, str]
     replica_identity: str
     oid: int
+    marks: Marks
 
     def __str__(self) -> str:
         columns = ", ".join(f"{c} {t}" for c, t in self.types.items())
@@ -62,7 +84,7 @@ class Layout:
 
 
 def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout:
-    """The columns of a table, except for those `without`; CaptureFailed if its changes cannot be told by key."""
+    """The columns of a table, except for those `without`; CaptureFailed if its changes cannot be reported by key."""
     found = snapshot.fetch(_COLUMNS, (qualified(name).replace("%%", "%"),))
     if not found:
         raise CaptureFailed(f"table {name}", "the server does not have it", "Write schema.table, and check the rights.")
@@ -73,14 +95,16 @@ def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout
         raise CaptureFailed(
             f"table {name}",
             "its primary key is deferrable: two rows may have one key while a statement or transaction runs",
-            "Create the key anew as NOT DEFERRABLE: changes are told by key.",
+            "Create the key anew as NOT DEFERRABLE: changes are reported by key.",
         )
     kept = [row[:4] for row in found if row[0] not in without]
+    defined = hashlib.sha256(",".join(row[6] for row in found).encode()).hexdigest()[:16]
+    marks = Marks([row[5] for row in found], found[0][7], defined)
     key = [c for _, c in sorted((place, c) for c, _, _, place in kept if place is not None)]
     if not key:
-        raise CaptureFailed(f"table {name}", "it has no primary key", "Add one: changes are told by key.")
+        raise CaptureFailed(f"table {name}", "it has no primary key", "Add one: changes are reported by key.")
     columns = tuple(Column(c, spark_type(t), nullable=not required) for c, t, required, _ in kept)
-    return Layout(Schema(columns, tuple(key)), {c: t for c, t, _, _ in kept}, identity, oid)
+    return Layout(Schema(columns, tuple(key)), {c: t for c, t, _, _ in kept}, identity, oid, marks)
 
 
 def spark_type(type_: str) -> DataType:
@@ -107,7 +131,7 @@ class UnreadableChange(CaptureFailed):
 
 
 def unreadable(what: str, cause: str) -> UnreadableChange:
-    return UnreadableChange(what, cause, "Load the table anew (of a flow: REFRESH FLOW … FULL).")
+    return UnreadableChange(what, cause, f"{ANEW[0].upper()}{ANEW[1:]}.")
 
 
 class PostgresTable:
@@ -115,12 +139,16 @@ class PostgresTable:
 
     hidden: tuple[str, ...] = ()  # columns that are not part of the relation
 
-    def __init__(self, server: Server, name: str) -> None:
+    def __init__(self, server: Server, name: str, columns: Sequence[str] | None = None) -> None:
+        """`columns` are those of the relation, as far as the table has them (default: all); its key is always added."""
         self.server = server
         self.name = name
         with server.snapshot() as snapshot:
             self.layout = layout(snapshot, name, self.hidden)
-        self.schema = self.layout.schema
+        whole = self.layout.schema
+        by_name = {c.name: c for c in whole.columns}
+        kept = dict.fromkeys([*(whole.names if columns is None else columns), *whole.key])
+        self.schema = Schema(tuple(by_name[n] for n in kept if n in by_name), whole.key)
 
     @property
     def capture(self) -> Capture:
@@ -132,20 +160,32 @@ class PostgresTable:
             return self.poll_in(snapshot, position)
 
     def poll_in(self, snapshot: Snapshot, position: str | None) -> Poll:
-        """The changes from a position to a snapshot: several tables may be polled in one."""
+        """The changes from a position to a snapshot: several tables may be polled in one.
+
+        A position of an earlier version lacks the server's history and the marks, and gets them by its next poll.
+        """
         given = None if position is None else json.loads(position)
-        now, then = str(layout(snapshot, self.name, self.hidden)), given["layout"] if given else str(self.layout)
+        known = (given or {}).get("server")
+        snapshot.history.check(History(**known) if known else None, self.name)
+        found = layout(snapshot, self.name, self.hidden)
+        now, then = str(found), given["layout"] if given else str(self.layout)
         if {now, then} != {str(self.layout)}:
             raise CaptureFailed(
                 f"table {self.name}",
                 f"it was ({then}) and is ({now})",
-                f"No change was taken since the position {position}: change the target in the same way and load it "
-                "anew (of a flow: REFRESH FLOW … FULL).",
+                f"No change was taken since the position {position}: change the target in the same way, and {ANEW}.",
+            )
+        if given and "marks" in given and not found.marks.same_values(Marks(**given["marks"])):
+            raise CaptureFailed(
+                f"table {self.name}",
+                "ALTER TABLE has set values of a column, which is reported as a change of no row",
+                f"No change was taken since the position {position}: {ANEW}.",
             )
         delta, end = self.changes(snapshot, given)
         each = None if isinstance(delta, PartialDelta) else tuple(delta)
         net = delta if isinstance(delta, PartialDelta) else partial_delta(self.name, self.schema)
-        return Poll(self.capture, net, json.dumps({**end, "layout": now}), changes=each, at=snapshot.at)
+        after = json.dumps({**end, "layout": now, "marks": asdict(found.marks), "server": asdict(snapshot.history)})
+        return Poll(self.capture, net, after, changes=each, at=snapshot.at)
 
     def adds_columns_since(self, position: str) -> bool:
         """Whether the table is that of a position but for columns that were added at its end."""
@@ -272,9 +312,7 @@ def check_triggers(snapshot: Snapshot, helper: Helper, records: int | None) -> i
         cause = f"its table of records {helper.name} was created anew"
     else:
         return int(found)
-    raise CaptureFailed(
-        f"table {helper.table}", cause, "Changes may have been missed: install them, and load the table anew."
-    )
+    raise CaptureFailed(f"table {helper.table}", cause, f"Changes may have been missed: install them, and {ANEW}.")
 
 
 def drop_commands(helper: Helper) -> list[str]:

@@ -6,6 +6,7 @@ What the join finds is the row as of the snapshot, so the new state is exact and
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from freshview.cdc.captures import TRACKING, Capture
@@ -26,8 +27,8 @@ _WHAT = "track"
 class Tracking(PostgresTable):
     """A table of whose changes a trigger notes the keys."""
 
-    def __init__(self, server: Server, name: str, *, owner: str = "") -> None:
-        super().__init__(server, name)
+    def __init__(self, server: Server, name: str, *, owner: str = "", columns: Sequence[str] | None = None) -> None:
+        super().__init__(server, name, columns)
         self._helper = Helper(name, _WHAT, owner)
         self._notes = qualified(self._helper.name)
 

@@ -6,6 +6,7 @@ The net effect is precise (all records of a key count) or cheap (the last one do
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from freshview.cdc.captures import LOG, LOG_CHEAP, Capture
@@ -28,9 +29,18 @@ _WHAT = "log"
 class TriggerLog(PostgresTable):
     """A table whose changes a trigger records."""
 
-    def __init__(self, server: Server, name: str, *, precise: bool = True, owner: str = "", each: bool = False) -> None:
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        *,
+        precise: bool = True,
+        owner: str = "",
+        each: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> None:
         """`each`: deliver each record, not the net effect."""
-        super().__init__(server, name)
+        super().__init__(server, name, columns)
         self._precise, self._each = precise or each, each
         self._helper = Helper(name, _WHAT, owner)
         self._log = qualified(self._helper.name)
