@@ -29,7 +29,7 @@ test: setup
 	@$(MAKE) --no-print-directory --jobs=2 lint tests
 
 tests: setup
-	$(BIN)/python tests/halves.py
+	$(BIN)/python tests/runs.py
 
 # The site, in build/site; a warning is an error.
 docs: setup
@@ -48,7 +48,7 @@ hunt: setup
 
 # How long: FRESHVIEW_SOAK_SECONDS (1800), FRESHVIEW_HUNT_SECONDS (1200), FRESHVIEW_KILLS (50), FRESHVIEW_SOAK_KILLS (300). FRESHVIEW_SOAK_SEED replays a run, FRESHVIEW_SEED the draws of the first command.
 soak: setup
-	FRESHVIEW_EFFORT=10 $(BIN)/python -m pytest tests/unit tests/catalog tests/storage tests/spark -q
+	FRESHVIEW_EFFORT=10 $(BIN)/python -m pytest tests/unit tests/catalog tests/storage tests/spark tests/cluster -q
 	$(BIN)/python -m pytest tests/soak -s
 
 clean:

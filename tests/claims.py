@@ -32,9 +32,23 @@ class Claims:
         return self._known[module]
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """Have pytest run a test of ours; a test of another run counts as dealt with."""
-        return None if self.is_ours(item.path) else True
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Run the tests that are ours, in their order.
+
+        The next test of ours is known while one runs: pytest tears down what that one does not need. If tests of
+        others were merely passed over, pytest would tear down for a test that never comes.
+        """
+        if session.testsfailed or session.config.option.collectonly:
+            return None
+        ours = (item for item in session.items if self.is_ours(item.path))
+        item = next(ours, None)
+        while item is not None:
+            following = next(ours, None)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.shouldstop or session.shouldfail:
+                raise session.Interrupted(session.shouldstop or session.shouldfail)
+            item = following
+        return True
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,6 +20,7 @@ from freshview import Warehouse
 from freshview.bench.postgres_server import Server, server_tools
 from freshview.catalog import engine as catalog_engine
 from freshview.definition import reading
+from freshview.definition.verdict import UNTESTED, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,8 @@ settings.register_profile("every commit", derandomize=True, deadline=None)
 settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("soak" if IS_SOAK else "every commit")
 os.environ["SPARK_SUBMIT_OPTS"] = java.SHORT  # of the processes that tests start
+
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 # Of a server whose databases end with the tests: what a crash of the machine would leave is nobody's concern.
 _SERVER = {
@@ -108,12 +111,16 @@ def catalog_url(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one Spark session of a test run, with narrow shuffles: a sixth less work for a query over a few rows."""
+    """The one Spark session of a test run, made for queries over a few rows.
+
+    Shuffles are narrow, and no code is generated: compiling it is a quarter of the work (in a soak it is generated).
+    """
     from freshview.spark import session as sessions
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_SUBMIT_OPTS", java.SESSION)
-        patch.setitem(sessions._LOCAL_SETTINGS, "spark.sql.shuffle.partitions", "2")
+        for key, value in {"spark.sql.shuffle.partitions": "2", **({} if IS_SOAK else INTERPRETED)}.items():
+            patch.setitem(sessions._LOCAL_SETTINGS, key, value)
         session = sessions.obtain_session()
     yield session
     session.stop()
@@ -121,9 +128,23 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def selftest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Views of tests are compared with plain Spark anyway: only tests about the reading of texts have them test it."""
-    if request.node.get_closest_marker("selftest") is None:
+    """Views of tests are compared with plain Spark anyway: only tests about the reading of texts have Spark asked.
+
+    A view that is wrong without being asked about is then wrong in a test, and not recomputed.
+    """
+    marks = {mark.name for mark in request.node.iter_markers()}
+    if "selftest" not in marks:
         monkeypatch.setattr(reading, "SELFTEST", "off")
+        if "reading" not in marks:
+            monkeypatch.setattr(reading.Reader, "_asked", _asked_if_told)
+
+
+_ask = reading.Reader._asked
+
+
+def _asked_if_told(reader: reading.Reader, selftest: bool, progress: reading.Progress) -> Verdict:
+    """Ask Spark about a view with the property 'selftest' = 'on'."""
+    return _ask(reader, selftest, progress) if selftest else Verdict(UNTESTED)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from freshview.refresh.cost import Calibration
 from freshview.schedule.garbage import Garbage
 from freshview.schedule.manager import CurrentJob, Manager
 from freshview.schedule.policies import Candidate, candidates
+from freshview.schedule.presence import Presence
 from freshview.storage.checkpoint import CheckpointReport
 from freshview.storage.reader import StateReader
 from freshview.storage.store import Storage
@@ -61,7 +62,7 @@ class Internals:
 
     def evaluate_flows_with(self, engine: Any) -> None:
         """Have something else than Spark evaluate the expressions of flows."""
-        self._wh._flows = Flows(replace(self._wh._flows.poller, engine=lambda: engine))
+        self._wh._flows = replace(self._wh._flows, poller=replace(self._wh._flows.poller, engine=lambda: engine))
 
     @property
     def reader(self) -> StateReader:
@@ -200,9 +201,11 @@ class Internals:
         """One look of the background for statements of other processes."""
         self._wh._upkeep._listen()
 
-    def background_rows(self, view: str, halvings: int = 0) -> int:
+    def background_rows(self, view: str, halvings: int = 0, *, is_beside: bool = False) -> int:
         """How many pending delta rows a background job of a view would take now."""
-        return self._wh._upkeep._most_rows(self.relation(view), halvings)
+        relation = self.relation(view)
+        job = CurrentJob(Candidate(relation.id, 0, 0, 0), halvings, is_beside=is_beside)
+        return self._wh._upkeep._most_rows(relation, job)
 
     def heartbeat(self) -> None:
         self._wh._upkeep._heartbeat()
@@ -210,6 +213,11 @@ class Internals:
     def used(self, view_id: int) -> None:
         """Count a use of a view, as a query of it does."""
         self._wh._activity.used(view_id, self.catalog.now())
+
+    @property
+    def presence(self) -> Presence:
+        """The announcements of the warehouse's foreground work."""
+        return self._wh._upkeep._presence
 
     def manage(self, view_ids: list[int], run: Callable[[CurrentJob], bool]) -> Manager:
         """Give the warehouse a manager without threads, for views that always have tasks."""

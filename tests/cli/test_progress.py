@@ -22,15 +22,18 @@ from pyspark.errors import PySparkNotImplementedError
 from rich.console import Console
 from rich.progress import Progress
 from tests.cli.calls import call
+from tests.internals import internals
 
 import freshview
+from freshview import Warehouse
 from freshview.catalog.frontiers import Job
+from freshview.catalog.views import ViewCatalog
 from freshview.cli.load import size_of
 from freshview.cli.place import remembered_interrupts
 from freshview.cli.progress import Bar, Size, Stages, steps, working
 from freshview.cli.serve import Report, _maintain_all, until_signal
 from freshview.cli.upkeep import _each, _maintained
-from freshview.errors import FreshviewError
+from freshview.errors import FreshviewError, SparkUnavailable
 from freshview.events import Event, Events
 from freshview.spark.interrupts import _after_cancelling, own_interrupts
 from freshview.spark.loading import InputFiles
@@ -386,3 +389,26 @@ def test_serve_reports_what_fails_in_the_background(name: str) -> None:
     report(Event(name, {"relation": "v", "error": "no"}))
     report(Event("flow.failed", {"flow": "f", "error": "not there"}))
     assert report.failures == ["v: no", "flow f: not there"]
+
+
+@pytest.mark.parametrize("has_view", [True, False])
+def test_serve_starts_spark_at_once_if_there_are_views(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_view: bool
+) -> None:
+    """Law: the first job need not wait for it; without Java the command says so in a sentence, and ends."""
+    with freshview.connect(tmp_path) as wh:
+        wh.sql("CREATE TABLE a (k INT, PRIMARY KEY (k))")
+        catalog = internals(wh).catalog
+        if has_view:
+            facts, sources = {"sources": "{}", "columns": "[]"}, [catalog.relation("a")]
+            schema, csn = catalog.relation("a").schema, catalog.snapshot()
+            ViewCatalog(catalog).create(catalog.reserve_id(), "v", schema, {}, facts, sources, [], [], csn)
+
+    def no_java(_: Warehouse) -> None:
+        raise SparkUnavailable("Java", "not found", "Install it.")
+
+    monkeypatch.setattr(Warehouse, "engine", no_java)
+    monkeypatch.setattr("freshview.cli.serve.is_asked_to_stop", lambda: True)
+    result = call("serve", tmp_path, code=1 if has_view else 0)
+    assert result.stdout.startswith("Serving ")
+    assert result.stderr == ("Java: not found. Install it.\n" if has_view else "")

@@ -3,6 +3,7 @@
     exercise.py build FOLDER CATALOG   all statements, compared with plain Spark; then writes until FOLDER.stop is there
     exercise.py watch FOLDER CATALOG   queries meanwhile, in another process, and makes FOLDER.stop
     exercise.py found FOLDER CATALOG   which Spark `freshview.connect()` finds by itself
+    exercise.py cases FOLDER CATALOG   less common definitions, compared with plain Spark: some, in a soak all
 
 CATALOG is a database URL, or `-` for SQLite in the folder.
 """
@@ -22,13 +23,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.effort import IS_SOAK
+from tests.spark.less_common import CASES, Kept
 
 import freshview
 from freshview import Warehouse
 from freshview.errors import Cancelled, FreshviewError, NotFound, StorageUnavailable
 from freshview.interruption import Interruption
 from freshview.schedule import upkeep
-from freshview.spark.session import obtain_session
+from freshview.spark.session import new_session, obtain_session
 from freshview.storage.store import Storage
 
 ORDERS = 12_000  # more than the driver folds by itself
@@ -359,6 +362,22 @@ def found(folder: Path, catalog: str | None) -> None:
         print(wh.sql("SELECT count(*) FROM t").collect()[0][0], type(wh.engine().session).__module__, flush=True)
 
 
+def cases(folder: Path, catalog: str | None) -> None:
+    """Law of less common SQL, as on one machine: a view equals its own text, run by plain Spark, whatever changed."""
+    spark = session()
+    chosen = dict(list(CASES.items())[:: 1 if IS_SOAK else 12])
+    with freshview.connect(folder, catalog, spark=spark) as wh:
+        plain: Any = new_session(spark)
+        kept = Kept(wh, plain, at_every_step=False)
+        try:
+            kept.run(chosen)
+        finally:
+            plain.client.close()  # or its threads keep this process alive; a cloned session cannot be stopped
+    for name in chosen:
+        kept.require_equal(name)
+    print(f"{len(chosen)} definitions", flush=True)
+
+
 def mark(folder: Path, name: str) -> None:
     folder.with_suffix(f".{name}").touch()
 
@@ -371,5 +390,5 @@ def wait_for(happened: Any, told: str) -> None:
 
 
 if __name__ == "__main__":
-    roles = {"build": build, "watch": watch, "found": found}
+    roles = {"build": build, "watch": watch, "found": found, "cases": cases}
     roles[sys.argv[1]](Path(sys.argv[2]), None if sys.argv[3] == "-" else sys.argv[3])

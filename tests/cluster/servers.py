@@ -144,10 +144,11 @@ def start_connect_server(processes: Processes) -> dict[str, str]:
 
 
 def start_script(processes: Processes, name: str, role: str, *arguments: str, **environment: str) -> Script:
-    """A script of this folder in a fresh Python."""
+    """A script of this folder in a fresh Python, which finds the tests' own modules."""
     path = Path(__file__).with_name("exercise.py")
     command = [sys.executable, "-W", "error", str(path), role, *arguments]
-    return Script(processes, name, processes.start(name, command, **environment))
+    found = {"PYTHONPATH": str(path.parents[2])}
+    return Script(processes, name, processes.start(name, command, **found, **environment))
 
 
 class Script:

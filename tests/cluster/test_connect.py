@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.servers import Processes, finish, free_port, start_connect_server, start_script
+from tests.conftest import PostgresServer
+from tests.effort import IS_SOAK
 
 from freshview.errors import SparkFailed
 from freshview.spark.errors import spark_errors
@@ -16,7 +18,7 @@ from freshview.spark.errors import spark_errors
 _SECONDS = 300.0  # for all scripts, on a busy machine
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(processes: Processes) -> dict[str, str]:
     """The environment of a client."""
     for package in ("grpc", "grpc_status", "google.rpc", "zstandard", "pandas"):
@@ -38,6 +40,18 @@ def test_a_warehouse_over_connect_answers_like_plain_spark(
     watcher = start_script(processes, "watch", "watch", folder, "-", **server)
     ended = finish(alone, watcher, builder, seconds=_SECONDS)
     assert ended == ["3 pyspark.sql.connect.session", "done", "done"]
+
+
+@pytest.mark.spark
+@pytest.mark.postgres
+def test_less_common_sql_over_connect_with_a_catalog_in_postgresql(
+    tmp_path: Path, processes: Processes, server: dict[str, str], postgres: PostgresServer
+) -> None:
+    """The cases of tests/spark/test_less_common_sql.py: every twelfth one, in a soak all."""
+    script = start_script(processes, "cases", "cases", str(tmp_path / "warehouse"), postgres.new_database(), **server)
+    (told,) = finish(script, seconds=_SECONDS * (10 if IS_SOAK else 1))
+    assert told.endswith(" definitions")
+    assert int(told.split()[0]) > 5
 
 
 def test_what_a_server_answers_is_told_in_our_words() -> None:

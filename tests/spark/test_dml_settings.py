@@ -17,6 +17,8 @@ from tests.spark.sessions import apart, setting
 from freshview import Warehouse
 from freshview.errors import FreshviewError, TypeMismatch
 
+pytestmark = pytest.mark.reading
+
 _SETTINGS = {
     "spark__sql__ansi__enabled": ("true", "false"),
     "spark__sql__ansi__doubleQuotedIdentifiers": ("true", "false"),

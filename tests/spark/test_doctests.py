@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 import freshview
 from freshview import Warehouse
 
+pytestmark = pytest.mark.reading
+
 _OPTIONS = doctest.ELLIPSIS
 
 

@@ -14,6 +14,8 @@ from freshview import Warehouse
 from freshview.spark.meaning import bears_on_meaning
 from freshview.spark.settings import adopt, kept_by_views
 
+pytestmark = pytest.mark.reading
+
 # Settings with values that are not their defaults, and a definition to which they give another meaning.
 _CASES: dict[str, tuple[dict[str, str], str]] = {
     "quoted names": ({"ansi.doubleQuotedIdentifiers": "true"}, 'SELECT k FROM t WHERE s = "w"'),

@@ -15,7 +15,7 @@ from freshview import Warehouse
 from freshview.errors import InvalidStatement
 from freshview.sql.pins import Pins
 from freshview.transactions import dml as dml_module
-from freshview.transactions import near as near_module
+from freshview.transactions import row_lookup
 
 # {t} is the table. Conditions that a lookup answers whole, in part, by another table, or not at all.
 STATEMENTS = (
@@ -64,8 +64,8 @@ def test_lookups_change_what_the_whole_table_would(two: Warehouse, monkeypatch: 
     for statement in STATEMENTS:
         found = two.sql(statement.format(t="near")).rows
         with monkeypatch.context() as patch:
-            patch.setattr(near_module, "pins", lambda *_: None)
-            patch.setattr(near_module, "merge_pins", lambda *_: Pins(()))
+            patch.setattr(row_lookup, "pins", lambda *_: None)
+            patch.setattr(row_lookup, "merge_pins", lambda *_: Pins(()))
             assert two.sql(statement.format(t="far")).rows == found, statement
         assert contents(two, "near") == contents(two, "far"), statement
         assert found, statement
@@ -84,7 +84,7 @@ def test_a_small_source_needs_a_few_rows_of_the_target(two: Warehouse, monkeypat
     merge = "MERGE INTO near USING small ON near.k = small.n WHEN MATCHED THEN UPDATE SET s = m"
     two.sql(merge)
     two.sql(merge.replace("near.k", "CAST(near.k AS BIGINT)"))
-    monkeypatch.setattr(near_module, "LOCAL_ROWS", 2)
+    monkeypatch.setattr(row_lookup, "LOCAL_ROWS", 2)
     two.sql(merge)
     assert seen == [3, -1, -1]
     two.sql("INSERT INTO small VALUES (12, 'twice')")

@@ -310,6 +310,7 @@ def test_two_processes_do_not_apply_a_job_twice(tables: Warehouse, spark: SparkS
     assert tables.check("v").ok
 
 
+@pytest.mark.reading
 def test_a_view_created_while_others_commit_misses_nothing(tables: Warehouse) -> None:
     listening = True
 

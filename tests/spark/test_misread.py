@@ -18,7 +18,7 @@ from freshview.sql.fragments import Unsupported
 from freshview.sql.misread import refuse_misread
 from freshview.sql.rendering import text as rendered
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.reading]
 
 _EXAMPLE = re.compile(r"^\s*> (SELECT .*?);\s*$", re.MULTILINE | re.DOTALL)
 

@@ -31,7 +31,7 @@ def _belongings(session: SparkSession) -> dict[str, object]:
     """All that a session has of its own."""
     return {
         "settings": dict(session.conf.getAll),
-        "tables": sorted((t.name, t.isTemporary) for t in session.catalog.listTables()),
+        "tables": sorted((t["tableName"], t["isTemporary"]) for t in session.sql("SHOW TABLES").collect()),
         "catalog": session.catalog.currentCatalog(),
         "database": session.catalog.currentDatabase(),
         "databases": sorted(d.name for d in session.catalog.listDatabases()),

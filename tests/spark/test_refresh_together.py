@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.effort import examples
 
 import freshview
 from freshview import Warehouse
@@ -96,7 +97,7 @@ def test_views_refreshed_together_are_right_after_every_change(
         _tables(wh)
         for name, text in _VIEWS.items():
             wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
-        for _ in range(8 if engine == "auto" else 3):
+        for _ in range(examples(5) if engine == "auto" else 2):
             with wh.transaction() as tx:
                 for _ in range(draw.randint(1, 3)):
                     tx.sql(_statement(draw))

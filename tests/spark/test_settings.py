@@ -15,6 +15,8 @@ from tests.spark.sessions import as_if_large, setting
 from freshview import Warehouse
 from freshview.errors import TypeMismatch
 
+pytestmark = pytest.mark.reading
+
 
 def test_without_ansi_stores_still_check(swh: Warehouse, spark: SparkSession) -> None:
     """Expressions follow the session (a bad cast is NULL); an overflow into a column is an error all the same."""

@@ -21,6 +21,8 @@ from freshview.errors import FreshviewError
 from freshview.sql.parser import parse
 from freshview.sql.script import statements
 
+pytestmark = pytest.mark.reading
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Path:
@@ -31,6 +33,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) 
     return tmp_path
 
 
+@pytest.mark.selftest
 def test_the_tutorial_prints_what_it_shows(place: Path) -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     assert list(differences(page, place / "shop")) == []

@@ -12,6 +12,8 @@ from tests.spark.sessions import rows, setting
 from freshview import Warehouse
 from freshview.errors import InvalidStatement, NotMaintainable, QueryFailed
 
+pytestmark = pytest.mark.reading
+
 
 @pytest.fixture
 def world(swh: Warehouse) -> Warehouse:

@@ -25,7 +25,7 @@ from freshview.errors import DuplicateKey
 from freshview.storage import checkpoint as checkpoint_module
 from freshview.storage import reader as reader_module
 from freshview.storage import segments
-from freshview.transactions import near as near_module
+from freshview.transactions import row_lookup
 
 TABLES = {
     "t": "k INT, j STRING, v BIGINT, d DATE, x DOUBLE",  # keyed by (k, j)
@@ -189,7 +189,7 @@ def test_a_key_that_the_transaction_deleted_is_not_read_again(tmp_path: Path, mo
 
 def test_more_rows_than_a_lookup_takes_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Warehouse, "engine", refuse)
-    monkeypatch.setattr(near_module, "_EXACT_ROWS", 10)
+    monkeypatch.setattr(row_lookup, "_EXACT_ROWS", 10)
     with freshview.connect(tmp_path / "w") as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY, v INT)")
         with wh.transaction() as tx:

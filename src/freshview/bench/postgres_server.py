@@ -52,10 +52,18 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
+        self._options = f"-h 127.0.0.1 -p {self._port} -k {self._folder}"
+        self._options += "".join(f" -c {name}={value}" for name, value in settings.items())
+        self._initialise()
+        self._control("start")
+
+    def _initialise(self) -> None:
         self._run("initdb", "-D", f"{self._folder}/data", "-U", "freshview", "-A", "trust", "-E", "UTF8", "--no-sync")
-        options = f"-h 127.0.0.1 -p {self._port} -k {self._folder}"
-        options += "".join(f" -c {name}={value}" for name, value in settings.items())
-        self._run("pg_ctl", "-D", f"{self._folder}/data", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
+
+    def _control(self, action: str, *arguments: str) -> None:
+        """Start, stop or promote the server, and wait until that is done."""
+        options = ("-o", self._options, "-l", f"{self._folder}/log") if action == "start" else ()
+        self._run("pg_ctl", "-D", f"{self._folder}/data", *options, *arguments, "-w", action)
 
     def _run(self, tool: str, *arguments: str) -> None:
         command, null = [str(self._tools / tool), *arguments], subprocess.DEVNULL
@@ -73,7 +81,7 @@ class Server:
 
     def stop(self) -> None:
         with suppress(NoServer):
-            self._run("pg_ctl", "-D", f"{self._folder}/data", "-m", "immediate", "-w", "stop")
+            self._control("stop", "-m", "immediate")
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

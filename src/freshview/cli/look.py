@@ -126,6 +126,7 @@ def _status(found: Status) -> dict[str, Any]:
         "holders": [asdict(h) for h in found.holders],
         "held_by": found.held_by,
         "flows": [asdict(f) for f in found.flows],
+        "remote_tables": [asdict(t) for t in found.remote_tables],
     }
 
 

@@ -17,6 +17,7 @@ import typer
 from freshview.cli.cells import json_text
 from freshview.cli.output import say, write
 from freshview.cli.place import Command, Place, command
+from freshview.cli.progress import working
 from freshview.errors import FreshviewError
 from freshview.events import Event
 from freshview.interruption import Interruption, ask_to_stop, is_asked_to_stop
@@ -44,7 +45,8 @@ def serve(
 ) -> None:
     """Maintain the views of a warehouse in the background, until Ctrl-C or SIGTERM.
 
-    Jobs run while the machine is not busy. Deferred views follow their own policies.
+    Jobs run while the machine is not busy. Deferred views follow their own policies. Spark starts at once if there are
+    views.
     """
     place = replace(place, folder=path) if path is not None else place
     place.require()
@@ -56,10 +58,18 @@ def serve(
             _maintain_all(warehouse, report)
         else:
             report.begun(place.folder)
+            _start_spark(warehouse)
             while not is_asked_to_stop():  # the exception ends the loop at once, unless it got lost
                 time.sleep(1)
     if report.failures:
         raise typer.Exit(1)
+
+
+def _start_spark(warehouse: Warehouse) -> None:
+    """Start Spark before the first job needs it; a warehouse without views may never need it."""
+    if warehouse.status().views:
+        with working("Starting Spark"):
+            warehouse.engine()
 
 
 def _maintain_all(warehouse: Warehouse, report: Report) -> None:

@@ -89,7 +89,7 @@ def _require_in_as_equality(node: Join, types_of: TypesOf, chars: Collection[tup
     for one, two in zip(sides[::2], sides[1::2], strict=True):
         a, b = types[one[0]], types[two[0]]
         if node.kind == "anti" and _INEXACT.search(f"{a} {b}"):
-            raise Unsupported(f"NOT IN (query) over {a}, where Spark tells -0.0 from 0.0")
+            raise Unsupported(f"NOT IN (query) over {a}, where Spark distinguishes -0.0 from 0.0")
         if a != b and types["lax"] == "double" and not all(map(_NUMBER.fullmatch, (a, b))):
             raise Unsupported(f"IN (query) that compares {a} with {b}")
 

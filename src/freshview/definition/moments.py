@@ -1,6 +1,6 @@
 """Strings that Spark takes for a date or a time that passes: 'today', 'now UTC'.
 
-Spark converts such a constant wherever a date or a time is expected; only types could tell where that is. So the word
+Spark converts such a constant wherever a date or a time is expected; where that is, types alone decide. So the word
 is refused, unless it is surely used as text: beside other text, or as an argument of a function of text.
 """
 

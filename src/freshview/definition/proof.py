@@ -24,7 +24,7 @@ from freshview.relation.schema import Schema
 from freshview.relation.types import DataType, quote
 from freshview.spark.running import PlanRunner
 
-# Groups of several finer groups: without them, the sum of partial results could not be told from the best of them.
+# Groups of several finer groups: without them, the sum of partial results might equal the best of them.
 _MANY = tuple(
     Profile(f"many rows {seed}", seed, rows=24, first=0.3, nulls=0.08, strings=("a", "b"), small=True)
     for seed in (21, 22, 23)

@@ -70,8 +70,8 @@ def weighted(rows: pa.Table, weight: int, schema: Schema) -> pa.Table:
 def net(signed: pa.Table, schema: Schema) -> pa.Table:
     """Signed rows as delta rows, equal rows cancelled (full condense, LAZY §4).
 
-    Of a key, at most one deleted and one inserted image are left, in this order: an update. Whoever lays them over the
-    view takes the last one alone; views above need both. ViewUnusable if there are more. RanOut if the rows tell so.
+    Of a key, at most one deleted and one inserted image are left, in this order: an update. Laid over the
+    view, the last one alone counts; views above need both. ViewUnusable if there are more. RanOut if `ran_out`.
     """
     if ran_out(signed):
         raise RanOut

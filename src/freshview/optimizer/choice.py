@@ -19,7 +19,7 @@ from freshview.optimizer.cost import FULL, INCREMENTAL, NOT_STORED, PERMANENT, T
 from freshview.optimizer.dag import Dag, Root
 from freshview.optimizer.greedy import Limits, Selection, Taken, select
 from freshview.optimizer.identity import Identities
-from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, Relation
+from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, StoredRelation
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Statistics
 from freshview.optimizer.terms import conditions
@@ -165,7 +165,7 @@ class _Choosing:
     def choice(self) -> Choice:
         views, queries = self._plans()
         auxiliaries, shared = [], []
-        for node in reversed(self._costs.nodes):  # users come first: they tell what columns they need
+        for node in reversed(self._costs.nodes):  # users come first: the columns that they need are known then
             if node.number in self._used and node.number not in self._costs.owner:
                 if self._costs.mode[node.number] == PERMANENT:
                     auxiliaries.append(self._auxiliary(node))
@@ -188,7 +188,9 @@ class _Choosing:
     def _given(self, way: str) -> Given:
         """The nodes that a plan reads instead of computing them."""
         stored = [
-            n for n in self._costs.nodes if not isinstance(n, Relation) and self._costs.mode[n.number] != NOT_STORED
+            n
+            for n in self._costs.nodes
+            if not isinstance(n, StoredRelation) and self._costs.mode[n.number] != NOT_STORED
         ]
         kept = [self._dag.nodes[n] for n in self._numbers] if way == INCREMENTAL else []
         return {n.number: self._reader(n) for n in (*stored, *kept)}
@@ -283,7 +285,7 @@ class _Choosing:
         for (kind, number), taken in self._saved.items():
             node, owner = self._dag.nodes[number], self._costs.owner.get(number)
             if kind is Cluster and isinstance(taken.change, Cluster):
-                if isinstance(node, Relation):
+                if isinstance(node, StoredRelation):
                     found.append(Sorting(node.name, node.fields[taken.change.by], taken.benefit))
                 elif owner is not None:
                     found.append(Sorting(owner.name, owner.provides[taken.change.by], taken.benefit))
@@ -322,7 +324,7 @@ def _number(source: Source) -> int:
 def described(dag: Dag, node: Equivalence) -> str:
     """What a node is, in words of the definitions."""
     match node:
-        case Relation():
+        case StoredRelation():
             return node.name
         case Block():
             leaves = [f"{_leaf(dag, dag.nodes[n])}{f'#{k + 1}' if k else ''}" for n, k in node.leaves]
@@ -338,7 +340,7 @@ def described(dag: Dag, node: Equivalence) -> str:
 
 
 def _leaf(dag: Dag, node: Equivalence) -> str:
-    return node.name if isinstance(node, Relation) else f"({described(dag, node)})"
+    return node.name if isinstance(node, StoredRelation) else f"({described(dag, node)})"
 
 
 def operator(node: Other) -> str:

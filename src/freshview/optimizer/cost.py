@@ -27,7 +27,7 @@ from freshview.optimizer.operations import (
     Equivalence,
     Grouping,
     Operation,
-    Relation,
+    StoredRelation,
 )
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Size, Sizes, Statistics
@@ -100,16 +100,16 @@ class Costs:
         self.nodes = dag.finish()
         self.sizes = Sizes(dag, self.nodes, statistics)
         self.updated = sorted({r for s in self.sizes.of.values() for r in s.deltas})
-        self._relations = {n.number for n in self.nodes if isinstance(n, Relation)}
+        self._relations = {n.number for n in self.nodes if isinstance(n, StoredRelation)}
         formulas = Formulas(self.nodes, self.sizes, prices, self.updated)
         self.changes = formulas.changes
         self.position = {n.number: i for i, n in enumerate(self.nodes)}
-        self.mode = {n.number: PERMANENT if isinstance(n, Relation) else NOT_STORED for n in self.nodes}
+        self.mode = {n.number: PERMANENT if isinstance(n, StoredRelation) else NOT_STORED for n in self.nodes}
         self._reuse = {number: prices.scanned(size.rows) for number, size in self.sizes.of.items()}
         self.shared: set[int] = set()  # nodes whose differentials are kept
         self.clustered: dict[int, str] = {}
         for node in self.nodes:
-            if isinstance(node, Relation) and node.name in statistics and statistics[node.name].clustered:
+            if isinstance(node, StoredRelation) and node.name in statistics and statistics[node.name].clustered:
                 held = {stored: own for own, stored in node.fields.items()}
                 self.clustered[node.number] = held[statistics[node.name].clustered]
         self.roots: dict[int, list[Root]] = defaultdict(list)

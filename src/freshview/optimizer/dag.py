@@ -40,7 +40,7 @@ from freshview.optimizer.operations import (
     Other,
     Read,
     Relabel,
-    Relation,
+    StoredRelation,
     Use,
 )
 from freshview.optimizer.subsets import adjacent, connected, outward, picked, splits
@@ -182,14 +182,14 @@ class Dag:
         labels = Relabel(self.names, {(node.number, 0): leaf[1]})
         return {c: labels.expression(e, term(e).columns) for c, e in meaning.items()}
 
-    def _relation(self, scan: Scan) -> tuple[Relation, Meaning]:
+    def _relation(self, scan: Scan) -> tuple[StoredRelation, Meaning]:
         assert isinstance(scan.source, Table)
         assert scan.version == "now"
         name = scan.relation
         found = self._known.get(("relation", name))
-        node = found if isinstance(found, Relation) else None
+        node = found if isinstance(found, StoredRelation) else None
         if node is None:
-            node = Relation(len(self.nodes), frozenset([name]), name=name)
+            node = StoredRelation(len(self.nodes), frozenset([name]), name=name)
             self._intern(("relation", name), node)
             for stored, type_ in self._columns[name].items():
                 own = self.names.new(node.number, f"{name}_{stored}")

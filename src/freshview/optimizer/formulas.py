@@ -23,7 +23,7 @@ from freshview.optimizer.operations import (
     Joined,
     Operation,
     Read,
-    Relation,
+    StoredRelation,
     Use,
 )
 from freshview.optimizer.prices import Prices
@@ -72,7 +72,7 @@ class Formulas:
         self._nodes = {n.number: n for n in nodes}
         # The places of the updated relations that change each node.
         self.changes = {n.number: [i for i, r in enumerate(updated) if r in self._size(n).deltas] for n in nodes}
-        self._rows = {n.name: self._size(n).rows for n in nodes if isinstance(n, Relation)}
+        self._rows = {n.name: self._size(n).rows for n in nodes if isinstance(n, StoredRelation)}
 
     def _size(self, node: Equivalence) -> Size:
         return self._sizes.of[node.number]

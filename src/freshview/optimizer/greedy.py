@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Change, Cluster, Costs, Share, Store
 from freshview.optimizer.dag import Dag
-from freshview.optimizer.operations import Equivalence, Relation
+from freshview.optimizer.operations import Equivalence, StoredRelation
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Statistics
 
@@ -200,7 +200,7 @@ class _Greedy:
         degrees = sharing(costs)
         for node in costs.nodes:
             number = node.number
-            if isinstance(node, Relation) or number in costs.owner:
+            if isinstance(node, StoredRelation) or number in costs.owner:
                 yield from ((c,) for c in self._clusterings(Store(number, PERMANENT)))
                 continue
             full: list[Change] = []

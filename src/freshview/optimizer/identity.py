@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from freshview.algebra.nodes import SetOperation, Union, column
 from freshview.optimizer.dag import Dag
-from freshview.optimizer.operations import Applied, Block, Equivalence, Grouping, Other, Relation
+from freshview.optimizer.operations import Applied, Block, Equivalence, Grouping, Other, StoredRelation
 from freshview.optimizer.terms import Term, conditions, substituted
 from freshview.optimizer.words import column_in_words
 
@@ -43,7 +43,7 @@ class Identities:
 
     def _parts(self, node: Equivalence) -> list[str]:
         match node:
-            case Relation():
+            case StoredRelation():
                 return ["relation", node.name]
             case Block():
                 leaves = sorted(f"{self._node(self._dag.nodes[n])} {k}" for n, k in node.leaves)
@@ -65,7 +65,7 @@ class Identities:
     def _role(self, node: Equivalence, base: str) -> list[str]:
         """What a column is in its node."""
         match node:
-            case Relation():
+            case StoredRelation():
                 return [node.fields[base]]
             case Grouping():
                 key = dict(node.keys).get(base)

@@ -118,7 +118,7 @@ class Equivalence:
 
 
 @dataclass(eq=False)
-class Relation(Equivalence):
+class StoredRelation(Equivalence):
     """A stored table or view."""
 
     name: str = ""
@@ -223,7 +223,7 @@ class Operation:
 class Read(Operation):
     """A stored relation is read."""
 
-    relation: Relation
+    relation: StoredRelation
 
     def asks(self, needs: set[str]) -> list[set[str]]:  # noqa: ARG002
         return []

@@ -9,7 +9,7 @@ from html import escape
 
 from freshview.optimizer.choice import Choice, described, operator
 from freshview.optimizer.cost import FULL, INCREMENTAL, PERMANENT, TRANSIENT, Costs
-from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, Relation
+from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, StoredRelation
 from freshview.optimizer.words import text_in_words
 
 _WIDTH, _HEIGHT, _GAP, _LAYER = 176, 40, 16, 104
@@ -81,7 +81,7 @@ def _graph(choice: Choice) -> tuple[dict[str, _Box], list[tuple[str, str]]]:
         key = _key(costs, node)
         if key not in boxes:
             boxes[key] = _box(costs, node, key)
-            if not isinstance(node, Relation):
+            if not isinstance(node, StoredRelation):
                 _connect(costs, node, key, way, edges, waiting)
     return boxes, list(edges)
 
@@ -113,7 +113,7 @@ def _key(costs: Costs, node: Equivalence) -> str:
 def _box(costs: Costs, node: Equivalence, key: str) -> _Box:
     size = costs.size(node)
     kind = "step"
-    if isinstance(node, Relation):
+    if isinstance(node, StoredRelation):
         kind = "relation"
     elif costs.mode[node.number] == PERMANENT:
         kind = "stored"
@@ -126,7 +126,7 @@ def _box(costs: Costs, node: Equivalence, key: str) -> _Box:
 
 def _title(costs: Costs, node: Equivalence) -> str:
     match node:
-        case Relation():
+        case StoredRelation():
             return node.name
         case Block():
             names = [_short(costs.dag.nodes[n]) for n, _ in node.leaves]
@@ -139,7 +139,7 @@ def _title(costs: Costs, node: Equivalence) -> str:
 
 
 def _short(node: Equivalence) -> str:
-    return node.name if isinstance(node, Relation) else "γ" if isinstance(node, Grouping) else operator_of(node)
+    return node.name if isinstance(node, StoredRelation) else "γ" if isinstance(node, Grouping) else operator_of(node)
 
 
 def operator_of(node: Equivalence) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from freshview.optimizer.choice import Auxiliary, Choice, SharedResult, described
 from freshview.optimizer.cost import PERMANENT, TRANSIENT, Costs
-from freshview.optimizer.operations import Equivalence, Relation
+from freshview.optimizer.operations import Equivalence, StoredRelation
 from freshview.optimizer.words import column_in_words
 
 
@@ -53,7 +53,7 @@ def dag_of(choice: Choice) -> str:
     lines = []
     for node in reversed(costs.nodes):
         lines.append(f"e{node.number} {described(costs.dag, node)}{_state(costs, node)}")
-        if isinstance(node, Relation):
+        if isinstance(node, StoredRelation):
             continue
         best = costs.by_full(node)
         for operation in node.operations:
@@ -89,7 +89,7 @@ def _state(costs: Costs, node: Equivalence) -> str:
         words.append(f"δ{relation} {rows} {_seconds(costs.computed_delta(number, place))}")
     owner = costs.owner.get(number)
     words += [f"stored as {owner.name}"] if owner is not None else []
-    if owner is None and not isinstance(node, Relation):
+    if owner is None and not isinstance(node, StoredRelation):
         words += {PERMANENT: ["to be stored"], TRANSIENT: ["to be shared"]}.get(costs.mode[number], [])
     words += ["differentials to be shared"] if number in costs.shared else []
     words += [f"sorted by {column_in_words(costs.dag, costs.clustered[number])}"] if number in costs.clustered else []

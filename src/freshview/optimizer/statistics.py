@@ -16,7 +16,7 @@ from sqlglot import exp
 from freshview.algebra.nodes import Aggregate, Join, SetOperation, TopK, Values
 from freshview.algebra.nodes import Union as UnionAll
 from freshview.optimizer.dag import Dag
-from freshview.optimizer.operations import Block, Equivalence, Grouping, Leaf, Other, Relation
+from freshview.optimizer.operations import Block, Equivalence, Grouping, Leaf, Other, StoredRelation
 from freshview.optimizer.terms import Term
 
 _RANGE, _NULL, _UNKNOWN = 1 / 3, 0.1, 0.25  # shares of rows that conditions of a kind are taken to keep
@@ -77,7 +77,7 @@ class Sizes:
     def _size(self, node: Equivalence) -> Size:
         width = 8 + sum(_WIDTHS.get(self._dag.type_of(c), _WIDE) for c in node.needs)
         match node:
-            case Relation():
+            case StoredRelation():
                 facts = self._statistics.get(node.name, _NO_FACTS)
                 rows = max(facts.rows, 1.0)
                 deltas = {node.name: facts.changed} if facts.changed else {}
@@ -136,7 +136,7 @@ class Sizes:
         owner, base, _ = self._dag.names.origins[name]
         node = self._dag.nodes[owner]
         rows = self.of[owner].rows
-        if isinstance(node, Relation):
+        if isinstance(node, StoredRelation):
             facts = self._statistics.get(node.name, _NO_FACTS)
             return max(1.0, min(rows, facts.distinct.get(node.fields[base], rows / _SAME_VALUE)))
         if isinstance(node, Grouping):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from freshview.optimizer.dag import Dag
-from freshview.optimizer.operations import Applied, Grouping, Other, Relation
+from freshview.optimizer.operations import Applied, Grouping, Other, StoredRelation
 from freshview.optimizer.terms import Term, substituted
 
 
@@ -14,7 +14,7 @@ def column_in_words(dag: Dag, name: str) -> str:
     owner, base, occurrence = dag.names.origins[name]
     node = dag.nodes[owner]
     suffix = f"#{occurrence + 1}" if occurrence else ""
-    if isinstance(node, Relation):
+    if isinstance(node, StoredRelation):
         return f"{node.name}{suffix}.{node.fields[base]}"
     if isinstance(node, Grouping):
         for own, key in node.keys:

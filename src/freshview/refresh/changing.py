@@ -33,7 +33,7 @@ from freshview.refresh.cost import Calibration, Estimate, comparison, estimate_f
 from freshview.refresh.embedded import embedded
 from freshview.refresh.execute import Change, execute
 from freshview.refresh.execute_together import Alone, execute_together
-from freshview.refresh.job_input import GroupInput, Images, JobInput, uses
+from freshview.refresh.job_input import GroupInput, JobInput, SourceImages, uses
 from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, RefreshPlan, Rejected, Way, choose, recompute
 from freshview.refresh.runner import Runner
 from freshview.refresh.span import Span
@@ -122,7 +122,7 @@ class Changing:
             if all(schemas.get(s.id, s.schema) == s.schema for s in definition.sources.values()):
                 schemas |= {source.id: source.schema for source in definition.sources.values()}
                 known.append((view, definition, stored))
-        shared = Images(span, (use for _, definition, _ in known for use in uses(definition)))
+        shared = SourceImages(span, (use for _, definition, _ in known for use in uses(definition)))
         jobs = tuple(JobInput(view, definition, span, stored, shared=shared) for view, definition, stored in known)
         return GroupInput(jobs, span, shared)
 
@@ -227,7 +227,7 @@ class Changing:
             return JobPlan(NOTHING, given.written)
         factors = given.calibration.factors() if given.full.rows else {}
         ways, embed = self._ways.of(given.view, definition, changes), partial(embedded, given=given, runner=small)
-        return choose(definition, changes, ways, given.reads, given.full, factors, embed)
+        return choose(definition, given.written if changes else (), ways, given.reads, given.full, factors, embed)
 
     def _obstacle(self, view: Relation, error: Exception) -> str:
         """Why the delta rules cannot be used for this job. Raise the error if the definition would fail with it too."""

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from freshview.catalog.records import Relation, Segment
 from freshview.definition.analysis import member_column
 from freshview.delta.signed import net_images, part
+from freshview.refresh.condense import condensed
 from freshview.refresh.cost import takes_on_driver
 from freshview.refresh.span import Span
 from freshview.relation.delta import (
@@ -47,7 +48,7 @@ def fits_driver(relation: Relation, segments: Sequence[Segment]) -> bool:
     return takes_on_driver(sum(s.rows for s in segments), len(relation.schema.columns))
 
 
-Images = tuple[pa.Table, pa.Table]  # the rows that a change deletes and inserts, in all columns of a relation
+OldAndNew = tuple[pa.Table, pa.Table]  # the rows that a change deletes and inserts, in all columns of a relation
 
 
 def changes(
@@ -57,14 +58,14 @@ def changes(
     return netted(images(span, relation, columns, segments), relation, columns)
 
 
-def netted(found: Images, relation: Relation, columns: Sequence[str] | None = None) -> pa.Table:
+def netted(found: OldAndNew, relation: Relation, columns: Sequence[str] | None = None) -> pa.Table:
     """The signed delta in some columns: rows that differ in other columns only cancel."""
     return net_images(found, relation.schema, part(relation.schema, columns))
 
 
 def images(
     span: Span, relation: Relation, columns: Sequence[str] | None = None, segments: Sequence[Segment] | None = None
-) -> Images:
+) -> OldAndNew:
     """The images that the segments of a span delete and insert; values of other columns than `columns` may be NULL."""
     storage = span.storage
     segments = span.segments(relation) if segments is None else segments
@@ -78,7 +79,7 @@ def images(
         )
         return member_rows(relation, old), member_rows(relation, new)
     parts = [storage.reader.segment_rows(s, relation.schema) for s in segments]
-    if not relation.schema.key or relation.kind == "view":  # the segments of a view have both images of an update
+    if not condensed(relation).key:
         old, new = _images(parts, relation.schema)
         return member_rows(relation, old), member_rows(relation, new)
     wanted = part(relation.schema, columns)
@@ -98,14 +99,14 @@ def member_rows(relation: Relation, rows: pa.Table) -> pa.Table:
     return rows.filter(rows.column(member)) if member else rows
 
 
-def _images(parts: Sequence[pa.Table], schema: Schema) -> Images:
+def _images(parts: Sequence[pa.Table], schema: Schema) -> OldAndNew:
     """The deleted and inserted images of a bag's delta rows."""
     rows = _joined(parts, schema)
     live = is_live(rows)
     return untag(rows.filter(pc.invert(live))), untag(rows.filter(live))
 
 
-def _keyed_images(parts: Sequence[pa.Table], schema: Schema, look_up: Callable[[pa.Table], pa.Table]) -> Images:
+def _keyed_images(parts: Sequence[pa.Table], schema: Schema, look_up: Callable[[pa.Table], pa.Table]) -> OldAndNew:
     """The images of all touched keys before and after."""
     rows = _joined(parts, schema)
     keys = key_table(untag(rows), schema)

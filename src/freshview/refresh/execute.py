@@ -62,7 +62,7 @@ def execute(
         rows = _recomputed(plan, given, runners(False))
         replaced = plan.replaces if isinstance(rows, Written) and rows.segment.replaces else ""
         return Change(FULL, rows, 0, engine=engine, replaced=replaced)
-    sizes = {c.source: (c.read, c.rows) for c in given.written if not c.in_spark}
+    sizes = {c.source: (c.read, c.rows) for c in plan.written if not c.in_spark}
     if plan.strategy != INCREMENTAL:
         return Change(plan.strategy, given.view.schema.segment_arrow.empty_table(), 0, sizes)
     if plan.local is None and not plan.is_local:
@@ -94,7 +94,8 @@ def _by_spark(
     is_large = any(change.in_spark for change in plan.changes)
     held = (lambda rows: stages.held(rows, engine)) if is_large else None
     signed = runner.in_stages(plan.query, frame, held)
-    if not plan.condenses:
+    assert plan.condense is not None
+    if not plan.condense.runs:
         rows = _stored(engine.delta_rows(signed, schema, condensed=True), given, runner)
         return rows.num_rows, rows
     files = stages.files(signed, engine)
@@ -168,14 +169,16 @@ def _frame(scan: Scan, given: SourceInput, runner: Runner) -> Any:
 
 
 def _large_delta(scan: Scan, given: SourceInput, runner: Runner, stages: Stages) -> Any:
-    """The change of a source as a frame. If its rows had to be cancelled they are kept in files: a delta plan may read
+    """The change of a source as a frame. If its rows had to be condensed they are kept in files: a delta plan may read
     them more than once."""
     name, relation = scan.relation, given.relation(scan)
-    grows = next(c.grows for c in given.changes if c.source == name)
+    change = next(c for c in given.changes if c.source == name)
     states, columns = (given.before(name), given.after(name)), given.columns[name]
     member = member_column(relation)
-    delta = runner.engine.changes(relation, states, given.segments[name], columns, member, grows=grows)
-    return delta if grows else stages.held(delta, runner.engine)
+    delta = runner.engine.changes(
+        relation, states, given.segments[name], columns, member, condense=change.condense, grows=change.grows
+    )
+    return stages.held(delta, runner.engine) if change.condense.runs else delta
 
 
 def _recomputed(plan: JobPlan, given: JobInput, runner: Runner) -> Rows:

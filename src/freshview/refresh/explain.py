@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from freshview.algebra.nodes import Scan, Shared, Stored, Table
 from freshview.catalog.frontiers import Job
 from freshview.definition.analysis import Definition
+from freshview.delta.condense import Condense
 from freshview.delta.report import Step, lines, report, unreadable
 from freshview.refresh.embedded import part_text
 from freshview.refresh.plan import EMBEDDED, FULL, INCREMENTAL, NOTHING, SPARK, JobPlan, RefreshPlan, sketch
@@ -52,12 +53,13 @@ def explained(
         found += _rewritten(definition, definition.rewriting, proof)
     found.append("  operators:")
     found += lines(maintainability(definition), "    ")
-    found += _condensing(name, definition, past[0])
+    usual = sketch(definition.rewriting or definition)
+    found += _condensing(name, definition.key, ahead[1] if ahead is not None else usual, past[0])
     found += _costs(*past)
     if ahead is not None:
         span, plan = ahead
         found += planned(name, span.start.csn, span.end.csn, plan)
-    elif (usual := sketch(definition.rewriting or definition)) is not None:
+    elif usual is not None:
         found += ["  when all its sources have changed, a refresh runs:", _query(name, usual)]
     return "\n".join(found)
 
@@ -73,21 +75,31 @@ def _rewritten(definition: Definition, rewriting: Definition, proof: str) -> lis
     return [*found, *(f"    {line}" for line in text.splitlines())]
 
 
-def _condensing(name: str, definition: Definition, done: Sequence[Job]) -> list[str]:
-    """Where deltas are condensed, and how many rows that removed in the last job."""
-    last = done[-1].condense if done else {}
-    if not definition.incremental or definition.form is None:
+def _condensing(name: str, key: Sequence[str], plan: JobPlan | None, done: Sequence[Job]) -> list[str]:
+    """The condense steps of a job, and how many rows each removed in the last job."""
+    if plan is None:
         return []
-    used = definition.rewriting or definition
-    keys = {n: () if r.kind == "view" else r.schema.key for n, r in sorted(used.sources.items())}
-    steps = [("partial", source, key, "below all joins") for source, key in keys.items()]
+    if plan.strategy == FULL:
+        return ["  condense: none, the next job recomputes the view"]
+    last = done[-1].condense if done else {}
     found = ["  condense:"]
-    for kind, on, key, place in (*steps, ("full", name, definition.key, "before it is applied")):
-        by = f"by ({', '.join(key)})" if key else "by whole rows"
-        read, left = last.get(on, (0, 0))
-        ran = f"; last job: {read - left} of {read} rows removed" if on in last else ""
-        found.append(f"    {kind}, Δ{on} {by}, {place}{ran}")
+    for change in plan.written:
+        columns = "by whole rows of the columns used"
+        by = f"by ({', '.join(change.condense.key)}), then {columns}" if change.condense.key else columns
+        found.append(_condense_step("partial", change.source, change.condense, f"{by}, below all joins", last))
+    if plan.condense is not None:
+        place = "before it is applied" + (f" by key ({', '.join(key)})" if key else "")
+        found.append(_condense_step("full", name, plan.condense, f"by whole rows, {place}", last))
     return found
+
+
+def _condense_step(kind: str, of: str, step: Condense, how: str, last: Mapping[str, Sequence[int]]) -> str:
+    if not step.runs:
+        return f"    no {kind} condense of Δ{of}: {step.why}"
+    read, left = last.get(of, (0, 0))
+    why = f" ({step.why})" if step.why else ""
+    ran = f"; last job: {read - left} of {read} rows removed" if of in last else ""
+    return f"    {kind}, Δ{of} {how}{why}{ran}"
 
 
 def _costs(done: Sequence[Job], learnt: Mapping[str, float]) -> list[str]:
@@ -137,7 +149,7 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
     expected = f"; expected {plan.seconds:.2g} s" if plan.estimate is not None else ""
     found = [f"  next job, CSN {start} to {end}: {ways[plan.strategy]}{expected}"]
     found += [f"    {_stored_by(plan)}"] * (plan.strategy == FULL)
-    for change in plan.changes:
+    for change in plan.written:
         held = "which stay in Spark" if change.in_spark else f"of {change.read:,} that were written"
         found.append(f"    Δ{change.source}: {change.rows:,} rows, {held}")
     whole = [s for s in plan.scans if s.from_files]
@@ -146,9 +158,6 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
     parts = plan.local.prepared if plan.local is not None else []
     found += [f"    by Spark before, without a job: {part_text(part)}" for part in parts]
     found += [f"    {plan.proviso}"] * bool(plan.proviso)
-    found += ["    no full condense: all changes add rows, so that no two rows of the result cancel"] * (
-        plan.strategy == INCREMENTAL and not plan.condenses
-    )
     for way in plan.rejected:
         seconds = f" ({way.seconds:.2g} s)" if way.seconds is not None else ""
         found.append(f"    not {'recomputed' if way.strategy == FULL else 'by delta rules'}: {way.why}{seconds}")

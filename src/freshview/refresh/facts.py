@@ -19,7 +19,7 @@ from freshview.optimizer.statistics import Facts
 from freshview.refresh.workload import Workload
 
 USUAL, PENDING = "usual", "pending"
-Changes = str | float
+ExpectedChanges = str | float
 Count = Callable[[Relation, int, list[str]], tuple[int, dict[str, int]]]  # relation, CSN, columns → rows, distinct
 
 _ASSUMED = 0.001  # the share of each table that is taken to change where nothing is known
@@ -34,7 +34,7 @@ class Findings:
 
 
 def found(
-    statistics: StatisticsCatalog, over: Workload, changes: Changes = USUAL, count: Count | None = None
+    statistics: StatisticsCatalog, over: Workload, changes: ExpectedChanges = USUAL, count: Count | None = None
 ) -> Findings:
     """The facts of a workload's relations. `count` counts what is not known yet; None: nothing is counted."""
     leaves = over.relations
@@ -73,7 +73,7 @@ def _counted(statistics: StatisticsCatalog, over: Workload, count: Count) -> dic
 
 
 def _changes(
-    statistics: StatisticsCatalog, over: Workload, rows: Mapping[str, float], changes: Changes
+    statistics: StatisticsCatalog, over: Workload, rows: Mapping[str, float], changes: ExpectedChanges
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
     """Of each leaf the delta rows per refresh and the share of them that delete; and remarks on where they are from."""
     tables = {name: leaf for name, leaf in over.relations.items() if leaf.kind != "view"}
@@ -94,11 +94,11 @@ def _changes(
     return shares, notes
 
 
-def _expected(one: Churn, changes: Changes) -> tuple[float, float]:
+def _expected(one: Churn, changes: ExpectedChanges) -> tuple[float, float]:
     return float(one.pending) if changes == PENDING else one.per_refresh, one.deletes
 
 
-def _source(churn: Iterable[Churn], changes: Changes) -> str:
+def _source(churn: Iterable[Churn], changes: ExpectedChanges) -> str:
     if changes == PENDING:
         return "what is pending now"
     known = any(f.refreshes and f.written for f in churn)

@@ -6,9 +6,9 @@
 
 Each is read once, when it is first asked for; choosing, executing and EXPLAIN share it.
 
-Views that are refreshed together share the images of each source's change (`Images`): each nets them in the columns
-that it uses. The parts that their plans have in common read a `GroupInput`: deltas and lookups in the columns that any
-of the views uses.
+Views that are refreshed together share the images of each source's change (`SourceImages`): each nets them in the
+columns that it uses. The parts that their plans have in common read a `GroupInput`: deltas and lookups in the columns
+that any of the views uses.
 
     Δ of R in columns A  =  the net of (Δ of R in columns B) projected on A,  A ⊆ B
 
@@ -32,6 +32,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import Definition
 from freshview.delta.signed import part, undone
 from freshview.errors import SnapshotExpired
+from freshview.refresh.condense import condensed, condensed_in_spark, is_linear
 from freshview.refresh.cost import Calibration, Estimate, estimate_full
 from freshview.refresh.deltas import fits_driver, images, member_rows, netted
 from freshview.refresh.lookups import Lookups
@@ -42,7 +43,7 @@ from freshview.storage.external import only_adds
 from freshview.storage.reader import LOCAL_ROWS
 
 
-class Images:
+class SourceImages:
     """The images of the sources' changes over a span, read once for several views."""
 
     def __init__(self, span: Span, uses: Iterable[tuple[Relation, Sequence[str]]]) -> None:
@@ -90,12 +91,17 @@ class SourceInput:
         raise NotImplementedError
 
     @property
-    def images(self) -> Images:
+    def images(self) -> SourceImages:
         raise NotImplementedError
 
     def own(self, source: Stored) -> RelationState:
         """The stored rows of a view that a plan reads, before."""
         raise NotImplementedError
+
+    @property
+    def is_linear(self) -> bool:
+        """Is a change read by one plan, once, through filters and projections only?"""
+        return False
 
     @cached_property
     def segments(self) -> dict[str, list[Segment]]:
@@ -117,7 +123,8 @@ class SourceInput:
             read = max(stored, delta.num_rows)  # a blind upsert is stored as one row, and completed to two
             grows = delta.num_rows > 0 and self.images.only_adds(relation)
             size = self.after(name).rows_at_most if delta.num_rows else 0
-            found[name] = (SourceChange(name, read, delta.num_rows, grows, size), delta)
+            step = condensed(relation)
+            found[name] = (SourceChange(name, read, delta.num_rows, grows, size, condense=step), delta)
         return found
 
     def _large(self, name: str, relation: Relation, segments: Sequence[Segment]) -> SourceChange:
@@ -129,7 +136,8 @@ class SourceInput:
             rows, grows = sum(s.rows for s in segments), only_adds(relation, segments, after.main)
         else:
             rows, grows = sum(s.rows for s in segments), all(s.action == INSERT for s in segments)
-        return SourceChange(name, rows, rows, grows, after.rows_at_most, in_spark=True)
+        step = condensed_in_spark(relation, segments, grows=grows, is_linear=self.is_linear)
+        return SourceChange(name, rows, rows, grows, after.rows_at_most, in_spark=True, condense=step)
 
     @property
     def written(self) -> tuple[SourceChange, ...]:
@@ -219,13 +227,18 @@ class JobInput(SourceInput):
     span: Span
     stored: RelationState  # the view's own rows, before
     in_memory: bool = False  # the caller needs the result on the driver, whatever its size
-    shared: Images | None = None  # with the other views that are refreshed together
+    shared: SourceImages | None = None  # with the other views that are refreshed together
     prepared: dict[Node, pa.Table] = field(default_factory=dict)
 
     @property
     def whole(self) -> Definition:
         """The definition that recomputes the view: that of its text, also if rules maintain it by a rewriting."""
         return self.definition.original or self.definition
+
+    @property
+    def is_linear(self) -> bool:
+        form = self.definition.form
+        return self.shared is None and form is not None and is_linear(form.tree)
 
     @property
     def is_rewritten(self) -> bool:
@@ -244,8 +257,8 @@ class JobInput(SourceInput):
         return columns_used(self.definition)
 
     @cached_property
-    def images(self) -> Images:
-        return self.shared or Images(self.span, uses(self.definition))
+    def images(self) -> SourceImages:
+        return self.shared or SourceImages(self.span, uses(self.definition))
 
     def own(self, source: Stored) -> RelationState:  # noqa: ARG002
         return self.stored
@@ -276,11 +289,11 @@ class GroupInput(SourceInput):
 
     jobs: tuple[JobInput, ...]
     span: Span
-    shared: Images
+    shared: SourceImages
     prepared: dict[Node, pa.Table] = field(default_factory=dict)
 
     @property
-    def images(self) -> Images:
+    def images(self) -> SourceImages:
         return self.shared
 
     @cached_property

@@ -303,7 +303,7 @@ class JobRunner:
         return job
 
     def ended(self, view: Relation, left: Pending, c1: int, *, done: bool) -> None:
-        """Tell that a job has ended: its result was published, or another process had moved the frontier."""
+        """Emit the event that a job has ended: its result was published, or another process had moved the frontier."""
         emit = partial(self._events.emit, view=view.name, from_csn=left.frontier.readable, to_csn=c1, rows=left.rows)
         emit("job.done") if done else emit("job.lost")
         if done:

@@ -16,16 +16,19 @@ from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
 from freshview.delta.cancelling import can_cancel
+from freshview.delta.condense import BY_ROWS, Condense
 from freshview.delta.forms import delta_plan
 from freshview.delta.semijoin import reduced
 from freshview.local.plans import LocalPlan
 from freshview.local.typed import Unproven
+from freshview.refresh.condense import condensed
 from freshview.refresh.cost import CANCELLED, Estimate, estimate, in_process, on_spark
 
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
 EMBEDDED, SPARK = "embedded", "spark"
 
 _SMALL_DELTA = 50_000  # deltas up to this many rows are broadcast to the other sides, and the result is fetched
+_ADDED = "all changes add rows, so that no two rows of the result cancel"
 _SLACK = 0.3  # seconds by which a delta plan may cost more: it writes less
 
 
@@ -39,15 +42,15 @@ class SourceChange:
     grows: bool  # the change only adds rows
     size: int  # rows of the source after the change, at most
     in_spark: bool = False  # the change stays in Spark: it is too large for the driver
+    condense: Condense = BY_ROWS  # the partial condense of its rows
 
     @property
     def cost(self) -> int:
-        """The rows that Spark reads in the time that it needs for the change: inserted rows are Δ as they are, others
-        have to be cancelled."""
-        return 0 if not self.in_spark else self.rows if self.grows else CANCELLED * self.rows
+        """The rows that Spark reads in the time that it needs for the change: rows that are not condensed are read."""
+        return 0 if not self.in_spark else CANCELLED * self.rows if self.condense.runs else self.rows
 
 
-Changes = Sequence[SourceChange]
+SourceChanges = Sequence[SourceChange]
 Reads = Callable[[Scan], int]  # the rows that a scan reads from files
 Embed = Callable[[Node], LocalPlan]
 Factors = Mapping[str, float]  # by way: actual time over estimated time, learnt from earlier jobs
@@ -95,8 +98,14 @@ class JobPlan:
     local: LocalPlan | None = None  # the query for the embedded engine; None: Spark runs it
     why_spark: str = ""  # what kept a query over rows on the driver on Spark
     proviso: str = ""  # when the view is recomputed after all, as the query finds out
-    condenses: bool = True  # False: no two rows of the query's result can cancel, so that it is applied as it is
+    condense: Condense | None = None  # the full condense of the query's result; None: there is no query
     replaces: str = ""  # of a plan that recomputes: why a large result replaces the stored rows; "": it is compared
+    emptied: tuple[SourceChange, ...] = ()  # changes of which condensing left no row: the query does not read them
+
+    @property
+    def written(self) -> tuple[SourceChange, ...]:
+        """The changes of all sources that were written to."""
+        return (*self.changes, *self.emptied)
 
     @property
     def engine(self) -> str:
@@ -164,7 +173,7 @@ def recompute(changes: Iterable[SourceChange] = (), rejected: Iterable[Rejected]
     return JobPlan(FULL, tuple(changes), rejected=tuple(rejected))
 
 
-def alternatives(definition: Definition, changes: Changes) -> tuple[Way, ...]:
+def alternatives(definition: Definition, changes: SourceChanges) -> tuple[Way, ...]:
     """All ways to compute a view's change, those by delta rules first."""
     if not definition.incremental:
         return (Way(INCREMENTAL, obstacle=definition.reason or "the view is to be recomputed"), Way(FULL))
@@ -173,12 +182,12 @@ def alternatives(definition: Definition, changes: Changes) -> tuple[Way, ...]:
     return (inward, outward, Way(FULL))
 
 
-def are_small(changes: Changes) -> bool:
+def are_small(changes: SourceChanges) -> bool:
     """Are the rows that meet these changes looked up, and the result fetched?"""
     return sum(c.rows for c in changes) <= _SMALL_DELTA and not any(c.in_spark for c in changes)
 
 
-def _delta_way(definition: Definition, changes: Changes, is_small: bool, *, outward: bool) -> Way:
+def _delta_way(definition: Definition, changes: SourceChanges, is_small: bool, *, outward: bool) -> Way:
     """A way by delta rules. `outward`: small deltas are broadcast to large relations; else all relations are small."""
     form, lowered = definition.form, definition.lowered
     assert form is not None
@@ -191,7 +200,7 @@ def _delta_way(definition: Definition, changes: Changes, is_small: bool, *, outw
 
 def choose(
     definition: Definition,
-    changes: Changes,
+    written: SourceChanges,
     ways: Sequence[Way],
     reads: Reads,
     full: Estimate,
@@ -200,9 +209,11 @@ def choose(
 ) -> JobPlan:
     """The plan of a job.
 
-    `full` is the estimate of recomputing. `factors` do not count where all is small: there times depend on the machine
+    `written` are the changes of all sources; the `ways` are those by the changes that have rows. `full` is the estimate
+    of recomputing. `factors` do not count where all is small: there times depend on the machine
     more than on the strategy. `embed` returns a query for the embedded engine, or raises Unproven.
     """
+    changes, emptied = (tuple(c for c in written if bool(c.rows) is has_rows) for has_rows in (True, False))
     factors = factors if full.rows else {}
     anew = full.seconds * factors.get(FULL, 1.0)
     possible = [w for w in ways if w.query is not None]
@@ -228,7 +239,8 @@ def choose(
     proviso = definition.form.proviso if definition.form is not None else ""
     growing = {c.source for c in changes if c.grows}
     condenses = is_local or can_cancel(_query(way), growing)  # a few rows are condensed in no time
-    return replace(plan, local=local, why_spark=why_spark, proviso=proviso, condenses=condenses)
+    full_step = BY_ROWS if condenses else Condense(runs=False, why=_ADDED)
+    return replace(plan, local=local, why_spark=why_spark, proviso=proviso, condense=full_step, emptied=emptied)
 
 
 def _embedded(query: Node, embed: Embed) -> tuple[LocalPlan | None, str]:
@@ -240,11 +252,11 @@ def _embedded(query: Node, embed: Embed) -> tuple[LocalPlan | None, str]:
 
 def sketch(definition: Definition) -> JobPlan | None:
     """The plan for a change of a few rows in every source, without an estimate; None if it recomputes."""
-    changes = [SourceChange(name, 1, 1, grows=False, size=0) for name in definition.sources]
+    changes = [SourceChange(n, 1, 1, False, 0, condense=condensed(r)) for n, r in sorted(definition.sources.items())]
     ways = alternatives(definition, changes)
     if ways[0].query is None:
         return None
-    return JobPlan(INCREMENTAL, tuple(changes), ways[0].query)
+    return JobPlan(INCREMENTAL, tuple(changes), ways[0].query, condense=BY_ROWS)
 
 
 def _query(way: Way) -> Node:

@@ -17,7 +17,7 @@ from freshview.optimizer.cost import Costs
 from freshview.optimizer.greedy import Limits
 from freshview.optimizer.prices import Prices
 from freshview.refresh.accuracy import Accuracy, Compared, accuracy, compared, corrected
-from freshview.refresh.facts import USUAL, Changes, Findings, found
+from freshview.refresh.facts import USUAL, ExpectedChanges, Findings, found
 from freshview.refresh.workload import Query, Workload, workload
 from freshview.spark.engines import Engines
 from freshview.sql.binding import bind, refuse_foreign
@@ -54,7 +54,7 @@ class Proposing:
         views: Sequence[Relation] | None = None,
         *,
         limits: Limits | None = None,
-        changes: Changes = USUAL,
+        changes: ExpectedChanges = USUAL,
         counting: bool = True,
         queries: Mapping[str, float] | None = None,
     ) -> Proposal:

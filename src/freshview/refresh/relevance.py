@@ -126,10 +126,10 @@ class Relevance:
         matching: Matching,
         reader: SparkEngine,
         *,
-        tell: bool = True,
+        report: bool = True,
     ) -> Needed | None:
         """What a query at a CSN has to see of a view although the tasks in `left` are pending; None if the view may
-        have to be maintained. `tell`: emit the event that maintenance is skipped."""
+        have to be maintained. `report`: emit the event that maintenance is skipped."""
         try:
             if not self._is_worth_testing(view, left):
                 return None
@@ -157,7 +157,7 @@ class Relevance:
             return None  # a failed test decides nothing; maintenance or the query raises the error, if it is one
         rows = sum(segment.rows for segments in own.values() for segment in segments)
         emit = partial(self._events.emit, view=view.name, from_csn=start, to_csn=csn, rows=rows, pending=left.rows)
-        if tell:
+        if report:
             emit("view.part") if own else emit("view.skipped")
         return Needed(stored, own)
 

@@ -54,11 +54,11 @@ def plan_together(
     plans: dict[int, JobPlan] = {
         p: JobPlan(NOTHING, job.written) for p, job in enumerate(group.jobs) if not job.changes
     }
-    near = [place for place, found in enumerate(ways) if found and found[0].is_small]
-    embedded = _Embedded(group, near, [ways[place][0] for place in near], combinations, runner)
+    small = [place for place, found in enumerate(ways) if found and found[0].is_small]
+    embedded = _Embedded(group, small, [ways[place][0] for place in small], combinations, runner)
     plans |= embedded.plans(ways)
-    far = [place for place, found in enumerate(ways) if found and place not in plans]
-    spark = _OnSpark(group, far, [ways[place][1] for place in far])
+    rest = [place for place, found in enumerate(ways) if found and place not in plans]
+    spark = _OnSpark(group, rest, [ways[place][1] for place in rest])
     plans |= spark.plans(ways)
     return RefreshPlan(
         tuple(plans.get(place) for place in range(len(ways))),
@@ -186,4 +186,4 @@ def is_worth_files(node: Node, users: int, reads: Reads) -> bool:
 
 def _chosen(job: JobInput, ways: Sequence[Way], reads: Reads, embed: Callable[[Node], LocalPlan] | None) -> JobPlan:
     factors = job.calibration.factors() if job.full.rows else {}
-    return choose(job.definition, job.changes, ways, reads, job.full, factors, embed)
+    return choose(job.definition, job.written, ways, reads, job.full, factors, embed)

@@ -13,7 +13,7 @@ from cachetools import LRUCache
 
 from freshview.catalog.records import Relation
 from freshview.definition.analysis import Definition
-from freshview.refresh.plan import Changes, Way, alternatives, are_small
+from freshview.refresh.plan import SourceChanges, Way, alternatives, are_small
 
 _KEPT = 512  # sets of ways
 
@@ -25,7 +25,7 @@ class Ways:
         self._kept: LRUCache[Hashable, tuple[Definition, tuple[Way, ...]]] = LRUCache(_KEPT)
         self._lock = threading.Lock()
 
-    def of(self, view: Relation, definition: Definition, changes: Changes) -> tuple[Way, ...]:
+    def of(self, view: Relation, definition: Definition, changes: SourceChanges) -> tuple[Way, ...]:
         """All ways to compute the change of a view by these changes of its sources."""
         key = (view.id, are_small(changes), frozenset((c.source, c.grows) for c in changes))
         with self._lock:

@@ -22,8 +22,7 @@ from freshview.definition.analysis import Definition, member_column
 from freshview.definition.known import settings_of
 from freshview.delta.forms import Form
 from freshview.optimizer.dag import Dag, View
-from freshview.optimizer.operations import Block, Grouping
-from freshview.optimizer.operations import Relation as Leaf
+from freshview.optimizer.operations import Block, Grouping, StoredRelation
 from freshview.optimizer.rules import expand
 from freshview.refresh.plan import FULL, INCREMENTAL
 
@@ -64,7 +63,7 @@ class Workload:
             for name in {c for t in (*terms, *keys) for c in t.columns}:
                 owner, base, _ = self.dag.names.origins[name]
                 leaf = self.dag.nodes[owner]
-                if isinstance(leaf, Leaf):
+                if isinstance(leaf, StoredRelation):
                     found[leaf.name].add(leaf.fields[base])
         return found
 

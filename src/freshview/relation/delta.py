@@ -158,16 +158,33 @@ def first_duplicate(keys: pa.Table) -> int | None:
 def positions_in(keys: pa.Table, others: pa.Table, *, inside: bool = True) -> pa.Array:
     """Positions of the rows whose key is (or is not) among the other keys, ascending; NULLs match."""
     names = _key_names(keys)
-    if keys.num_rows == 0 or others.num_rows == 0:
-        return pa.array(np.arange(0 if inside else keys.num_rows, dtype=np.int64))
-    both = pa.concat_tables([others.select(names), keys.select(names)])
-    both = _numbered(both).append_column("__other", pa.array(np.arange(both.num_rows) < others.num_rows))
-    groups = both.group_by(names, use_threads=False).aggregate([("__other", "max"), (_POSITION, "list")])
-    picked = groups.filter(groups.column("__other_max") if inside else pc.invert(groups.column("__other_max")))
-    positions = pc.list_flatten(picked.column(f"{_POSITION}_list")).combine_chunks()
-    own = positions.filter(pc.greater_equal(positions, others.num_rows))
-    own = pc.subtract(own, others.num_rows)
-    return own.take(pc.sort_indices(own))
+    keys, others = keys.select(names), others.select(names)
+    if others.num_rows > keys.num_rows:  # a small set is built, and the many are looked up in it
+        others = others.filter(pa.array(_among(others.column(0), keys.column(0))))
+    met = _among(keys.column(0), others.column(0))
+    if len(names) > 1 and met.any():  # the first column decides for most rows: only the others are grouped
+        candidates = np.flatnonzero(met)
+        some = keys.take(candidates)
+        met[candidates] = _met(some, others.filter(pa.array(_among(others.column(0), some.column(0)))))
+    return pa.array(np.flatnonzero(met if inside else ~met), pa.int64())
+
+
+def _among(values: pa.ChunkedArray, others: pa.ChunkedArray) -> np.ndarray:
+    """Which values are among the others; NULL is NULL."""
+    found: np.ndarray = pc.is_in(values, value_set=others.combine_chunks()).to_numpy()
+    return found
+
+
+def _met(keys: pa.Table, others: pa.Table) -> np.ndarray:
+    """Which keys of several columns are among the others, by grouping both."""
+    both = pa.concat_tables([others, keys])
+    numbered = _numbered(both).append_column("__other", pa.array(np.arange(both.num_rows) < others.num_rows))
+    by_key = numbered.group_by(keys.column_names, use_threads=False)
+    groups = by_key.aggregate([("__other", "max"), (_POSITION, "list")])
+    common = groups.filter(groups.column("__other_max")).column(f"{_POSITION}_list").combine_chunks()
+    found = np.zeros(both.num_rows, dtype=bool)
+    found[pc.list_flatten(common).to_numpy()] = True
+    return found[others.num_rows :]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ side by side; jobs of one view follow each other, and a view waits while a view 
 needs Spark, in any process, has the jobs in progress cancelled; they begin again when no foreground work is left.
 
 Law: a job that a statement waits for is not cancelled, and goes on at the statement's priority.
-Law: steady foreground work holds no view up for ever. A view whose oldest task has waited for 30 seconds, or whose jobs
-gave way three times in a row, gets a *protected* job, one at a time: it begins even if the system is busy, and does not
-give way for ten seconds; after that it does. Each job in a row that gave way halves the tasks' rows that
-the next one takes, down to one task, and each protected one doubles the time for which the next one is protected. So a
-job that takes T seconds for one task is done after at most log₂(T / 10 s) + 1 protected jobs that gave way. A job
-whose deadline is near does not give way at all.
+Law: steady foreground work holds no view up for ever. A view whose oldest task has waited for ten seconds, or whose
+jobs gave way three times in a row, gets a *protected* job, one at a time: it begins even if the system is busy, and
+does not give way for ten seconds from when it has an engine; after that it does. Each job in a row that gave way halves
+the tasks' rows that the next one takes, down to one task, and each protected one doubles the time for which the next
+one is protected. So a job that takes T seconds for one task is done after at most log₂(T / 10 s) + 1 protected jobs
+that gave way; meanwhile views whose protected jobs gave way less often go first, then the oldest task, whatever the
+policy. A job whose deadline is near does not give way at all. Any other job that begins beside foreground work takes as
+little as one on a busy machine (`sizing`), about a second: of statements that come every 200 ms, few overlap it.
 """
 
 from __future__ import annotations
@@ -48,9 +50,23 @@ class CurrentJob:
 
     view: Candidate
     halvings: int = 0  # how often the rows that it takes are halved
-    protected_until: float | None = None  # on the manager's clock; None: it gives way at once
+    protected_for: float | None = None  # seconds from when it has an engine; None: it gives way at once
+    is_beside: bool = False  # it begins beside foreground work, and may be asked to give way
     interruption: Interruption = field(default_factory=lambda: Interruption(gives_way=True))
     asked: bool = False  # a statement wants it to give way
+    engine_since: float | None = None  # on the manager's clock; None: its engine is not there yet
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether it does not give way at first."""
+        return self.protected_for is not None
+
+    def may_end(self, now: float) -> bool:
+        """Whether it gives way now, if it is asked to. The start of Spark does not use up a job's time, and cannot be
+        broken off."""
+        if self.protected_for is None:
+            return True
+        return self.engine_since is not None and now >= self.engine_since + self.protected_for
 
     @property
     def awaited(self) -> bool:
@@ -76,7 +92,7 @@ class Yielded:
 
     def after(self, job: CurrentJob) -> Yielded:
         """The counts when a job gave way."""
-        return Yielded(self.jobs + 1, self.protected + (job.protected_until is not None))
+        return Yielded(self.jobs + 1, self.protected + job.is_protected)
 
     def eased(self) -> Yielded:
         """The counts when a job was done."""
@@ -142,8 +158,12 @@ class Manager:
     def _end_asked(self) -> None:
         now = self._clock()
         for job in self.running:
-            if job.asked and not job.awaited and (job.protected_until is None or now >= job.protected_until):
+            if job.asked and not job.awaited and job.may_end(now):
                 job.interruption.request()
+
+    def has_engine(self, job: CurrentJob) -> None:
+        """Note that the engine of a job is there: the time for which the job is protected begins."""
+        job.engine_since = self._clock()
 
     def stop(self) -> None:
         """Cancel the jobs in progress, whatever they are, and begin no other."""
@@ -173,31 +193,43 @@ class Manager:
             self._troubles = {i: t for i, t in self._troubles.items() if i in known}
             self._yielded = {i: y for i, y in self._yielded.items() if i in known}
             ready = maintainable(waiting, [c for c in waiting if self._is_ready(c)])
-            if ready and self._is_busy():
+            policy, is_busy = self._policy, bool(ready) and self._is_busy()
+            if is_busy:
                 ready = maintainable(ready, [c for c in ready if self._protection(c) is not None])
-            chosen = choose(ready, self._policy, self._now())
+                policy = self._fair
+            chosen = choose(ready, policy, self._now())
             if chosen is None:
                 return None
-            job = CurrentJob(chosen, self._yielded.get(chosen.view_id, Yielded()).jobs, self._protection(chosen))
+            protection = self._protection(chosen)
+            is_beside = is_busy and protection != float("inf")
+            job = CurrentJob(chosen, self._yielded_of(chosen).jobs, protection, is_beside)
             self._running = {**self._running, chosen.view_id: job}
             return job
 
     def _may_begin(self, job: CurrentJob) -> bool:
-        return not self._stopped and (job.protected_until is not None or not self._is_busy())
+        return not self._stopped and (job.is_protected or not self._is_busy())
 
     def _protection(self, view: Candidate) -> float | None:
-        """Until when a job of a view that begins now does not give way; None: it gives way at once.
+        """For how many seconds a job of a view that begins now does not give way; None: it gives way at once.
 
         Unless its deadline is near, a job is protected only while no other one is.
         """
         if is_near(view, self._now()):
             return float("inf")
-        if any(job.protected_until is not None for job in self.running):
+        if any(job.is_protected for job in self.running):
             return None
-        yielded = self._yielded.get(view.view_id, Yielded())
+        yielded = self._yielded_of(view)
         if yielded.jobs < GAVE_WAY and not has_waited(view, self._now()):
             return None
-        return self._clock() + PROTECTED * 2.0**yielded.protected
+        return PROTECTED * 2.0**yielded.protected
+
+    def _fair(self, view: Candidate) -> tuple[float, ...]:
+        """The policy beside foreground work: every view gets its turn, and one whose jobs take long does not hold up
+        those whose jobs do not."""
+        return (self._yielded_of(view).protected, *oldest_first(view))
+
+    def _yielded_of(self, view: Candidate) -> Yielded:
+        return self._yielded.get(view.view_id, Yielded())
 
     def _do(self, job: CurrentJob) -> bool:
         view = job.view
@@ -207,8 +239,7 @@ class Manager:
         except Exception as error:
             if isinstance(error, Cancelled) and job.interruption.requested:  # giving way is no failure
                 with self._guard:
-                    before = self._yielded.get(view.view_id, Yielded())
-                    self._yielded = {**self._yielded, view.view_id: before.after(job)}
+                    self._yielded = {**self._yielded, view.view_id: self._yielded_of(view).after(job)}
             else:
                 self._leave(view, error)
         else:

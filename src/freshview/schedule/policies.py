@@ -19,7 +19,7 @@ from freshview.definition.properties import is_deferred, parse_deadline, policy_
 
 _SECOND = 1_000_000
 _PATIENCE = 300 * _SECOND  # a task that has waited this long goes before the policy's choice
-_PROGRESS = 30 * _SECOND  # a task that has waited this long is worth a job even if all is busy
+_PROGRESS = 10 * _SECOND  # a task that has waited this long is worth a job even if all is busy
 _LEAD = 1800 * _SECOND  # this long before its deadline a view goes first
 
 

@@ -249,8 +249,11 @@ class Upkeep:
         view = self._catalog.relation_by_id(job.view.view_id)
         if view is None:
             return True
-        rows, csn, maintenance = self._most_rows(view, job.halvings), self._catalog.snapshot(), self._views.maintenance
-        with self._engine().background(job.interruption):
+        rows, csn, maintenance = self._most_rows(view, job), self._catalog.snapshot(), self._views.maintenance
+        engine = self._engine()
+        if self.manager is not None:
+            self.manager.has_engine(job)
+        with engine.background(job.interruption):
             together = maintenance.step_together(view, self._companions(job), csn, most_rows=rows)
             done = any(one.view_id == view.id for one in together)
             done = done or maintenance.step(view, csn, most_rows=rows) is not None
@@ -261,14 +264,16 @@ class Upkeep:
     def _companions(self, job: CurrentJob) -> list[Relation]:
         """The views that may be refreshed with the view of a job: those that wait, and below which none waits. A job
         that gave way before, or that others give way to, is kept small."""
-        if job.halvings or job.protected_until is not None:
+        if job.halvings or job.is_protected:
             return []
         waiting = {backlog.view_id for backlog in self._views.catalog.backlogs()}
         taken = {one.view.view_id for one in self.manager.running} if self.manager is not None else set()
         others = self._views.catalog.by_id(waiting - taken - {job.view.view_id})
         return [view for view in others if waiting.isdisjoint(self._views.catalog.inputs(view))]
 
-    def _most_rows(self, view: Relation, halvings: int) -> int:
-        """How many pending delta rows a background job of a view takes, now."""
+    def _most_rows(self, view: Relation, job: CurrentJob) -> int:
+        """How many pending delta rows a background job of a view takes, now: beside foreground work, as if the machine
+        were busy."""
         past = self._views.catalog.finished(view, PAST_JOBS)
-        return max(background_rows(past, allowed_seconds(machine_load(), self._busy_load)) >> halvings, 1)
+        load = self._busy_load if job.is_beside else machine_load()
+        return max(background_rows(past, allowed_seconds(load, self._busy_load)) >> job.halvings, 1)

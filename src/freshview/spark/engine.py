@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, NullTyp
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.records import DataFile, Relation, RelationState, Segment
+from freshview.delta.condense import Condense
 from freshview.delta.signed import with_weight
 from freshview.errors import InvalidStatement, StorageUnavailable
 from freshview.interruption import Interruption
@@ -33,7 +34,7 @@ from freshview.spark.session import new_session, shares_disk
 from freshview.spark.settings import Defaults, adopt, kept_by_views
 from freshview.spark.signed import cancelled, changes, one_by_one
 from freshview.spark.types import as_schema, assign, cast_type, from_spark, spark_schema
-from freshview.sql.dml import NearQuery
+from freshview.sql.dml import RowQuery
 from freshview.storage.store import Storage
 
 _OFFSET = re.compile(r"(?:Z|(?:UTC|GMT|UT)?(?:([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?)?)")
@@ -111,11 +112,12 @@ class SparkEngine:
         columns: Sequence[str],
         member: str | None = None,
         *,
+        condense: Condense,
         grows: bool = False,
     ) -> DataFrame:
         """The signed delta of a relation between two states (`spark/signed.changes`), never on the driver."""
         with spark_errors(f"table {relation.name}"):
-            return changes(self._scanner, relation, states, segments, columns, member, grows=grows)
+            return changes(self._scanner, relation, states, segments, columns, member, condense=condense, grows=grows)
 
     def numbered(self, rows: pa.Table, schema: Schema, number: str) -> DataFrame:
         """A frame of rows of the driver, with a column that numbers them."""
@@ -147,7 +149,7 @@ class SparkEngine:
         rows = self._scanner.files(relation_id, files, struct)
         return rows.select(*(F.col(f"c{i}").alias(f.name, metadata=f.metadata) for i, f in enumerate(fields)))
 
-    def evaluated(self, frame: DataFrame, query: NearQuery, what: str) -> DataFrame:
+    def evaluated(self, frame: DataFrame, query: RowQuery, what: str) -> DataFrame:
         """The result of a query over one frame, which gets no name in the session: much cheaper."""
         with spark_errors(what):
             named = frame.alias(query.qualifier) if query.is_qualified else frame

@@ -72,7 +72,7 @@ def translated(error: PySparkException, what: str) -> FreshviewError:
         return TypeMismatch(ours[1], ours[2], "Convert the value first.")
     condition = (error.getCondition() or "").split(".")[0]
     if condition in _NOT_FOUND:
-        return NotFound(what, message, "Check the spelling; SHOW TABLES and DESCRIBE tell what there is.")
+        return NotFound(what, message, "Check the spelling; SHOW TABLES and DESCRIBE list what there is.")
     if condition in _FILE_TROUBLE:
         return CorruptWarehouse(what, message, "Restore the file from a backup.")
     if isinstance(error, ParseException | AnalysisException):

@@ -292,7 +292,7 @@ class Scanner:
 
 
 def _without_empty_batches(rows: pa.Table) -> pa.Table:
-    """The same rows in batches none of which is empty: Spark takes an empty batch for the end of the rows."""
+    """Rows in batches none of which is empty: Spark takes an empty batch for the end of the rows."""
     return pa.Table.from_batches([b for b in rows.to_batches() if b.num_rows], rows.schema)
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.records import Relation, RelationState, Segment
+from freshview.delta.condense import Condense
 from freshview.relation.delta import DELETE, DELETE_KEY, INSERT, UPSERT
 from freshview.relation.names import backticked
 from freshview.relation.schema import ACTION, STMTSN, Schema
@@ -55,21 +56,23 @@ def changes(
     columns: Sequence[str],
     member: str | None = None,
     *,
+    condense: Condense,
     grows: bool = False,
 ) -> DataFrame:
     """Δ of a relation between two states, before and after these segments, over some of its columns.
 
-    `member` is the column that marks the rows of a view which belong to it; others do not count. If the change `grows`,
-    its segments hold inserted rows alone: they are Δ as they are, since their keys were new.
+    `member` is the column that marks the rows of a view which belong to it; others do not count. `condense` is the
+    partial condense: if it does not run, the rows of the segments are Δ as they are. A change that `grows` removes no
+    rows.
     """
     schema = relation.schema
-    signed = _signed(scanner, relation, states, segments, grows)
+    signed = _signed(scanner, relation, states, segments, by_key=bool(condense.key), grows=grows)
     if member is not None:
         signed = signed.where(f"c{schema.position(member)}")
     wanted = Schema(tuple(schema.column(c) for c in columns))
     placed = [F.col(f"c{schema.position(c)}").alias(f"c{i}") for i, c in enumerate(columns)]
     chosen = named(signed.select(*placed, WEIGHT), wanted, WEIGHT)
-    return chosen if grows else one_by_one(cancelled(chosen, wanted))
+    return one_by_one(cancelled(chosen, wanted)) if condense.runs else chosen
 
 
 def _signed(
@@ -77,6 +80,8 @@ def _signed(
     relation: Relation,
     states: tuple[RelationState, RelationState],
     segments: Sequence[Segment],
+    *,
+    by_key: bool,
     grows: bool,
 ) -> DataFrame:
     """Images with their signs, by place; those of equal rows may not have cancelled yet."""
@@ -88,7 +93,7 @@ def _signed(
     if relation.is_external:
         return scanner.foreign_changes(here, segments, grows=grows)
     rows = reduce(DataFrame.unionAll, scanner.deltas(here, segments))
-    if schema.key and relation.kind != "view" and not grows:  # the segments of a view have both images of an update
+    if by_key:
         return _by_key(scanner, before, rows, schema)
     return rows.select(*places_of(schema), F.when(F.col(ACTION) >= INSERT, 1).otherwise(-1).alias(WEIGHT))
 

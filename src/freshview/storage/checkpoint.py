@@ -80,7 +80,7 @@ class Checkpointer:
             self.run(relation)
 
     def _fold(self, relation: Relation, csn: int, lease: Lease) -> CheckpointReport:
-        self._settle(relation)
+        self._reconcile(relation)
         state = self.catalog.state(relation, csn)
         base = self.catalog.latest_main(relation.id)  # not the state's, which has none if its rows were replaced
         strategy = choose(state)
@@ -122,7 +122,7 @@ class Checkpointer:
             files = list(engine.write(rows, relation.id, folder, f"checkpoint of {relation.name}"))
         return mains.replace(new, files)
 
-    def _settle(self, relation: Relation) -> None:
+    def _reconcile(self, relation: Relation) -> None:
         """Make Delta's newest version and the catalog's the same, before anything is computed from it."""
         known = self.catalog.latest_main(relation.id)
         latest = self.storage.mains.latest_version(relation.id)

@@ -103,7 +103,7 @@ class ColumnCache:
         if len(values) <= FEWEST or values.type not in _INDEXED or not self._fits(main, types):
             return None
         version = (relation_id, main.delta_version)
-        with self._lock:  # whoever asks for the same columns meanwhile waits for them
+        with self._lock:  # a thread that asks for the same columns meanwhile waits for them
             if (*version, by) not in self._asked:
                 self._asked[(*version, by)] = True
                 return None

@@ -59,7 +59,7 @@ class SharedRows:
             return fetch(columns)
         with self._lock:
             turn = self._turns.setdefault(name, threading.Lock())
-        with turn:  # whoever asks for the same rows meanwhile waits for them
+        with turn:  # a thread that asks for the same rows meanwhile waits for them
             return self._read(name, relation_id, schema, columns, fetch)
 
     def _read(

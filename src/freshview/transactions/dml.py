@@ -29,8 +29,8 @@ from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.segments import fits_inline
 from freshview.storage.store import Storage
 from freshview.transactions.constraints import check_keys
-from freshview.transactions.near import Near, Nearby
 from freshview.transactions.reading import ReadContext
+from freshview.transactions.row_lookup import LookedUp, RowLookup
 from freshview.transactions.transaction import Transaction
 
 IN_MEMORY_ROWS = 500_000  # a statement's result up to this size is handled in one piece
@@ -47,7 +47,7 @@ class StatementEngine(Protocol):
     def scan(self, state: RelationState) -> Frame: ...
     def frame(self, rows: pa.Table, schema: Schema) -> Frame: ...
     def numbered(self, rows: pa.Table, schema: Schema, number: str) -> Frame: ...
-    def evaluated(self, frame: Frame, query: dml.NearQuery, what: str) -> Frame: ...
+    def evaluated(self, frame: Frame, query: dml.RowQuery, what: str) -> Frame: ...
     def query(self, text: str, frames: dict[str, Frame], what: str) -> Frame: ...
     def stored(
         self, frame: Frame, targets: Sequence[tuple[str, Column]], table: str, keep: Sequence[str] = ...
@@ -86,8 +86,8 @@ class Statements:
                 return self._merge(statement)
 
     @property
-    def _nearby(self) -> Nearby:
-        return Nearby(self.transaction, self.reading, self.storage.reader)
+    def _lookup(self) -> RowLookup:
+        return RowLookup(self.transaction, self.reading, self.storage.reader)
 
     # -- INSERT ------------------------------------------------------------------------------------
 
@@ -181,17 +181,17 @@ class Statements:
         schema = relation.schema
         new_values = dml.set_positions(statement.assignments, schema)
         qualifier = statement.alias or statement.table
-        near = self._nearby.where(relation, statement.where, qualifier)
-        if near is not None and near.exact:
+        found = self._lookup.where(relation, statement.where, qualifier)
+        if found is not None and found.exact:
             try:
                 constants = {i: value(parse_expression(e), schema.columns[i]) for i, e in new_values.items()}
-                return self.transaction.apply(relation, near.rows, _with_constants(near.rows, constants, schema))
+                return self.transaction.apply(relation, found.rows, _with_constants(found.rows, constants, schema))
             except NotLiteral:
                 pass
-        if near is not None and near.rows.num_rows <= LOCAL_ROWS:
-            query = dml.near_query(statement.assignments, schema, qualifier, near.rest)
+        if found is not None and found.rows.num_rows <= LOCAL_ROWS:
+            query = dml.row_query(statement.assignments, schema, qualifier, found.rest)
             if query is not None:
-                return self._run_near(relation, near.rows, query, list(new_values))
+                return self._run_on_rows(relation, found.rows, query, list(new_values))
 
         def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
             old = _old_images(rows, schema)
@@ -203,26 +203,26 @@ class Statements:
         targets = [(dml.new_name(i), schema.columns[i]) for i in new_values]
         keys_kept = not {schema.names[i] for i in new_values} & set(schema.key)
         text = dml.update_query(statement, schema)
-        return self._run_split(relation, near, text, targets, split, keys_kept=keys_kept)
+        return self._run_split(relation, found, text, targets, split, keys_kept=keys_kept)
 
     def _delete(self, statement: Delete) -> int:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
         qualifier = statement.alias or statement.table
-        near = self._nearby.where(relation, statement.where, qualifier)
-        if near is not None and near.exact:
-            return self.transaction.apply(relation, near.rows, None)
-        if near is not None and near.rows.num_rows <= LOCAL_ROWS:
-            query = dml.near_query((), schema, qualifier, near.rest)
+        found = self._lookup.where(relation, statement.where, qualifier)
+        if found is not None and found.exact:
+            return self.transaction.apply(relation, found.rows, None)
+        if found is not None and found.rows.num_rows <= LOCAL_ROWS:
+            query = dml.row_query((), schema, qualifier, found.rest)
             if query is not None:
-                return self._run_near(relation, near.rows, query, None)
+                return self._run_on_rows(relation, found.rows, query, None)
 
         def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
             return _old_images(rows, schema), schema.arrow.empty_table()
 
-        return self._run_split(relation, near, dml.delete_query(statement, schema), [], split, keys_kept=True)
+        return self._run_split(relation, found, dml.delete_query(statement, schema), [], split, keys_kept=True)
 
-    def _run_near(self, relation: Relation, rows: pa.Table, query: dml.NearQuery, assigned: list[int] | None) -> int:
+    def _run_on_rows(self, relation: Relation, rows: pa.Table, query: dml.RowQuery, assigned: list[int] | None) -> int:
         """Evaluate the condition, and for UPDATE the new values, over rows in memory, without a Spark job."""
         schema = relation.schema
         used = query.mentioned(schema)
@@ -245,7 +245,7 @@ class Statements:
     def _run_split(
         self,
         relation: Relation,
-        near: Near | None,
+        found: LookedUp | None,
         text: str,
         targets: Sequence[tuple[str, Column]],
         split: Split,
@@ -253,7 +253,7 @@ class Statements:
         keys_kept: bool,
     ) -> int:
         """Evaluate an update or delete query over the rows found, or over the whole table, into files."""
-        target = self._target(relation, near)
+        target = self._target(relation, found)
         frame = self._query(self._bind(text), target, what=f"statement on {relation.name}")
         old = [dml.old_name(i) for i in range(len(relation.schema.columns))]
         frame = self.engine().stored(frame, targets, relation.name, keep=old)
@@ -265,8 +265,8 @@ class Statements:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
         bound = self._bind(dml.merge_query(statement, schema))
-        near = self._nearby.source(relation, statement)
-        frame = self._query(bound, self._target(relation, near), what=f"MERGE INTO {relation.name}")
+        found = self._lookup.source(relation, statement)
+        frame = self._query(bound, self._target(relation, found), what=f"MERGE INTO {relation.name}")
         values = [dml.clause_values(statement, c, schema) for c in statement.clauses]
         targets = [(dml.new_name(i, k), schema.columns[i]) for k, v in enumerate(values) for i in v]
         keep = [dml.CLAUSE, dml.ROW_ID, *(dml.old_name(i) for i in range(len(schema.columns)))]
@@ -317,10 +317,10 @@ class Statements:
         }
         return engine.query(bound.text, frames, what or f"query {bound.original}")
 
-    def _target(self, relation: Relation, near: Near | None) -> Frame:
+    def _target(self, relation: Relation, found: LookedUp | None) -> Frame:
         """The rows that a statement may change: those found, or the whole table."""
-        if near is not None:
-            return self.engine().frame(near.rows, relation.schema)
+        if found is not None:
+            return self.engine().frame(found.rows, relation.schema)
         return self.engine().scan(self.transaction.state(relation))
 
     def _stage(self, relation: Relation, frame: Frame, kind: str) -> _Staged:

@@ -218,7 +218,7 @@ class _Applying:
     def _holds(self, there: Relation, chosen: Chosen, facts: Auxiliary, sources: Iterable[Relation]) -> bool:
         """Does an auxiliary view hold what was chosen, from the same tables?
 
-        Its name tells what it holds by the names of tables. If these were exchanged, the proof of a rewriting fails.
+        Its name lists the tables of which it holds rows. If these were exchanged, the proof of a rewriting fails.
         """
         if Auxiliary.of(there) != replace(facts, seconds=Auxiliary.of(there).seconds, saves=Auxiliary.of(there).saves):
             return False

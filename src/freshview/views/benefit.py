@@ -1,7 +1,7 @@
 """What auxiliary views cost and save, by the times of jobs in the history, before and after views were rewritten.
 
 A view's job is compared with the mean of its jobs before it was rewritten; the part of several auxiliary views in one
-rewriting is not told apart, each gets the same share. An auxiliary view costs the time of its own jobs.
+rewriting is not known, each gets the same share. An auxiliary view costs the time of its own jobs.
 """
 
 from __future__ import annotations

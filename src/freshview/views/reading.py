@@ -73,7 +73,7 @@ class Reading:
         for view, csn, matching, left in stale:
             unseen = None
             if matching is not None:
-                unseen = self.relevance.needed(view, left, csn, matching, engine, tell=False)
+                unseen = self.relevance.needed(view, left, csn, matching, engine, report=False)
             if unseen is None:
                 seen.setdefault(csn, []).append(view)
         for csn, views in seen.items():

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from freshview.cdc.application import delta_rows
 from freshview.cdc.dimension import Node, Remote, check_maintainable, keyed
+from freshview.cdc.dumps import difference
 from freshview.cdc.model import PartialDelta, keys_of, partial_delta
 from freshview.cdc.remote import RemoteTable, RemoteTables, by_server
 from freshview.cdc.shaping import HOLD, shaped
@@ -18,6 +19,7 @@ from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.local.engine import LocalEngine
 from freshview.refresh.evaluation import Evaluation
 from freshview.refresh.runner import Runner
+from freshview.relation.delta import DELETE, INSERT, subtract, tag
 from freshview.relation.schema import Column, Schema
 
 EFFECTIVENESS = "effectiveness test"  # the property that leaves the test out ('off')
@@ -47,6 +49,14 @@ class Shape:
             delta = _blind(delta)
         rows = delta_rows(delta, stmtsn)
         return rows.select([*self.schema.names, *rows.column_names[-2:]])
+
+    def difference(self, name: str, old: pa.Table, new: pa.Table, stmtsn: int) -> pa.Table:
+        """The delta rows from the stored rows of the view, which are known here, to others."""
+        if self.schema.key:
+            return delta_rows(difference(name, self.schema, old, new), stmtsn)
+        gone, added = subtract(old, new, self.schema), subtract(new, old, self.schema)
+        parts = [tag(gone, self.schema, DELETE, stmtsn), tag(added, self.schema, INSERT, stmtsn)]
+        return pa.concat_tables(parts)
 
 
 class Runners(Protocol):

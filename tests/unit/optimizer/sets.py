@@ -11,7 +11,7 @@ from freshview.algebra.nodes import Lowered
 from freshview.delta.forms import choose_form
 from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Change, Cluster, Costs, Share, Store
 from freshview.optimizer.dag import Dag, View
-from freshview.optimizer.operations import Relation
+from freshview.optimizer.operations import StoredRelation
 from freshview.optimizer.rules import expand
 from freshview.sql.lowering import lower
 
@@ -99,7 +99,7 @@ def from_sql(texts: Mapping[str, str], columns: Mapping[str, Sequence[str] | Map
 
 def changes(costs: Costs) -> list[Change]:
     """Every change of what is stored, kept or sorted that a choice may make, and those that take it back."""
-    nodes = [n for n in costs.nodes if not isinstance(n, Relation) and n.number not in costs.owner]
+    nodes = [n for n in costs.nodes if not isinstance(n, StoredRelation) and n.number not in costs.owner]
     found: list[Change] = [Store(n.number, m) for n in nodes for m in (PERMANENT, TRANSIENT, NOT_STORED)]
     found += [Share(n.number, on) for n in nodes for on in (True, False) if costs.changes[n.number]]
     found += [Cluster(n, by) for n, columns in costs.lookups_by.items() for by in columns if costs.mode[n] == PERMANENT]

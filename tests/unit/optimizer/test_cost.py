@@ -10,7 +10,7 @@ from tests.unit.optimizer.sets import built, changes, from_sql
 
 from freshview.optimizer.cost import PERMANENT, TRANSIENT, Cluster, Costs, Store
 from freshview.optimizer.dag import Dag
-from freshview.optimizer.operations import Block, Grouping, Relation
+from freshview.optimizer.operations import Block, Grouping, StoredRelation
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Facts
 
@@ -77,7 +77,7 @@ def test_the_formulas_of_section_5() -> None:
     costs = _costs()
     prices, size = costs.prices, costs.sizes.of
     bc = _block(costs.dag, "b", "c")
-    b, c = (next(n.number for n in costs.nodes if isinstance(n, Relation) and n.name == name) for name in "bc")
+    b, c = (next(n.number for n in costs.nodes if isinstance(n, StoredRelation) and n.name == name) for name in "bc")
     local = prices.processed(size[b].rows + size[c].rows, size[bc].rows)
     assert costs.compcost(bc) == pytest.approx(local + costs.reusecost(b) + costs.reusecost(c))
     assert costs.cost(bc) == costs.compcost(bc)
@@ -99,7 +99,7 @@ def test_nothing_is_paid_for_what_does_not_change() -> None:
 
 def test_a_clustered_result_is_looked_up_for_less() -> None:
     costs = _costs()
-    c = next(n.number for n in costs.nodes if isinstance(n, Relation) and n.name == "c")
+    c = next(n.number for n in costs.nodes if isinstance(n, StoredRelation) and n.name == "c")
     by = next(by for by in costs.lookups_by[c] if by.endswith("_l"))
     assert costs.tried(Cluster(c, by)) < costs.total
     dense = _costs({n: Facts(f.rows, f.distinct, inserted=10_000) for n, f in FACTS.items()})

@@ -12,7 +12,7 @@ from freshview.optimizer.choice import Choice, optimise
 from freshview.optimizer.cost import PERMANENT, Costs, Store
 from freshview.optimizer.dag import Dag
 from freshview.optimizer.greedy import LEAST, Limits, select, sharing
-from freshview.optimizer.operations import Relation
+from freshview.optimizer.operations import StoredRelation
 from freshview.optimizer.prices import Engine, Prices
 from freshview.optimizer.rules import expand
 from freshview.optimizer.statistics import Facts, Statistics
@@ -141,7 +141,7 @@ def test_a_full_result_is_stored_or_kept_whichever_saves_more() -> None:
 def test_differentials_are_candidates_where_a_plan_can_use_them_twice() -> None:
     costs = Costs(_dag(), CHAIN_FACTS, Prices())
     degrees = sharing(costs)
-    by_name = {n.name: degrees[n.number] for n in costs.nodes if isinstance(n, Relation)}
+    by_name = {n.name: degrees[n.number] for n in costs.nodes if isinstance(n, StoredRelation)}
     assert by_name["c"] == 4
     assert by_name["a"] == 2
     alone = Costs(built(from_sql({"one": CHAIN["one"]}, CHAIN_COLUMNS), CHAIN_COLUMNS), CHAIN_FACTS, Prices())

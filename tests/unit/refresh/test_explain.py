@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 from tests.unit.definition.analysed import analysed, with_sources
@@ -11,9 +12,11 @@ from tests.unit.sql.view_grammar import SCHEMAS
 from freshview.algebra.together import put_together
 from freshview.catalog.frontiers import Job
 from freshview.definition.analysis import analyse
+from freshview.delta.condense import Condense
 from freshview.delta.derive import derive
 from freshview.refresh.explain import explained, maintainability, planned_together
-from freshview.refresh.plan import JobPlan, RefreshPlan, SharedPart
+from freshview.refresh.plan import JobPlan, RefreshPlan, SharedPart, SourceChange
+from freshview.refresh.span import Point, Span
 from freshview.relation.schema import Schema
 
 
@@ -39,8 +42,9 @@ def test_a_definition_without_algebra_has_a_report_too() -> None:
 def test_explain_tells_where_deltas_are_condensed_and_what_that_took_away() -> None:
     definition = with_sources("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a")
     text = explained("v", definition, 1, past=([_job(condense={"t": (20, 4), "v": (9, 9)})], {}))
-    assert "partial, Δt by whole rows, below all joins; last job: 16 of 20 rows removed" in text
-    assert "partial, Δu by whole rows, below all joins\n" in text
+    how = "by whole rows of the columns used, below all joins"
+    assert f"partial, Δt {how}; last job: 16 of 20 rows removed" in text
+    assert f"partial, Δu {how}\n" in text
     assert "full, Δv by whole rows, before it is applied; last job: 0 of 9 rows removed" in text
 
 
@@ -100,12 +104,61 @@ def test_explain_prints_what_views_that_are_refreshed_together_share() -> None:
 
 
 def test_explain_names_the_key_of_a_view_and_by_what_deltas_of_views_are_condensed() -> None:
-    """The segments of a view have both images of an update: a view above cancels whole rows, whatever the key below."""
+    """The segments of a view, and the versions of an external table, have both images of an update: a view above
+    cancels whole rows, whatever the key below. A view's own change is cancelled by whole rows, and applied by key."""
     definition = with_sources("SELECT a, SUM(b) AS s FROM t GROUP BY a")
     keyed = {n: replace(r, schema=Schema(r.schema.columns, ("a",))) for n, r in definition.sources.items() if n == "t"}
-    for kind, by in (("table", "(a)"), ("view", "whole rows")):
+    columns = "by whole rows of the columns used"
+    for kind, by in (("table", f"by (a), then {columns}"), ("view", columns), ("external", columns)):
         text = explained("v", replace(definition, sources={n: replace(r, kind=kind) for n, r in keyed.items()}), 1)
         assert "  stored as: sums by key (a)\n" in text
-        assert "full, Δv by (a), before it is applied" in text
-        assert f"partial, Δt by {by}, below all joins" in text
+        assert "full, Δv by whole rows, before it is applied by key (a)\n" in text
+        assert f"partial, Δt {by}, below all joins\n" in text
     assert "  stored as: rows\n" in explained("v", with_sources("SELECT a FROM t"), 1)
+
+
+# -- condense --------------------------------------------------------------------------------------
+
+
+def _ahead(plan: JobPlan) -> tuple[Span, JobPlan]:
+    return Span(None, None, Point(1), Point(2)), plan  # type: ignore[arg-type]
+
+
+def _condense_lines(text: str) -> list[str]:
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("  condense:"))
+    return [lines[start], *takewhile(lambda line: line.startswith("    "), lines[start + 1 :])]
+
+
+def test_explain_prints_the_condense_steps_of_the_next_job() -> None:
+    """What is left out is said to be, with the reason, also of a source whose change condensing has emptied."""
+    definition = with_sources("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a")
+    added = SourceChange("t", 9, 9, True, 100, in_spark=True, condense=Condense(runs=False, why="it only adds rows"))
+    one = SourceChange("u", 9, 9, False, 100, in_spark=True, condense=Condense(why="one statement wrote it"))
+    gone = SourceChange("w", 4, 0, False, 0, condense=Condense(("a",)))
+    last = [_job(condense={"t": (3, 1), "w": (4, 0)})]
+    plan = JobPlan("incremental", (added, one), condense=Condense(), emptied=(gone,))
+    columns = "by whole rows of the columns used"
+    assert _condense_lines(explained("v", definition, 1, past=(last, {}), ahead=_ahead(plan))) == [
+        "  condense:",
+        "    no partial condense of Δt: it only adds rows",
+        f"    partial, Δu {columns}, below all joins (one statement wrote it)",
+        f"    partial, Δw by (a), then {columns}, below all joins; last job: 4 of 4 rows removed",
+        "    full, Δv by whole rows, before it is applied",
+    ]
+    superfluous = replace(plan, emptied=(), condense=Condense(runs=False, why="no two rows cancel"))
+    assert _condense_lines(explained("v", definition, 1, ahead=_ahead(superfluous)))[-1] == (
+        "    no full condense of Δv: no two rows cancel"
+    )
+
+
+def test_a_job_that_applies_nothing_has_no_full_condense_and_one_that_recomputes_has_none() -> None:
+    definition = with_sources("SELECT b FROM t")
+    nothing = JobPlan("nothing", (SourceChange("t", 4, 0, False, 0),))
+    assert _condense_lines(explained("v", definition, 1, ahead=_ahead(nothing))) == [
+        "  condense:",
+        "    partial, Δt by whole rows of the columns used, below all joins",
+    ]
+    anew = explained("v", definition, 1, ahead=_ahead(JobPlan("full")))
+    assert _condense_lines(anew) == ["  condense: none, the next job recomputes the view"]
+    assert "condense" not in explained("v", analysed("SELECT a FROM t ORDER BY b OFFSET 3"), 1)

@@ -10,6 +10,7 @@ from tests.unit.definition.analysed import with_sources
 from freshview.algebra.nodes import Scan
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
+from freshview.delta.condense import Condense
 from freshview.local.plans import LocalPlan
 from freshview.refresh.cost import CANCELLED, Estimate, estimate_full
 from freshview.refresh.explain import planned
@@ -99,7 +100,7 @@ def test_cost_alone_decides_on_a_large_change_unless_the_view_says_otherwise() -
     """Rows of a change that stays in Spark count as read; those that have to be cancelled count several times."""
     reads, joined = {"t": MILLION, "u": MILLION}, with_sources(JOIN)
     added, mixed, most = (
-        SourceChange("t", rows, rows, grows, MILLION, in_spark=True)
+        SourceChange("t", rows, rows, grows, MILLION, in_spark=True, condense=Condense(runs=not grows))
         for rows, grows in ((MILLION // 4, True), (MILLION // 4, False), (MILLION, False))
     )
     plan = _chosen(joined, added, reads={"t": 0, "u": 10})

@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ from freshview.relation.delta import (
     first_duplicate,
     key_table,
     overlay,
+    positions_in,
     tag,
     untag,
 )
@@ -231,6 +234,37 @@ def test_first_duplicate_is_a_row_whose_key_occurs_again(keys: list[tuple[str, i
         assert len(set(keys)) == len(keys)
     else:
         assert keys.count(keys[at]) > 1
+
+
+_KEY_VALUES: dict[Any, list[Any]] = {
+    pa.int64(): [None, 0, -(2**63), 2**63 - 1],
+    pa.string(): [None, "", "a", "a ", "é"],
+    pa.binary(): [None, b"", b"\0"],
+    pa.bool_(): [None, True, False],
+    pa.date32(): [None, date(1, 1, 1), date(9999, 12, 31)],
+    pa.timestamp("us", "UTC"): [None, datetime(1500, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=UTC)],
+    pa.decimal128(38, 2): [None, Decimal("1.00"), Decimal("9" * 36 + ".99")],
+}
+
+
+@given(st.data())
+def test_positions_in_are_those_of_keys_among_the_others(data: st.DataObject) -> None:
+    """For keys of one and of several columns, in chunks; NULL is among NULLs."""
+    types = data.draw(st.lists(st.sampled_from(list(_KEY_VALUES)), min_size=1, max_size=3))
+    rows = st.lists(st.tuples(*(st.sampled_from(_KEY_VALUES[t]) for t in types)), max_size=9)
+
+    def table(found: list[tuple[Any, ...]]) -> pa.Table:
+        cut = data.draw(st.integers(0, len(found)))
+        columns = [
+            pa.chunked_array([pa.array([r[i] for r in part], type_) for part in (found[:cut], found[cut:])], type_)
+            for i, type_ in enumerate(types)
+        ]
+        return pa.table(columns, names=[f"k{i}" for i in range(len(types))])
+
+    keys, others = data.draw(rows), data.draw(rows)
+    for inside in (True, False):
+        expected = [i for i, key in enumerate(keys) if (key in others) is inside]
+        assert positions_in(table(keys), table(others), inside=inside).to_pylist() == expected
 
 
 def test_identity_holds_on_slices_and_chunks() -> None:

@@ -19,7 +19,7 @@ _EXACT_ROWS = 100_000  # rows that are looked up where Spark need not see them, 
 
 
 @dataclass(frozen=True)
-class Near:
+class LookedUp:
     """All rows that a statement may change."""
 
     rows: pa.Table
@@ -28,22 +28,22 @@ class Near:
 
 
 @dataclass(frozen=True)
-class Nearby:
+class RowLookup:
     """Looks up rows for the statements of one transaction, as the transaction sees them."""
 
     transaction: Transaction
     reading: ReadContext
     reader: StateReader
 
-    def where(self, relation: Relation, condition: str, qualifier: str) -> Near | None:
+    def where(self, relation: Relation, condition: str, qualifier: str) -> LookedUp | None:
         """The rows for an UPDATE or DELETE with this condition; None if no lookup answers it, or the rows are many."""
         asked = pins(condition, relation.schema, (qualifier,))
         rows = self._rows(relation, asked) if asked is not None else None
         if asked is None or rows is None:
             return None
-        return Near(rows, asked.exact, "" if asked.exact else condition)
+        return LookedUp(rows, asked.exact, "" if asked.exact else condition)
 
-    def source(self, relation: Relation, statement: Merge) -> Near | None:
+    def source(self, relation: Relation, statement: Merge) -> LookedUp | None:
         """The target rows that match a row of a small table; None if others matter too, or the source is another."""
         if any(clause.by_source for clause in statement.clauses) or statement.source.startswith("("):
             return None
@@ -51,7 +51,7 @@ class Nearby:
         rows = self._rows(
             relation, merge_pins(statement.condition, relation.schema, target, source, statement.source_alias)
         )
-        return None if rows is None else Near(rows)
+        return None if rows is None else LookedUp(rows)
 
     def _rows(self, relation: Relation, asked: Pins) -> pa.Table | None:
         matches = [(m.column, self._values(relation, m)) for m in asked.matches]
