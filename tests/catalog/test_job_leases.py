@@ -36,6 +36,7 @@ from freshview.errors import (
 )
 from freshview.interruption import Interruption
 from freshview.refresh.jobs import is_transient
+from freshview.schedule.policies import candidates, last_csn
 from freshview.storage import segments
 from freshview.storage.store import Storage
 
@@ -397,6 +398,26 @@ def test_an_upper_view_waits_for_no_version_that_its_lower_view_has_passed(world
     assert p.shown(high, first) is None
     assert p.shown(high, last) == p.defined(high, last)
     assert {j.to_csn for j in p.views.history(high)} == {last}
+
+
+def test_a_step_to_where_the_views_below_have_versions_runs_no_job_of_theirs(world: World) -> None:
+    """The manager takes an upper view so far if commits never end (`policies.last_csn`)."""
+    p = world.process()
+    a, b = p.table("a"), p.table("b")
+    low = p.view("low", a)
+    high = p.view("high", low, b)
+    p.put({"a": {1: 1}, "b": {1: 1}})
+    upto = p.put({"a": {2: 2}, "b": {2: 2}})
+    p.jobs.bring(low, upto)
+    p.put({"a": {3: 3}})
+    waiting = candidates(p.views)
+    upper = next(c for c in waiting if c.view_id == high.id)
+    bound = last_csn(upper, waiting)
+    assert bound == upto
+    job = p.jobs.step(high, bound)
+    assert job is not None
+    assert (job.to_csn, [name for name, *_ in p.ran]) == (upto, ["low", "high"])
+    assert p.shown(high, upto) == p.defined(high, upto)
 
 
 def test_lower_views_are_brought_first(world: World) -> None:

@@ -98,7 +98,7 @@ def test_what_is_pending_and_its_age(world: World, process: Process) -> None:
     assert (len(left.tasks), left.rows, round(left.age(world.now).total_seconds())) == (2, 3, 8)
     assert len(pending(process.views, view, first).tasks) == 1
     oldest = left.tasks[0].committed_at
-    assert process.views.backlogs() == [Backlog(view.id, 2, 3, oldest, last)]
+    assert process.views.backlogs() == [Backlog(view.id, 2, 3, oldest, last, first)]
 
 
 def test_show_tasks(world: World, process: Process) -> None:
@@ -192,7 +192,7 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
     (task,) = views.tasks()
     assert (task.csn, task.tables, task.rows) == (csn, (a.id,), 1)
     assert views.pending(view, csn) == (Frontier(created), [task])
-    assert views.backlogs() == [Backlog(view.id, 1, 1, task.committed_at, csn)]
+    assert views.backlogs() == [Backlog(view.id, 1, 1, task.committed_at, csn, csn)]
     assert views.advance(csn) == 0
     pin = catalog.begin(at=created)
     catalog.begin("job", at=created)

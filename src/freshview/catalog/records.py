@@ -229,6 +229,7 @@ class Backlog:
     rows: int
     oldest_at: int  # commit time of the oldest task
     newest_csn: int
+    oldest_csn: int
 
 
 @dataclass(frozen=True)

@@ -168,10 +168,10 @@ class ViewCatalog:
         return [_task(view_id, csn, rows) for (csn, view_id), rows in found.items()]
 
     def backlogs(self) -> list[Backlog]:
-        """The number, rows, oldest time and newest CSN of the tasks of each view that has any."""
-        r, i = t.commits.c, t.inputs.c
-        tasks, oldest, newest = sa.func.count(r.csn.distinct()), sa.func.min(r.committed_at), sa.func.max(r.csn)
-        query = beyond_frontiers(i.view_id, tasks, sa.func.sum(r.rows), oldest, newest)
+        """The number, rows, oldest time, newest and oldest CSN of the tasks of each view that has any."""
+        r, i, of = t.commits.c, t.inputs.c, sa.func
+        tasks, rows, csns = of.count(r.csn.distinct()), of.sum(r.rows), (of.max(r.csn), of.min(r.csn))
+        query = beyond_frontiers(i.view_id, tasks, rows, of.min(r.committed_at), *csns)
         with self.catalog.database.read() as c:
             return [Backlog(*map(int, row)) for row in c.execute(query.group_by(i.view_id).order_by(i.view_id))]
 

@@ -2,8 +2,10 @@
 
 The manager's workers wake every few seconds. If nothing is pending or the system is busy they sleep again; else each
 runs one bounded job and looks again, so that foreground work can begin between two jobs. Different views are maintained
-side by side; jobs of one view follow each other, and a view waits while a view below it has tasks. Foreground work that
-needs Spark, in any process, has the jobs in progress cancelled; they begin again when no foreground work is left.
+side by side; jobs of one view follow each other, and a view waits for those below it while they have tasks. A view
+that has waited for ten seconds goes to the last CSN at which all of those have versions, if that lies beyond its oldest
+task: under a stream of commits they always have tasks. Foreground work that needs Spark, in any process, has the jobs
+in progress cancelled; they begin again when no foreground work is left.
 
 Law: a job that a statement waits for is not cancelled, and goes on at the statement's priority.
 Law: steady foreground work holds no view up for ever. A view whose oldest task has waited for ten seconds, or whose
@@ -35,6 +37,7 @@ from freshview.schedule.policies import (
     has_waited,
     inherited,
     is_near,
+    last_csn,
     maintainable,
     oldest_first,
 )
@@ -52,6 +55,7 @@ class CurrentJob:
     halvings: int = 0  # how often the rows that it takes are halved
     protected_for: float | None = None  # seconds from when it has an engine; None: it gives way at once
     is_beside: bool = False  # it begins beside foreground work, and may be asked to give way
+    upto: int | None = None  # the CSN up to which the views below have versions; None: any
     interruption: Interruption = field(default_factory=lambda: Interruption(gives_way=True))
     asked: bool = False  # a statement wants it to give way
     engine_since: float | None = None  # on the manager's clock; None: its engine is not there yet
@@ -188,21 +192,23 @@ class Manager:
         """The next job, which counts as running from now on: foreground work that begins now is seen by the last check
         before the job begins, or sees the job."""
         with self._guard:
-            waiting = inherited(self._look(), self._now())
+            now = self._now()
+            waiting = inherited(self._look(), now)
             known = {c.view_id for c in waiting}
             self._troubles = {i: t for i, t in self._troubles.items() if i in known}
             self._yielded = {i: y for i, y in self._yielded.items() if i in known}
-            ready = maintainable(waiting, [c for c in waiting if self._is_ready(c)])
+            ready = maintainable(waiting, [c for c in waiting if self._is_ready(c)], now)
             policy, is_busy = self._policy, bool(ready) and self._is_busy()
             if is_busy:
-                ready = maintainable(ready, [c for c in ready if self._protection(c) is not None])
+                ready = maintainable(ready, [c for c in ready if self._protection(c) is not None], now)
                 policy = self._fair
-            chosen = choose(ready, policy, self._now())
+            chosen = choose(ready, policy, now)
             if chosen is None:
                 return None
             protection = self._protection(chosen)
             is_beside = is_busy and protection != float("inf")
-            job = CurrentJob(chosen, self._yielded_of(chosen).jobs, protection, is_beside)
+            upto = last_csn(chosen, waiting)
+            job = CurrentJob(chosen, self._yielded_of(chosen).jobs, protection, is_beside, upto)
             self._running = {**self._running, chosen.view_id: job}
             return job
 

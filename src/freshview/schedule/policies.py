@@ -19,7 +19,7 @@ from freshview.definition.properties import is_deferred, parse_deadline, policy_
 
 _SECOND = 1_000_000
 _PATIENCE = 300 * _SECOND  # a task that has waited this long goes before the policy's choice
-_PROGRESS = 10 * _SECOND  # a task that has waited this long is worth a job even if all is busy
+_PROGRESS = 10 * _SECOND  # a task that has waited this long is worth a job even if all is busy, and one of its own
 _LEAD = 1800 * _SECOND  # this long before its deadline a view goes first
 
 
@@ -34,6 +34,13 @@ class Candidate:
     sources: tuple[int, ...] = ()  # ids of the views that it reads
     next_use: int | None = None  # when a query is expected
     deadline: int | None = None  # when it has to be fresh
+    oldest_csn: int = 0  # of its tasks
+
+    def holds_up(self, upper: Candidate, now: int) -> bool:
+        """Does a view that reads this one wait for it? If it has waited for long, a version of this one beyond its
+        oldest task will do: under a stream of commits this one always has tasks. Others are spared a further job."""
+        is_needed = self.oldest_csn <= upper.oldest_csn
+        return self.view_id in upper.sources and (is_needed or now - upper.oldest_at <= _PROGRESS)
 
 
 Policy = Callable[[Candidate], tuple[float, ...]]  # the smallest goes first
@@ -85,9 +92,15 @@ def choose(candidates: Sequence[Candidate], policy: Policy, now: int) -> Candida
         return None
     waiting = {c.view_id: c for c in candidates}
     chosen = min(candidates, key=rank)
-    while below := [waiting[s] for s in chosen.sources if s in waiting]:
+    while below := [waiting[s] for s in chosen.sources if s in waiting and waiting[s].holds_up(chosen, now)]:
         chosen = min(below, key=rank)
     return chosen
+
+
+def last_csn(view: Candidate, waiting: Iterable[Candidate]) -> int | None:
+    """The CSN up to which a view can be maintained without a job of those below it; None: up to any."""
+    below = [c.oldest_csn for c in waiting if c.view_id in view.sources]
+    return min(below) - 1 if below else None
 
 
 def candidate(backlog: Backlog, view: Relation, use: Use | None, now: int) -> Candidate:
@@ -97,7 +110,7 @@ def candidate(backlog: Backlog, view: Relation, use: Use | None, now: int) -> Ca
     # The first deadline after the oldest task: a missed one stays, so that the view is as urgent as before.
     deadline = next_deadline(text, _zone(settings), backlog.oldest_at) if text is not None else None
     b, sources = backlog, tuple(source_ids(view).values())
-    return Candidate(b.view_id, b.oldest_at, b.newest_csn, b.rows, sources, expected, deadline)
+    return Candidate(b.view_id, b.oldest_at, b.newest_csn, b.rows, sources, expected, deadline, b.oldest_csn)
 
 
 def candidates(views: ViewCatalog) -> list[Candidate]:
@@ -141,26 +154,27 @@ def _zone(settings: Mapping[str, str]) -> tzinfo:
         return UTC
 
 
-def maintainable(waiting: Sequence[Candidate], ready: Sequence[Candidate]) -> list[Candidate]:
-    """The ready views none of whose lower views is waiting without being ready."""
+def maintainable(waiting: Sequence[Candidate], ready: Sequence[Candidate], now: int) -> list[Candidate]:
+    """The ready views that are held up by no view that is waiting without being ready."""
     free = list(ready)
     while True:
-        stuck = {c.view_id for c in waiting} - {c.view_id for c in free}
-        kept = [c for c in free if not stuck.intersection(c.sources)]
+        ids = {c.view_id for c in free}
+        stuck = [c for c in waiting if c.view_id not in ids]
+        kept = [c for c in free if not any(lower.holds_up(c, now) for lower in stuck)]
         if len(kept) == len(free):
             return kept
         free = kept
 
 
 def inherited(waiting: Sequence[Candidate], now: int) -> list[Candidate]:
-    """The views with the haste of those above them: the oldest task of a view that reads them, and its near deadline.
+    """The views with the haste of those that they hold up: the oldest task of such a view, and its near deadline.
 
     A view below goes first, so without this an urgent view would wait for one that nothing hurries.
     """
     hasty = {c.view_id: c for c in waiting}
     for view in reversed(_lower_first(waiting)):
         view = hasty[view.view_id]
-        for below in (hasty[s] for s in view.sources if s in hasty):
+        for below in [hasty[s] for s in view.sources if s in hasty and hasty[s].holds_up(view, now)]:
             oldest = min(below.oldest_at, view.oldest_at)
             deadline = min(filter(None, (view.deadline, below.deadline))) if is_near(view, now) else below.deadline
             hasty[below.view_id] = replace(below, oldest_at=oldest, deadline=deadline)

@@ -249,7 +249,8 @@ class Upkeep:
         view = self._catalog.relation_by_id(job.view.view_id)
         if view is None:
             return True
-        rows, csn, maintenance = self._most_rows(view, job), self._catalog.snapshot(), self._views.maintenance
+        rows, maintenance = self._most_rows(view, job), self._views.maintenance
+        csn = self._catalog.snapshot() if job.upto is None else job.upto
         engine = self._engine()
         if self.manager is not None:
             self.manager.has_engine(job)

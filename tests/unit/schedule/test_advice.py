@@ -162,7 +162,7 @@ def test_advice_is_followed_only_where_it_was_asked_for() -> None:
 
 
 def test_a_view_with_tasks_becomes_eager_when_it_has_been_brought_up_to_date() -> None:
-    waiting = Backlog(LOW.id, 1, 1, 1, 1)
+    waiting = Backlog(LOW.id, 1, 1, 1, 1, 1)
     assert heard_from([replace(report(LOW, TABLE), backlog=waiting)]) == ([], [])
     to_lazy = replace(report(LOW, TABLE, eager=True, measures=BUSY), backlog=waiting)
     assert heard_from([to_lazy])[0] == [("low", False)]
