@@ -141,6 +141,45 @@ def test_an_auxiliary_view_that_fails_holds_up_no_view(p: Process) -> None:
     assert p.views.frontier(x) < csn
 
 
+def test_rewritten_views_are_refreshed_together_after_what_they_are_rewritten_over(p: Process) -> None:
+    """Also if only the rewritten views are asked for, and if an auxiliary view has no company."""
+    a, b = p.table("a"), p.table("b")
+    v, w, plain = p.view("v", a, b, kind=JOIN), p.view("w", a, b), p.view("plain", a)
+    x, y = _auxiliary(p, "x", a), _auxiliary(p, "y", b)
+    z = _auxiliary(p, "z", x, y)
+    v, w = _attach(p, v, x, b), _attach(p, w, z)
+    p.groups.bring([v, w, plain], p.put({"a": {1: 1}, "b": {1: 2}}))
+    assert [sorted(names) for names in p.together] == [["plain", "x"], ["v", "z"]]
+    p.together.clear()
+    p.jobs.bring(w, p.catalog.snapshot())  # it had no company
+    v = _attach(p, v, z)
+    csn = p.put({"a": {2: 1}})
+    done = p.groups.bring([v, w], csn)
+    assert p.together == [["v", "w"]]
+    assert [job.view for job in done] == ["x", "z", "v", "w"]
+    for view in (v, w, x, z):
+        assert p.views.frontier(view) == csn
+        assert p.stored(view, csn) == p.defined(view, csn)
+
+
+def test_a_failing_auxiliary_view_leaves_the_views_that_it_helps_to_their_own_jobs(p: Process) -> None:
+    a = p.table("a")
+    v, w, plain = p.view("v", a), p.view("w", a), p.view("plain", a)
+    x = _auxiliary(p, "x", a)
+    v, w = _attach(p, v, x), _attach(p, w, x)
+
+    def fail(view: Relation, *_: int) -> None:
+        if view.id == x.id:
+            raise InvalidStatement("x", "a row that only it reads", "")
+
+    p.before = fail
+    csn = p.put({"a": {1: 1}})
+    assert p.groups.bring([v, w, plain], csn) == []
+    for view in (v, w, plain):
+        p.jobs.bring(view, csn)
+        assert p.stored(view, csn) == p.defined(view, csn)
+
+
 @pytest.mark.parametrize("seed", range(examples(12)))
 def test_where_a_rewriting_may_be_used_all_that_it_reads_is_as_its_definition_says(seed: int) -> None:
     """Law: at both ends of a job that uses a rewriting, each view that it reads holds what its definition gives.
@@ -168,7 +207,7 @@ def test_where_a_rewriting_may_be_used_all_that_it_reads_is_as_its_definition_sa
 
         p.before = before
         for _ in range(25):
-            match draw.randrange(7):
+            match draw.randrange(8):
                 case 0 | 1 | 2:
                     p.put({draw.choice("ab"): {draw.randrange(4): draw.randrange(9)}})
                 case 3:
@@ -185,6 +224,9 @@ def test_where_a_rewriting_may_be_used_all_that_it_reads_is_as_its_definition_sa
                 case 6:
                     p.views.advance(p.catalog.snapshot())
                     Checkpointer(p.catalog, p.storage, p.events, lambda: pytest.fail("no Spark")).run(x)
+                case 7:
+                    some = draw.sample([v, w, x, y], draw.randint(2, 4))
+                    p.groups.bring(some, p.catalog.snapshot(), most_rows=draw.choice([1, None]))
         for view in (v, w, x, y):
             p.jobs.bring(view, p.catalog.snapshot())
             assert p.stored(view, p.catalog.snapshot()) == p.defined(view, p.catalog.snapshot())

@@ -215,6 +215,30 @@ def test_any_stored_results_keep_all_views_right_through_random_changes(
         assert rewritten
 
 
+def test_rewritten_views_are_refreshed_together_over_what_is_stored(tmp_path: Path, spark: SparkSession) -> None:
+    """By `maintain` and by a query; each view reads what its own job would read."""
+    with _shop(tmp_path / "w", spark, "v1", "by_nation", "total") as wh:
+        _apply(wh, _choice(wh, _v1))
+        (auxiliary,) = _auxiliaries(wh)
+        assert _rewritten(wh) == {"v1", "by_nation", "total"}
+        for statement in _STATEMENTS[:3]:
+            wh.sql(statement)
+            _check(wh)
+        wh.sql(_STATEMENTS[3])
+        ahead = str(wh.explain("v1"))
+        assert "refreshed together" not in ahead  # what it is rewritten over goes first
+        wh.sql("SELECT (SELECT sum(n) FROM v1), (SELECT count(*) FROM by_nation)").collect()
+        _check(wh)
+        for name in ("v1", "by_nation"):
+            jobs = [job for job in wh.history(name) if job.strategy == "incremental"]
+            assert jobs
+            assert all("shared" in job.phases for job in jobs)
+            assert any(auxiliary.name in job.condense for job in jobs)
+            assert not any("lineitem" in job.condense for job in jobs)
+        estimated = internals(wh).views.proposing.proposed(counting=False).compared
+        assert {c.view for c in estimated} >= {"v1", "by_nation", auxiliary.name}  # as things are stored now
+
+
 def test_applying_a_choice_again_changes_nothing_and_another_one_drops_what_nobody_reads(
     tmp_path: Path, spark: SparkSession
 ) -> None:

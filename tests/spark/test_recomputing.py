@@ -8,6 +8,7 @@ import pytest
 from tests.internals import internals
 
 from freshview import Warehouse
+from freshview.catalog.statistics import StatisticsCatalog
 from freshview.refresh import execute
 from freshview.refresh.changing import Changing
 from freshview.refresh.cost import Calibration
@@ -93,3 +94,8 @@ def test_what_jobs_took_decides_between_the_ways(swh: Warehouse) -> None:
     text = swh.explain("v")
     assert "learnt, of what was estimated: delta rules on Spark " in text
     assert "past choices: 2 jobs; " in text
+    internals(swh).set_calibration("v", Calibration())
+    prices = StatisticsCatalog(internals(swh).catalog)
+    prices.set_prices({"spark": {"operator": 10.0}})  # what `calibrate` stores counts, whatever it says
+    assert strategy() == "full"  # it has fewer operators
+    assert swh.check("v").ok

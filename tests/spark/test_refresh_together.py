@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.effort import examples
+from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
+from freshview.catalog.statistics import StatisticsCatalog
 from freshview.errors import FreshviewError
-from freshview.refresh import cost, embedded, group, job_input, together
+from freshview.refresh import cost, embedded, group, job_input
 from freshview.refresh.changing import Changing
 from freshview.refresh.job_input import GroupInput
 from freshview.refresh.plan import RefreshPlan
@@ -218,10 +220,10 @@ def test_large_changes_share_parts_on_spark_which_leave_no_files(
 ) -> None:
     """A change that stays in Spark, joined with tables that are read from files, is joined once for all views."""
     monkeypatch.setattr(cost, "DRIVER_CELLS", 0)
-    monkeypatch.setattr(together, "HELD", 0.0)
     monkeypatch.setattr(job_input, "LOCAL_ROWS", 0)
     monkeypatch.setattr(cost, "LOCAL_ROWS", 0)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:
+        StatisticsCatalog(internals(wh).catalog).set_prices({"spark": {"query": 0.0, "keep": 0.0}})
         _tables(wh)
         names = ("revenue", "segments", "lines", "days")
         for name in names:

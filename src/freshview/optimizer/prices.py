@@ -1,7 +1,8 @@
 """What single steps cost on the two engines, in seconds.
 
-The defaults follow measurements with TPC-H at scale 1 on two cores (see refresh/cost.py and docs/architecture.md);
-they are marked as defaults until a calibration on the machine or cluster replaces them.
+The defaults follow measurements with TPC-H at scale 1 on two cores (see docs/architecture.md); they are marked as
+defaults until a calibration on the machine or cluster replaces them. Jobs choose their way by the same prices
+(`refresh/cost.py`).
 """
 
 from __future__ import annotations

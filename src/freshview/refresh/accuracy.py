@@ -1,7 +1,8 @@
 """Estimates against what jobs took: how far the optimiser's seconds are from the history, and what corrects them.
 
-A view's estimate is that of its usual refresh as things are stored now; its actual time is the mean of its newest jobs
-of that way. The median ratio of actual to estimated time, per way, corrects the prices of the next choice.
+A view's estimate is that of its usual refresh as things are stored now, auxiliary views included; its actual time is
+the mean of its newest jobs of that way, since it was rewritten if it was. The median ratio of actual to estimated time,
+per way, corrects the prices of the next choice.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median, quantiles
 
 from freshview.catalog.frontiers import Job
-from freshview.optimizer.cost import FULL, INCREMENTAL, Costs
+from freshview.optimizer.cost import FULL, INCREMENTAL, Costs, Maintained
 from freshview.optimizer.prices import Prices
 
 _LEAST_JOBS = 3  # of one way, over all views, before prices are corrected
@@ -58,20 +59,24 @@ def accuracy(jobs: Iterable[Job]) -> Accuracy | None:
 
 
 def computing(job: Job) -> float:
-    """The seconds of a job without those that it waited for others."""
-    return job.seconds if not job.phases else sum(job.phases.get(p, 0.0) for p in ("compute", "store"))
+    """The seconds of a job without those that it waited for others; with its share of what several views had in
+    common."""
+    return job.seconds if not job.phases else sum(job.phases.get(p, 0.0) for p in ("compute", "shared", "store"))
 
 
-def compared(costs: Costs, jobs: Mapping[str, Sequence[Job]]) -> list[Compared]:
-    """Each view's estimates under `costs`, beside its jobs; a way without jobs has no entry."""
+def compared(
+    costs: Costs, jobs: Mapping[str, Sequence[Job]], stored: Mapping[str, int] | None = None
+) -> list[Compared]:
+    """The estimates under `costs` of each view, and of results that are stored in addition, beside their jobs; a way
+    without jobs has no entry. `stored` are the nodes of those results, by the names of their views."""
+    estimates = {root.name: costs.mntcost(root) for root in costs.dag.roots}
+    estimates |= {n: Maintained(costs.imntcost(i), costs.rmntcost(i)) for n, i in (stored or {}).items()}
     found = []
-    for root in costs.dag.roots:
-        cost = costs.mntcost(root)
-        estimated = {INCREMENTAL: cost.incremental, FULL: cost.full}
-        for way, seconds in estimated.items():
-            times = [computing(j) for j in jobs.get(root.name, ()) if j.strategy == way]
+    for name, cost in estimates.items():
+        for way, seconds in {INCREMENTAL: cost.incremental, FULL: cost.full}.items():
+            times = [computing(j) for j in jobs.get(name, ()) if j.strategy == way]
             if times and seconds:
-                found.append(Compared(root.name, way, seconds, sum(times) / len(times), len(times)))
+                found.append(Compared(name, way, seconds, sum(times) / len(times), len(times)))
     return found
 
 

@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from freshview.catalog.records import Relation, RelationState
+from freshview.catalog.statistics import StatisticsCatalog
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.analysis import Definition
@@ -28,8 +29,9 @@ from freshview.errors import (
 )
 from freshview.events import Events
 from freshview.local.engine import LocalEngine, LocalError
+from freshview.optimizer.prices import Prices
 from freshview.refresh.combined import Combinations
-from freshview.refresh.cost import Calibration, Estimate, comparison, estimate_full
+from freshview.refresh.cost import Calibration, Estimate, Rates, comparison, estimate_full
 from freshview.refresh.embedded import embedded
 from freshview.refresh.execute import Change, execute
 from freshview.refresh.execute_together import Alone, execute_together
@@ -118,13 +120,14 @@ class Changing:
         schemas: dict[int, Schema] = {}
         known = []
         for view, stored in views:
-            definition = self._definitions.of(view)
+            definition = self._read(view, span)
             if all(schemas.get(s.id, s.schema) == s.schema for s in definition.sources.values()):
                 schemas |= {source.id: source.schema for source in definition.sources.values()}
                 known.append((view, definition, stored))
         shared = SourceImages(span, (use for _, definition, _ in known for use in uses(definition)))
-        jobs = tuple(JobInput(view, definition, span, stored, shared=shared) for view, definition, stored in known)
-        return GroupInput(jobs, span, shared)
+        rates = rates_in(self._catalog)
+        jobs = tuple(JobInput(view, read, span, stored, shared=shared, rates=rates) for view, read, stored in known)
+        return GroupInput(jobs, span, shared, rates)
 
     def plan_together(self, group: GroupInput) -> RefreshPlan:
         """The plan of one refresh of several views."""
@@ -143,24 +146,21 @@ class Changing:
         return Runner(self._engines.under(settings_of(view), small=small), self._catalog, self._storage)
 
     def sharing(self, view: Relation) -> Hashable:
-        """What views that are refreshed together have in common; None if a view is not computed by delta rules, or has
-        a rewriting: then it is computed alone."""
-        definition = self._definitions.of(view)
-        return (
-            tuple(sorted(settings_of(view).items()))
-            if definition.incremental and definition.rewriting is None
-            else None
-        )
+        """What views that are refreshed together have in common; None if a view is not computed by delta rules: then it
+        is computed alone."""
+        return tuple(sorted(settings_of(view).items())) if self._definitions.of(view).incremental else None
 
     def given(self, view: Relation, span: Span, stored: RelationState, *, in_memory: bool = False) -> JobInput:
-        """The input of a job: by the view's rewriting if all that this reads has versions at both ends of the span.
+        """The input of a job. A transaction computes its own view from what it wrote, by the definition."""
+        definition = self._definitions.of(view) if in_memory else self._read(view, span)
+        return JobInput(view, definition, span, stored, in_memory, rates=rates_in(self._catalog))
 
-        A transaction computes its own view from what it wrote, by the definition.
-        """
+    def _read(self, view: Relation, span: Span) -> Definition:
+        """What a job reads: the view's rewriting if all that this reads has versions at both ends of the span, else its
+        definition."""
         definition = self._definitions.of(view)
-        if definition.rewriting is not None and not in_memory and self._spanned(definition.rewriting, span):
-            definition = definition.rewriting
-        return JobInput(view, definition, span, stored, in_memory)
+        rewriting = definition.rewriting
+        return rewriting if rewriting is not None and self._spanned(rewriting, span) else definition
 
     def _spanned(self, rewriting: Definition, span: Span) -> bool:
         """Do the views that a rewriting reads have versions at both ends of a span?"""
@@ -191,20 +191,20 @@ class Changing:
         if not above:
             return replace(plan, replaces="no view reads it")
         try:
-            again = sum(self._full(view).seconds for view in above)
+            again = sum(self._full(view, given.rates).seconds for view in above)
         except FreshviewError:  # that view cannot be computed; this one has to be
             return plan
-        if again > comparison(2 * given.stored.rows_at_most):
+        if again > comparison(2 * given.stored.rows_at_most, given.rates):
             return plan
         names = ", ".join(v.name for v in above)
         return replace(plan, replaces=f"recomputing {names} takes less time than comparing the rows")
 
-    def _full(self, view: Relation) -> Estimate:
+    def _full(self, view: Relation, rates: Rates) -> Estimate:
         """The estimated cost of recomputing a view from its newest sources; 0 for one that takes no differences."""
         definition, csn = self._definitions.of(view), self._catalog.snapshot()
         if not definition.incremental:
-            return Estimate(0, 0)
-        return estimate_full(definition, lambda s: self._catalog.state(definition.sources[s], csn).rows_at_most)
+            return Estimate(0, 0, rates)
+        return estimate_full(definition, lambda s: self._catalog.state(definition.sources[s], csn).rows_at_most, rates)
 
     def _planned(self, given: JobInput) -> tuple[JobInput, JobPlan]:
         """The plan of a job, and the input that it reads: by the view's own text where the rewriting cannot be used."""
@@ -270,7 +270,14 @@ class Changing:
             self._engines.user().scan(state)
 
 
-def learnt_at_creation(definition: Definition, rows: Callable[[str], int], seconds: float) -> Mapping[str, float]:
+def rates_in(catalog: Catalog) -> Rates:
+    """What `calibrate` has measured, or the defaults. They are read for each job: another process may calibrate."""
+    return Rates.of(Prices.of(StatisticsCatalog(catalog).prices()))
+
+
+def learnt_at_creation(
+    definition: Definition, rows: Callable[[str], int], seconds: float, rates: Rates
+) -> Mapping[str, float]:
     """What the time that computing all rows of a new view took teaches of its costs."""
-    expected = estimate_full(definition, rows)
+    expected = estimate_full(definition, rows, rates)
     return Calibration().after(FULL, expected.seconds, seconds).learnt if expected.rows else {}

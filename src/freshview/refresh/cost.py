@@ -1,7 +1,8 @@
 """The estimated cost of a plan: rows that Spark reads from files, and a fixed price per operator.
 
-The estimate only serves to choose between delta rules and recomputing. The figures were measured with TPC-H at scale 1
-on two cores; their ratio matters more than their size. The times of a view's past jobs correct them (`Calibration`).
+The estimate only serves to choose between delta rules and recomputing. Its prices are the optimiser's: what `calibrate`
+has measured on the machine, or the defaults (`Rates`). Their ratio matters more than their size. The times of a view's
+past jobs correct them (`Calibration`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,9 @@ from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import per_use
 from freshview.definition.analysis import Definition
+from freshview.optimizer.prices import Prices
 from freshview.storage.reader import LOCAL_ROWS
 
-_ROWS_PER_SECOND = 2_500_000
-_SECONDS_PER_OPERATOR = 0.012  # analysis, planning, code generation
-_SECONDS_IN_PROCESS = 0.0005  # of an operator in the embedded engine
 _OPERATORS_PER_STAGE = 10  # a stage is a query of its own
 _SECONDS_PREPARED = 0.05  # of a part that Spark computes without a job
 # Values of a change that the driver reads and condenses in the half second that Spark needs to begin: 0.4 to 6 million
@@ -28,7 +27,6 @@ DRIVER_CELLS = 1_000_000
 # new and old rows (`spark/signed.cancelled`, written nowhere) 0.33 million if all are equal, and 0.27 if all
 # differ: 6.8 and 8.2 rows read for each one cancelled. A view's past jobs correct it.
 CANCELLED = 7
-HELD = 0.5  # seconds in which Spark writes a small result to files and reads it again: a guess
 _LEAST = 0.05  # seconds: a smaller estimate is taken for this one
 _MOST = 20.0  # the largest factor by which a job may differ from its estimate
 _LEARN = 0.5  # the share of the newest job in the factor of its way
@@ -41,32 +39,53 @@ def takes_on_driver(rows: int, columns: int) -> bool:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """The seconds of what an estimate counts, from the prices of single steps."""
+
+    row: float  # that Spark reads from files; it goes into an operator, and out of it
+    operator: float  # on Spark: analysis, planning, code generation
+    in_process: float  # an operator in the embedded engine
+    held: float  # a small result that Spark writes to files, in a query of its own
+
+    @classmethod
+    def of(cls, prices: Prices) -> Rates:
+        spark = prices.spark
+        row = spark.scan + 2 * spark.row
+        return cls(row, spark.operator, prices.embedded.operator, spark.query + spark.keep)
+
+
+DEFAULT = Rates.of(Prices())
+
+
+@dataclass(frozen=True)
 class Estimate:
     """The size of a query. Spark computes a part again for each use of it, so rows and operators count once per use."""
 
     rows: int
     operators: int
-    price: float = _SECONDS_PER_OPERATOR
+    rates: Rates = DEFAULT
+    is_embedded: bool = False  # the embedded engine runs it
     prepared: int = 0  # parts that Spark computes for the embedded engine
 
     @property
     def seconds(self) -> float:
-        return self.rows / _ROWS_PER_SECOND + self.operators * self.price + self.prepared * _SECONDS_PREPARED
+        operator = self.rates.in_process if self.is_embedded else self.rates.operator
+        return self.rows * self.rates.row + self.operators * operator + self.prepared * _SECONDS_PREPARED
 
 
-def comparison(rows: int) -> float:
+def comparison(rows: int, rates: Rates) -> float:
     """The seconds in which Spark compares so many rows, new and old together, and keeps those that differ."""
-    return CANCELLED * rows / _ROWS_PER_SECOND
+    return CANCELLED * rows * rates.row
 
 
 def in_process(cost: Estimate, prepared: int = 0) -> Estimate:
     """The cost of a query that the embedded engine runs instead of Spark, but for so many parts of it."""
-    return replace(cost, price=_SECONDS_IN_PROCESS, prepared=prepared)
+    return replace(cost, is_embedded=True, prepared=prepared)
 
 
 def on_spark(cost: Estimate) -> Estimate:
     """The cost of a query that Spark runs after all: what its job took is compared with this."""
-    return replace(cost, price=_SECONDS_PER_OPERATOR, prepared=0)
+    return replace(cost, is_embedded=False, prepared=0)
 
 
 # Delta rules on the embedded engine, delta rules on Spark, recomputing: one engine's times say nothing of the other's.
@@ -99,7 +118,7 @@ class Calibration:
         return Calibration({**drifted, way: newest})
 
 
-def estimate(plan: Node, rows: Callable[[Scan], int]) -> Estimate:
+def estimate(plan: Node, rows: Callable[[Scan], int], rates: Rates = DEFAULT) -> Estimate:
     """The cost of a plan, run in stages; `rows` returns how many rows a scan reads from files."""
 
     def read(node: Node) -> int:
@@ -108,12 +127,13 @@ def estimate(plan: Node, rows: Callable[[Scan], int]) -> Estimate:
     stages, rest = staged(plan)
     parts = [*(s.part for s in stages), rest]
     operators = sum(per_use(p, lambda _: 1) for p in parts) + len(stages) * _OPERATORS_PER_STAGE
-    return Estimate(sum(per_use(p, read) for p in parts), operators)
+    return Estimate(sum(per_use(p, read) for p in parts), operators, rates)
 
 
-def estimate_full(definition: Definition, rows: Callable[[str], int]) -> Estimate:
+def estimate_full(definition: Definition, rows: Callable[[str], int], rates: Rates = DEFAULT) -> Estimate:
     """The cost of recomputing a view over sources of so many rows; 0 for a view without a tree."""
     if definition.form is None:
-        return Estimate(0, 0)
+        return Estimate(0, 0, rates)
     sizes = {source: rows(source) for source in definition.sources}
-    return estimate(definition.form.tree, lambda s: sizes[s.relation] if sizes[s.relation] > LOCAL_ROWS else 0)
+    read = {source: size if size > LOCAL_ROWS else 0 for source, size in sizes.items()}
+    return estimate(definition.form.tree, lambda scan: read[scan.relation], rates)

@@ -7,6 +7,9 @@ Law: each view of the refresh is published by compare-and-set on its own frontie
 transaction. A view that another process maintains, that cannot be computed with the others, whose data fails or whose
 frontier has moved takes no part: its own job follows (`jobs.py`), and holds up no other.
 
+A view whose rewriting reads other views is a level above them, and takes part when they have a version at the end of
+its job: they are brought there first, together or each by its own job. Otherwise its own job decides what it reads.
+
 No turn is waited for while another is held, so two refreshes cannot wait for each other.
 """
 
@@ -20,7 +23,7 @@ from typing import Protocol
 
 from freshview.catalog.frontiers import Job, ViewStep
 from freshview.catalog.records import Relation, RelationState
-from freshview.catalog.views import ViewCatalog, lower_first, source_ids
+from freshview.catalog.views import ViewCatalog, lower_first, read_ids
 from freshview.errors import Cancelled, FreshviewError, first_line
 from freshview.events import Events
 from freshview.refresh.execute import Change
@@ -91,17 +94,43 @@ class GroupRunner:
     def bring(self, views: Sequence[Relation], csn: int, *, most_rows: int | None = None) -> list[Job]:
         """Maintain views up to a CSN, lower ones first, as far as they are stale over the same spans; return the jobs.
 
-        What is left has to be maintained by jobs of its own.
+        What their rewritings read is maintained with them. What is left has to be maintained by jobs of its own.
         """
+        if not TOGETHER or len(views) < 2:
+            return []
         done: list[Job] = []
-        for level in levels(views) if TOGETHER and len(views) > 1 else ():
+        helping = self._helping(views)
+        every = {view.id: view for view in (*helping.values(), *views)}
+        for level in levels(list(every.values())):
             waiting = list(level)
             while len(waiting) > 1:
                 ran = [job for group in self._groups(waiting, csn, most_rows) for job in self._run(group)]
                 moved = {job.view_id for job in ran}
                 waiting = [view for view in waiting if view.id in moved]
                 done += ran
+            done += [job for view in level if view.id in helping for job in self._alone(view, csn, most_rows)]
         return done
+
+    def _helping(self, views: Sequence[Relation]) -> dict[int, Relation]:
+        """The views that the rewritings of views read, and all views that those read."""
+        found: dict[int, Relation] = {}
+        left = [one for view in views for one in self._views.rewriting_sources(view)]
+        while left:
+            one = left.pop()
+            if one.kind == "view" and one.id not in found:
+                found[one.id] = one
+                left += self._views.catalog.relations_by_id(read_ids(one)).values()
+        return found
+
+    def _alone(self, view: Relation, csn: int, most_rows: int | None) -> list[Job]:
+        """Maintain a view that rewritings read by jobs of its own, as far as it was not refreshed with others. One that
+        fails holds up no view: those that are rewritten over it have their own jobs."""
+        try:
+            return self._jobs.bring(view, csn, most_rows=most_rows)
+        except Cancelled:
+            raise
+        except FreshviewError:
+            return []
 
     def step(self, view: Relation, others: Sequence[Relation], csn: int, *, most_rows: int | None = None) -> list[Job]:
         """Run one refresh of a view towards a CSN, with those of the others that share its change and span; return the
@@ -139,14 +168,15 @@ class GroupRunner:
         return [group for groups in alike.values() for group in groups if len(group) > 1]
 
     def _member(self, view: Relation, csn: int, most_rows: int | None) -> Member | None:
-        """A view with its tasks; None if it has none, has seen a part of one, has to be recomputed, or if a view below
-        it has no version at that CSN yet."""
+        """A view with its tasks; None if it has none, has seen a part of one, has to be recomputed, or if a view that
+        its definition or its rewriting reads has no version at that CSN yet."""
         try:
             left = pending(self._views, view, csn)
             if not left.tasks or left.reset or left.frontier.stmtsn:
                 return None
             end = self._jobs.next_end(view, left, most_rows)
-            below = [source for source in self._views.sources(view).values() if source.kind == "view"]
+            read = [*self._views.sources(view).values(), *self._views.rewriting_sources(view)]
+            below = [source for source in read if source.kind == "view"]
             if not all(self._views.has_version(source, end) for source in below):
                 return None
             return Member(view, left.upto(end), end)
@@ -213,8 +243,8 @@ class GroupRunner:
 
 
 def levels(views: Sequence[Relation]) -> list[list[Relation]]:
-    """Views by level: those of one level read none of the others, and only views of lower levels."""
+    """Views by level: those of one level, and their rewritings, read none of the others, and only lower levels."""
     heights: dict[int, int] = {}
     for view in lower_first(views):
-        heights[view.id] = 1 + max((heights.get(i, 0) for i in source_ids(view).values()), default=0)
+        heights[view.id] = 1 + max((heights.get(i, 0) for i in read_ids(view)), default=0)
     return [[v for v in views if heights[v.id] == height] for height in sorted(set(heights.values()))]

@@ -33,7 +33,7 @@ from freshview.definition.analysis import Definition
 from freshview.delta.signed import part, undone
 from freshview.errors import SnapshotExpired
 from freshview.refresh.condense import condensed, condensed_in_spark, is_linear
-from freshview.refresh.cost import Calibration, Estimate, estimate_full
+from freshview.refresh.cost import DEFAULT, Calibration, Estimate, Rates, estimate_full
 from freshview.refresh.deltas import fits_driver, images, member_rows, netted
 from freshview.refresh.lookups import Lookups
 from freshview.refresh.plan import SourceChange
@@ -228,6 +228,7 @@ class JobInput(SourceInput):
     stored: RelationState  # the view's own rows, before
     in_memory: bool = False  # the caller needs the result on the driver, whatever its size
     shared: SourceImages | None = None  # with the other views that are refreshed together
+    rates: Rates = DEFAULT  # by which ways are compared
     prepared: dict[Node, pa.Table] = field(default_factory=dict)
 
     @property
@@ -246,7 +247,7 @@ class JobInput(SourceInput):
 
     def by_text(self) -> JobInput:
         """The input of the same job by the definition of the view's text."""
-        return JobInput(self.view, self.whole, self.span, self.stored, self.in_memory)
+        return JobInput(self.view, self.whole, self.span, self.stored, self.in_memory, rates=self.rates)
 
     @property
     def sources(self) -> Mapping[str, Relation]:
@@ -275,7 +276,7 @@ class JobInput(SourceInput):
             state = self.span.after(relation) if self.span.segments(relation) else self.span.before(relation)
             return state.rows_at_most
 
-        return estimate_full(self.whole, rows)
+        return estimate_full(self.whole, rows, self.rates)
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -290,6 +291,7 @@ class GroupInput(SourceInput):
     jobs: tuple[JobInput, ...]
     span: Span
     shared: SourceImages
+    rates: Rates = DEFAULT
     prepared: dict[Node, pa.Table] = field(default_factory=dict)
 
     @property

@@ -223,8 +223,12 @@ def choose(
     inward, outward = possible
     at_hand = not any(map(reads, scans(_query(inward))))
     way = inward if at_hand else outward
-    # Rows that were not looked up count double: a delta meets many of them, or they would have been looked up.
-    cost = estimate(_query(way), lambda scan: reads(scan) if scan.version == "delta" else 2 * reads(scan))
+
+    def counted(scan: Scan) -> int:
+        """Rows that were not looked up count double: a delta meets many of them, or they would have been looked up."""
+        return reads(scan) if scan.version == "delta" else 2 * reads(scan)
+
+    cost = estimate(_query(way), counted, full.rates)
     is_local = at_hand and way.is_small
     local, why_spark = _embedded(_query(way), embed) if is_local and embed is not None else (None, "")
     cost = in_process(cost, len(local.prepared)) if local is not None else cost

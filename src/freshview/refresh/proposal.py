@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation
 from freshview.catalog.reports import WINDOW
 from freshview.catalog.statistics import StatisticsCatalog
 from freshview.catalog.views import ViewCatalog, is_auxiliary, lower_first
 from freshview.definition.known import Definitions
+from freshview.definition.rewriting import Auxiliary, Rewriting
 from freshview.errors import FreshviewError
 from freshview.optimizer.choice import Choice, optimise
 from freshview.optimizer.cost import Costs
+from freshview.optimizer.existing import count_stored
 from freshview.optimizer.greedy import Limits
 from freshview.optimizer.prices import Prices
 from freshview.refresh.accuracy import Accuracy, Compared, accuracy, compared, corrected
@@ -78,12 +81,15 @@ class Proposing:
         findings = found(self.statistics, over, changes, count)
         usual = findings if changes == USUAL else found(self.statistics, over, USUAL)
         measured = Prices.of(self.statistics.prices())
-        history = ViewCatalog(self.statistics.catalog)
-        jobs = {view.name: history.finished(view, _JOBS) for view in over.views}
-        rows = compared(Costs(over.dag, usual.facts, measured), jobs)
+        history, stored = ViewCatalog(self.statistics.catalog), [r for r in every if is_auxiliary(r)]
+        jobs = {view.name: _since_rewritten(view, history.finished(view, _JOBS)) for view in (*over.views, *stored)}
+        costs = Costs(over.dag, usual.facts, measured)
+        kept = {view.name: Auxiliary.of(view) for view in stored}
+        nodes = count_stored(costs, {known.content: known.sorted_by for known in kept.values()})
+        rows = compared(costs, jobs, {n: nodes[known.content] for n, known in kept.items() if known.content in nodes})
         prices, rounds = corrected(measured, rows), self._rounds(over)
         choice = optimise(over.dag, findings.facts, prices, limits, rounds=rounds)
-        close = accuracy(job for view in over.views for job in history.history(view))
+        close = accuracy(job for view in (*over.views, *stored) for job in history.history(view))
         return Proposal(choice, over, findings, prices, (*left_out, *over.left_out), rounds, tuple(rows), close)
 
     def _queries(self, texts: Mapping[str, float], settings: Mapping[str, str]) -> list[Query]:
@@ -111,3 +117,9 @@ class Proposing:
         """Count the rows and distinct values of a relation's stored rows."""
         engine = self.engines.user()
         return engine.counted(engine.scan(self.statistics.catalog.state(relation, csn)), columns)
+
+
+def _since_rewritten(view: Relation, jobs: Sequence[Job]) -> list[Job]:
+    """Those of a view's jobs that may have used its rewriting; all of them if it has none."""
+    rewriting = Rewriting.of(view)
+    return [job for job in jobs if rewriting is None or job.from_csn >= rewriting.since]

@@ -23,7 +23,7 @@ from freshview.algebra.together import Part, Together, Worth, put_together
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.local.plans import LocalPlan
 from freshview.refresh.combined import Combinations, Translation
-from freshview.refresh.cost import HELD, estimate
+from freshview.refresh.cost import Rates, estimate
 from freshview.refresh.embedded import preparing
 from freshview.refresh.job_input import GroupInput, JobInput
 from freshview.refresh.plan import (
@@ -150,7 +150,7 @@ class _OnSpark(_Group):
 
     def __init__(self, group: GroupInput, places: Sequence[int], ways: Sequence[Way]) -> None:
         def worth(node: Node, users: int) -> bool:
-            return is_worth_files(node, users, group.reads)
+            return is_worth_files(node, users, group.reads, group.rates)
 
         super().__init__(group, places, ways, _put(group, places, ways, worth))
         self.queries = {place: self.together.plans[i] for i, place in enumerate(places)}
@@ -176,12 +176,12 @@ class _OnSpark(_Group):
         return [SharedPart(part.scan, part.node, users, None) for part, users in found if users]
 
 
-def is_worth_files(node: Node, users: int, reads: Reads) -> bool:
+def is_worth_files(node: Node, users: int, reads: Reads, rates: Rates) -> bool:
     """Is a part computed by Spark before its users? It has few rows if deltas have, and costs them more than files."""
     if users < 2 or not comes_from_delta(node):
         return False
-    cost = estimate(node, reads)
-    return cost.rows > 0 and (users - 1) * cost.seconds > HELD
+    cost = estimate(node, reads, rates)
+    return cost.rows > 0 and (users - 1) * cost.seconds > rates.held
 
 
 def _chosen(job: JobInput, ways: Sequence[Way], reads: Reads, embed: Callable[[Node], LocalPlan] | None) -> JobPlan:

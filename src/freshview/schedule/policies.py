@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from freshview.catalog.deferred import DeferredCatalog
 from freshview.catalog.records import Backlog, Relation
-from freshview.catalog.views import Use, ViewCatalog, source_ids
+from freshview.catalog.views import Use, ViewCatalog, rewriting_ids, source_ids
 from freshview.definition.properties import is_deferred, parse_deadline, policy_of
 
 _SECOND = 1_000_000
@@ -35,12 +35,19 @@ class Candidate:
     next_use: int | None = None  # when a query is expected
     deadline: int | None = None  # when it has to be fresh
     oldest_csn: int = 0  # of its tasks
+    helpers: tuple[int, ...] = ()  # ids of the views that its rewriting reads: they go first if they can
 
     def holds_up(self, upper: Candidate, now: int) -> bool:
         """Does a view that reads this one wait for it? If it has waited for long, a version of this one beyond its
         oldest task will do: under a stream of commits this one always has tasks. Others are spared a further job."""
-        is_needed = self.oldest_csn <= upper.oldest_csn
-        return self.view_id in upper.sources and (is_needed or now - upper.oldest_at <= _PROGRESS)
+        return self.view_id in upper.sources and self._is_behind(upper, now)
+
+    def goes_before(self, upper: Candidate, now: int) -> bool:
+        """Is this one maintained before the other, if both can be?"""
+        return self.view_id in (*upper.sources, *upper.helpers) and self._is_behind(upper, now)
+
+    def _is_behind(self, upper: Candidate, now: int) -> bool:
+        return self.oldest_csn <= upper.oldest_csn or now - upper.oldest_at <= _PROGRESS
 
 
 Policy = Callable[[Candidate], tuple[float, ...]]  # the smallest goes first
@@ -81,7 +88,8 @@ def is_urgent(view: Candidate, now: int) -> bool:
 
 
 def choose(candidates: Sequence[Candidate], policy: Policy, now: int) -> Candidate | None:
-    """The view to maintain next: urgent ones first, those with a far deadline last; lower views before upper."""
+    """The view to maintain next: urgent ones first, those with a far deadline last; lower views before upper, and views
+    that a rewriting reads before the rewritten one, so that each of them can be refreshed with others."""
 
     def rank(view: Candidate) -> tuple[float, ...]:
         if is_urgent(view, now):
@@ -90,9 +98,8 @@ def choose(candidates: Sequence[Candidate], policy: Policy, now: int) -> Candida
 
     if not candidates:
         return None
-    waiting = {c.view_id: c for c in candidates}
     chosen = min(candidates, key=rank)
-    while below := [waiting[s] for s in chosen.sources if s in waiting and waiting[s].holds_up(chosen, now)]:
+    while below := [c for c in candidates if c.goes_before(chosen, now)]:
         chosen = min(below, key=rank)
     return chosen
 
@@ -110,7 +117,9 @@ def candidate(backlog: Backlog, view: Relation, use: Use | None, now: int) -> Ca
     # The first deadline after the oldest task: a missed one stays, so that the view is as urgent as before.
     deadline = next_deadline(text, _zone(settings), backlog.oldest_at) if text is not None else None
     b, sources = backlog, tuple(source_ids(view).values())
-    return Candidate(b.view_id, b.oldest_at, b.newest_csn, b.rows, sources, expected, deadline, b.oldest_csn)
+    helpers = tuple(rewriting_ids(view).values())
+    known = Candidate(b.view_id, b.oldest_at, b.newest_csn, b.rows, sources, expected, deadline, b.oldest_csn)
+    return replace(known, helpers=helpers)
 
 
 def candidates(views: ViewCatalog) -> list[Candidate]:

@@ -19,7 +19,7 @@ from freshview.definition.rewriting import Auxiliary
 from freshview.definition.verdict import FACT
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Events
-from freshview.refresh.changing import learnt_at_creation
+from freshview.refresh.changing import learnt_at_creation, rates_in
 from freshview.refresh.jobs import JobRunner, give_up, store
 from freshview.refresh.runner import Runner
 from freshview.relation.delta import INSERT, tag
@@ -94,7 +94,8 @@ class Lifecycle:
             begun = time.monotonic()
             segments, leases = self._first_rows(runner, rows, view_id, schema, small=small)
             took = time.monotonic() - begun
-            learnt = learnt_at_creation(definition, lambda n: states[n].rows_at_most, took)
+            rates = rates_in(self.views.catalog)
+            learnt = learnt_at_creation(definition, lambda n: states[n].rows_at_most, took, rates)
             try:
                 new = (view_id, statement.name, schema, {**given, "refresh": refresh}, facts, list(sources.values()))
                 deferred = mode_in(given) == DEFERRED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +15,12 @@ from tests.unit.optimizer.test_greedy import FACTS, TPCH
 
 from freshview.bench.data import V1
 from freshview.catalog.frontiers import Job
+from freshview.optimizer.choice import optimise
 from freshview.optimizer.cost import FULL, INCREMENTAL, Costs
+from freshview.optimizer.existing import count_stored
 from freshview.optimizer.prices import Prices
 from freshview.refresh import calibration
-from freshview.refresh.accuracy import Accuracy, Compared, accuracy, compared, corrected
+from freshview.refresh.accuracy import Accuracy, Compared, accuracy, compared, computing, corrected
 from freshview.refresh.calibration import priced
 from freshview.storage.store import Storage
 
@@ -98,6 +101,34 @@ def test_the_history_corrects_each_way_by_its_median_and_needs_three_jobs() -> N
     assert corrected(Prices(), compared(costs, {"v1": jobs[:2]})) == Prices()
     slow = [*rows, Compared("v1", FULL, 1.0, 1000.0, 5)]
     assert corrected(Prices(), slow).full == 20.0  # one bad day does not rule a way out for good
+
+
+def test_what_is_stored_already_counts_in_estimates_and_its_own_jobs_are_compared_too() -> None:
+    """Stored results are found again by what they hold, in the search space of another process."""
+    first = optimise(built(from_sql({"v1": V1}, TPCH), TPCH), FACTS)
+    chosen = {a.name: a.sorted_by for a in first.auxiliaries}
+    assert chosen
+    costs = Costs(built(from_sql({"v1": V1}, TPCH), TPCH), FACTS, Prices())
+    (root,) = costs.dag.roots
+    before = costs.mntcost(root).incremental
+    nodes = count_stored(costs, {**chosen, "aux_of_another_warehouse": ""})
+    assert nodes.keys() == chosen.keys()
+    plan = first.views[0]
+    assert costs.mntcost(root).incremental == pytest.approx(plan.seconds)
+    assert plan.seconds < before
+    more = {**FACTS, "orders": replace(FACTS["orders"], inserted=100.0)}  # a change of what is stored
+    costs = Costs(built(from_sql({"v1": V1}, TPCH), TPCH), more, Prices())
+    jobs = {name: [_job(INCREMENTAL, 1.0)] for name in ("v1", *chosen)}
+    assert {c.view for c in compared(costs, jobs, count_stored(costs, chosen))} == {"v1", *chosen}
+
+
+def test_a_job_took_its_share_of_what_several_views_had_in_common() -> None:
+    job = _job(INCREMENTAL, 1.0, expected=3.0)
+    shared = replace(job, phases={**job.phases, "shared": 2.0})
+    assert (computing(job), computing(shared)) == (1.0, 3.0)
+    found = accuracy([shared])
+    assert found is not None
+    assert found.median == 1.0
 
 
 def test_accuracy_is_the_ratio_of_estimated_to_actual_time_over_jobs() -> None:

@@ -12,7 +12,8 @@ from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
 from freshview.delta.condense import Condense
 from freshview.local.plans import LocalPlan
-from freshview.refresh.cost import CANCELLED, Estimate, estimate_full
+from freshview.optimizer.prices import Prices
+from freshview.refresh.cost import CANCELLED, Estimate, Rates, estimate_full
 from freshview.refresh.explain import planned
 from freshview.refresh.plan import (
     EMBEDDED,
@@ -80,6 +81,18 @@ def test_what_was_learnt_turns_the_choice() -> None:
     assert plan.strategy == FULL
     assert plan.otherwise == plan.rejected[0].seconds  # the history keeps it
     assert plan.way == FULL
+
+
+def test_other_prices_turn_the_choice() -> None:
+    definition, changes = with_sources(JOIN), [_change("t")]
+    ways, reads = alternatives(definition, changes), {"t": 0, "u": MILLION}
+
+    def strategy(prices: Prices) -> str:
+        full = estimate_full(definition, lambda _: MILLION, Rates.of(prices))
+        return choose(definition, changes, ways, lambda scan: reads[scan.relation], full, {}).strategy
+
+    assert strategy(Prices()) == INCREMENTAL
+    assert strategy(Prices.of({"spark": {"operator": 10.0}})) == FULL  # the delta query has more operators
 
 
 def test_each_engine_has_its_own_experience() -> None:

@@ -34,6 +34,7 @@ from freshview.schedule.policies import (
     choose,
     inherited,
     is_urgent,
+    maintainable,
     next_deadline,
     next_use,
     oldest_first,
@@ -718,6 +719,15 @@ def test_a_statement_has_all_jobs_give_way_but_the_one_it_waits_for() -> None:
     world.during = during
     world.manager.turn()
     assert [v for v, *_ in world.jobs] == [1]
+
+
+def test_views_that_a_rewriting_reads_go_first_if_they_can_and_hold_up_nothing() -> None:
+    view = Candidate(3, oldest_at=1, newest_csn=9, rows=1, sources=(2,), helpers=(1,))
+    low, helper = Candidate(2, 5, 9, 1), Candidate(1, 9, 9, 1)
+    assert choose([view, helper], oldest_first, 10) is helper
+    assert choose([view, low, helper], oldest_first, 10) is low
+    assert choose([view], oldest_first, 10) is view
+    assert maintainable([view, helper], [view], 10) == [view]
 
 
 def test_a_lower_view_inherits_the_haste_of_those_above() -> None:
