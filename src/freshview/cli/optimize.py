@@ -73,7 +73,8 @@ def optimize(
 def calibrate(place: Place, json: JsonOption = False) -> None:
     """Measure what single steps of both engines cost on this machine or cluster, and store these prices.
 
-    It takes tens of seconds, best while nothing else runs. `freshview optimize` uses the prices.
+    It takes tens of seconds, best while nothing else runs. `freshview optimize` uses the prices, and so do jobs
+    when they choose between delta rules and recomputing.
     """
     from freshview.optimizer.prices import Prices
 

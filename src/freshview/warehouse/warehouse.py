@@ -480,7 +480,8 @@ class Warehouse:
     def calibrate(self) -> Prices:
         """Measure what single steps cost on this machine or cluster, in tens of seconds, and store these prices.
 
-        They replace the defaults in `optimize`. Events named `calibrate.step` report the progress.
+        They replace the defaults in `optimize`, and when jobs choose between delta rules and recomputing. Events named
+        `calibrate.step` report the progress.
         """
         with self._activity.working():
             self._make_way()
