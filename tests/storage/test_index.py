@@ -17,7 +17,7 @@ import freshview
 from freshview import Warehouse
 from freshview.catalog.records import Main
 from freshview.errors import InvalidStatement
-from freshview.relation.conditions import Among
+from freshview.relation.conditions import Among, Compared
 from freshview.storage.index import ColumnCache, index_of
 
 ROWS = 200
@@ -172,3 +172,29 @@ def test_lookups_by_any_column_find_the_same_rows_with_and_without_the_index(wh:
         assert found[0]
         assert found[1:] == found[:1] * 3
         assert all(row[name] in values.to_pylist() for row in found[0])
+
+
+def test_lookups_by_several_columns_find_the_same_rows_with_and_without_the_index(wh: Warehouse) -> None:
+    """Of several conditions one list of values is looked up; the others are asked of the rows found."""
+    wh.sql("CREATE TABLE t (k BIGINT, n INT, d DATE, PRIMARY KEY (k, n))")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"k": i % 500, "n": i // 500, "d": _DAY + dt.timedelta(days=i % 50)} for i in range(2000)])
+    wh.sql("CHECKPOINT t")
+    internals(wh).keep_in_memory(0)
+    state, reader = internals(wh).state("t"), internals(wh).reader
+    conditions = (
+        ("k", Among(pa.array(range(60), pa.int64()))),
+        ("n", Among(pa.array([1, 3], pa.int32()))),
+        ("d", Compared("<", pa.scalar(_DAY + dt.timedelta(days=30)))),
+    )
+    found = []
+    for _ in range(4):
+        rows = reader.matching(state, conditions, columns=("n",), limit=10_000)
+        assert rows is not None
+        assert rows.column_names == ["n"]
+        found.append(sorted(rows.column(0).to_pylist()))
+    assert found == [[1] * 40 + [3] * 40] * 4
+    keys = pa.table({"k": pa.array(range(30), pa.int64()), "n": pa.array([i % 5 for i in range(30)], pa.int32())})
+    expected = [(i, i % 5) for i in range(30) if i % 5 < 4]
+    for _ in range(3):
+        assert sorted((r["k"], r["n"]) for r in reader.lookup(state, keys).to_pylist()) == expected

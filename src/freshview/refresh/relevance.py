@@ -65,7 +65,11 @@ class _Touched:
     """The paths from tables that have changed: table, path and the query's conditions that can be put on it."""
 
     paths: tuple[tuple[str, Node, list[exp.Expr]], ...]
-    is_open: bool  # the query may see every row of one of these tables
+    open: frozenset[str]  # the tables of which the query may see every row
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.open)
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ class Relevance:
             if table in touched:
                 fitting = [c for c in conditions if _means_the_same(c, projection.types_of(path), view)]
                 found.append((table, path, fitting))
-        return _Touched(tuple(found), any(is_open(restricted(path, fitting)) for _, path, fitting in found))
+        return _Touched(tuple(found), frozenset(t for t, path, fitting in found if is_open(restricted(path, fitting))))
 
     def _own(
         self, view: Relation, left: Pending, csn: int, projection: _Projection, touched: _Touched, saves: bool
@@ -203,7 +207,8 @@ class Relevance:
             deltas = {t: changes(span, projection.tables[t], projection.columns[t]) for t, _, _ in found}
             if not any(_is_met(projection, restricted(path, fitting), t, deltas[t]) for t, path, fitting in found):
                 return {}
-        return self._part(view, left, projection, found, span) if saves else None
+        seen = sum(s.rows for t in touched.open for s in span.segments(projection.tables[t]))
+        return self._part(view, left, projection, found, span) if saves and _is_few(seen, left) else None
 
     def _part(
         self,
@@ -230,7 +235,7 @@ class Relevance:
             if segment is not None:
                 own[relation.id] = (segment,)
         rows = sum(segment.rows for segments in own.values() for segment in segments)
-        return own if rows <= _FEW * left.rows else None
+        return own if _is_few(rows, left) else None
 
     def _projection(self, view: Relation) -> _Projection:
         key = (view.id, view.epoch)
@@ -262,6 +267,11 @@ class Relevance:
         tree = rewrite(definition.lowered.node, rule)
         outputs = zip(definition.names, definition.lowered.outputs, strict=True)
         return Project(tree, tuple((name, column(c)) for name, (c, _) in outputs))
+
+
+def _is_few(rows: int, left: Pending) -> bool:
+    """Are these rows a small share of the pending ones?"""
+    return rows <= _FEW * left.rows
 
 
 def _means_the_same(condition: exp.Expr, types: Mapping[str, str], view: Relation) -> bool:

@@ -122,6 +122,12 @@ class Schema:
         columns = tuple(Column(n, parse_type(t), nullable, comment) for n, t, nullable, comment in data["columns"])
         return Schema(columns, tuple(data["key"]))
 
+    def widened(self, rows: pa.Table) -> pa.Table:
+        """Rows that have some of the columns, by name, with NULL in all others."""
+        given = {self.position(n): rows.column(i) for i, n in enumerate(rows.column_names)}
+        arrays = [given.get(i, pa.nulls(rows.num_rows, c.type.arrow)) for i, c in enumerate(self.columns)]
+        return pa.table(arrays, schema=self.arrow)
+
     def conform(self, table: pa.Table) -> pa.Table:
         """A table written under an earlier version of this schema, in the columns of this one.
 

@@ -28,9 +28,13 @@ class MainCache:
         self._kept: LRUCache[tuple[int, int], pa.Table | None] = LRUCache(budget, _size)  # None: asked for once
         self._lock = threading.Lock()
 
+    def may_keep(self, main: Main) -> bool:
+        """Is a version small enough to be kept?"""
+        return main.size <= self._largest
+
     def rows(self, relation_id: int, main: Main) -> pa.Table | None:
         """All rows of a version if it is small and was asked for before, else None."""
-        if main.size > self._largest:
+        if not self.may_keep(main):
             return None
         key = (relation_id, main.delta_version)
         with self._lock:

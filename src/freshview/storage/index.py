@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +100,7 @@ class ColumnCache:
         `fields` are the names and types of the wanted columns, as main stores them.
         """
         types = dict(fields) | {by: values.type}
-        if len(values) <= FEWEST or values.type not in _INDEXED or not self._fits(main, types):
+        if len(values) <= FEWEST or values.type not in _INDEXED or not self.may_keep(main, types):
             return None
         version = (relation_id, main.delta_version)
         with self._lock:  # a thread that asks for the same columns meanwhile waits for them
@@ -117,7 +117,7 @@ class ColumnCache:
         places = index.places(values)
         return pa.table([held[name].take(places) for name, _ in fields], names=[name for name, _ in fields])
 
-    def _fits(self, main: Main, types: dict[str, pa.DataType]) -> bool:
+    def may_keep(self, main: Main, types: Mapping[str, pa.DataType]) -> bool:
         """Are the columns of a fixed width, and few enough to be kept?"""
         if any("." in name for name in types):  # Arrow would read a field of a struct too
             return False

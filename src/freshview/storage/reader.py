@@ -94,6 +94,15 @@ class StateReader:
             self._overlays[key] = (shape, result)
         return result
 
+    def is_wide(self, state: RelationState) -> bool:
+        """Are whole rows of main read from files by every lookup, while their keys may be kept in memory?"""
+        main, schema = state.main, state.schema
+        if main is None or not schema.key or state.relation.is_external or self._cache.may_keep(main):
+            return False
+        keys = {k: schema.column(k).type.arrow for k in schema.key}
+        whole = {c.name: c.type.arrow for c in schema.columns}
+        return self.columns.may_keep(main, keys) and not self.columns.may_keep(main, whole)
+
     def contents(self, state: RelationState) -> pa.Table:
         """All rows of the relation."""
         return self.overlay(state).apply(self.main_rows(state))
@@ -238,14 +247,23 @@ class StateReader:
     def _indexed(
         self, state: RelationState, conditions: Sequence[tuple[int, Condition]], stored: Schema, held: Sequence[int]
     ) -> pa.Table | None:
-        """Main's rows by an index in memory; None if the condition is not one list of values, or they are not kept."""
-        if state.main is None or len(conditions) != 1 or not held:
+        """Main's rows by an index in memory; None if no condition is a list of values, or the columns are not kept.
+
+        The longest list is looked up; the other conditions are asked of the rows found.
+        """
+        lists = [(p, c) for p, c in conditions if isinstance(c, Among) and not c.nulls]
+        if state.main is None or not lists or not held or any(p >= len(stored.columns) for p, _ in conditions):
             return None
-        ((place, condition),) = conditions
-        if not isinstance(condition, Among) or condition.nulls or place >= len(stored.columns):
-            return None
-        fields = [(stored.columns[p].name, stored.columns[p].type.arrow) for p in held]
-        return self.columns.rows(state.relation.id, state.main, stored.columns[place].name, condition.values, fields)
+        place, chosen = max(lists, key=lambda pair: len(pair[1].values))
+        others = [(p, c) for p, c in conditions if c is not chosen]
+        read = list(dict.fromkeys([*held, *(p for p, _ in others)]))
+        fields = [(stored.columns[p].name, stored.columns[p].type.arrow) for p in read]
+        by = stored.columns[place].name
+        found = self.columns.rows(state.relation.id, state.main, by, chosen.values, fields)
+        if found is None or not others:
+            return found
+        met = reduce(pc.and_, (c.met_by(found.column(read.index(p))) for p, c in others))
+        return found.filter(met).select(list(range(len(held))))
 
     def _filtered(
         self,

@@ -98,7 +98,7 @@ class Statements:
         if not statement.by_name:
             try:
                 rows = literal_rows(statement.query, columns)
-                return self.transaction.apply(relation, None, _full_width(rows, schema))
+                return self.transaction.apply(relation, None, schema.widened(rows))
             except NotLiteral:
                 pass
         bound = self._bind(statement.query)
@@ -161,7 +161,7 @@ class Statements:
         existing = against_existing and state.rows_at_most > 0
         rows, paths = sum(f.rows for f in files), [home / f.path for f in files]
         if existing and rows <= IN_MEMORY_ROWS:
-            check_keys(self.storage.reader, state, None, _full_width(_stored_keys(paths, schema), schema))
+            check_keys(self.storage.reader, state, None, schema.widened(_stored_keys(paths, schema)))
             return
         if rows <= _KEYS_IN_MEMORY and not existing:
             repeated = _repeated_key(paths, schema)
@@ -209,7 +209,9 @@ class Statements:
         relation = self.transaction.writable(statement.table)
         schema = relation.schema
         qualifier = statement.alias or statement.table
-        found = self._lookup.where(relation, statement.where, qualifier)
+        found = self._lookup.where(relation, statement.where, qualifier, keys=True)
+        if found is not None and found.blind:
+            return self.transaction.apply_blind(relation, found.rows)
         if found is not None and found.exact:
             return self.transaction.apply(relation, found.rows, None)
         if found is not None and found.rows.num_rows <= LOCAL_ROWS:
@@ -413,12 +415,6 @@ def _repeated_key(paths: Sequence[Any], schema: Schema) -> dict[str, Any] | None
         if at is not None:
             return {k: part.column(i)[at].as_py() for i, k in enumerate(schema.key)}
     return None
-
-
-def _full_width(rows: pa.Table, schema: Schema) -> pa.Table:
-    given = {n: rows.column(n) for n in rows.column_names}
-    arrays = [given.get(c.name, pa.nulls(rows.num_rows, c.type.arrow)) for c in schema.columns]
-    return pa.table(arrays, schema=schema.arrow)
 
 
 def _with_constants(rows: pa.Table, constants: dict[int, Any], schema: Schema) -> pa.Table:

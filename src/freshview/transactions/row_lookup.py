@@ -25,6 +25,7 @@ class LookedUp:
     rows: pa.Table
     exact: bool = False  # the statement changes just these rows
     rest: str = ""  # the condition that is still to be asked of them
+    blind: bool = False  # only their keys were read; all other columns are NULL
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,19 @@ class RowLookup:
     reading: ReadContext
     reader: StateReader
 
-    def where(self, relation: Relation, condition: str, qualifier: str) -> LookedUp | None:
-        """The rows for an UPDATE or DELETE with this condition; None if no lookup answers it, or the rows are many."""
+    def where(self, relation: Relation, condition: str, qualifier: str, *, keys: bool = False) -> LookedUp | None:
+        """The rows for an UPDATE or DELETE with this condition; None if no lookup answers it, or the rows are many.
+
+        With `keys`, the keys are enough: where the condition is on the key alone, and reading whole rows would read
+        files, the rows found are blind.
+        """
         asked = pins(condition, relation.schema, (qualifier,))
-        rows = self._rows(relation, asked) if asked is not None else None
-        if asked is None or rows is None:
+        if asked is None:
             return None
-        return LookedUp(rows, asked.exact, "" if asked.exact else condition)
+        if keys and (blind := self._keys(relation, asked)) is not None:
+            return LookedUp(blind, exact=True, blind=True)
+        rows = self._rows(relation, asked)
+        return None if rows is None else LookedUp(rows, asked.exact, "" if asked.exact else condition)
 
     def source(self, relation: Relation, statement: Merge) -> LookedUp | None:
         """The target rows that match a row of a small table; None if others matter too, or the source is another."""
@@ -60,6 +67,16 @@ class RowLookup:
             return None
         state, limit = self.transaction.state(relation), _EXACT_ROWS if asked.exact else LOCAL_ROWS
         return self.reader.matching(state, conditions, columns=state.schema.names, limit=limit)
+
+    def _keys(self, relation: Relation, asked: Pins) -> pa.Table | None:
+        """The keys of the rows that meet conditions on the key; None for other conditions, for rows that are as cheap
+        to read whole, and for many rows."""
+        state, schema = self.transaction.state(relation), relation.schema
+        on_key = {schema.position(n) for n, _ in asked.conditions} <= set(schema.key_positions)
+        if asked.matches or not asked.exact or not on_key or not self.reader.is_wide(state):
+            return None
+        found = self.reader.matching(state, asked.conditions, columns=schema.key, limit=LOCAL_ROWS)
+        return None if found is None else schema.widened(found)
 
     def _values(self, relation: Relation, match: Match) -> pa.Array | None:
         """The values that a match allows in the target's column; None if the other table is no small table of ours."""

@@ -176,10 +176,12 @@ class Transaction:
             keys = [key if isinstance(key, Mapping) else {schema.key[0]: key} for key in keys]
         given = to_table(keys, schema, relation.name, only=schema.key)
         check_required(given, schema, relation.name, schema.key)
-        by_place = dict(zip(schema.key_positions, given.columns, strict=True))
-        arrays = [by_place.get(i, pa.nulls(given.num_rows, c.type.arrow)) for i, c in enumerate(schema.columns)]
-        rows = pa.table(arrays, schema=schema.arrow)
-        self._record(relation, tag(rows, schema, DELETE_KEY, self._next_statement()))
+        return self.apply_blind(relation, schema.widened(given.rename_columns(list(schema.key))))
+
+    def apply_blind(self, relation: Relation, rows: pa.Table) -> int:
+        """Add a statement that deletes rows by their keys; other columns are not read. Return the number of keys."""
+        self._require_open()
+        self._record(relation, tag(rows, relation.schema, DELETE_KEY, self._next_statement()))
         return int(rows.num_rows)
 
     def apply(self, relation: Relation, deletes: pa.Table | None, inserts: pa.Table | None) -> int:
