@@ -32,6 +32,7 @@ UPSERT = 3  # blind: new image, old one unknown
 REPLACE = 4
 
 _POSITION = "__position"
+_MOST_CHUNKS = 16  # of an overlay: copying all its rows into one for every few new ones would cost more than it saves
 
 
 def tag(rows: pa.Table, schema: Schema, action: int, stmtsn: int) -> pa.Table:
@@ -216,6 +217,22 @@ class Overlay:
             kept = positions_in(key_table(base, self.schema), key_table(untag(self.rows), self.schema), inside=False)
             return pa.concat_tables([base.take(kept), self.live])
         return pa.concat_tables([subtract(base, self.removals, self.schema), self.live])
+
+
+def extended(folded: Overlay, deltas: Sequence[pa.Table]) -> Overlay:
+    """Fold further delta rows into an overlay: extended(overlay(a), b) = overlay(a ++ b).
+
+    Of a keyed relation only the new rows are grouped by key; rows of the overlay whose keys are not among them stay.
+    """
+    schema, later = folded.schema, overlay(deltas, folded.schema)
+    if not schema.key:
+        return overlay([folded.rows, later.rows], schema)
+    if not folded.rows.num_rows or not later.rows.num_rows:
+        return later if later.rows.num_rows else folded
+    kept = positions_in(key_table(untag(folded.rows), schema), key_table(untag(later.rows), schema), inside=False)
+    rows = folded.rows if len(kept) == folded.rows.num_rows else folded.rows.take(kept)
+    both = pa.concat_tables([rows, later.rows])
+    return Overlay(schema, both.combine_chunks() if both.column(0).num_chunks > _MOST_CHUNKS else both)
 
 
 def overlay(deltas: Sequence[pa.Table], schema: Schema) -> Overlay:

@@ -15,7 +15,17 @@ from cachetools import LRUCache
 
 from freshview.catalog.records import DataFile, RelationState, Segment
 from freshview.relation.conditions import Among, Compared, Condition, Conditions
-from freshview.relation.delta import Overlay, digest, key_table, overlay, positions_in, subtract, untag
+from freshview.relation.delta import (
+    Overlay,
+    digest,
+    extended,
+    is_live,
+    key_table,
+    overlay,
+    positions_in,
+    subtract,
+    untag,
+)
 from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
 from freshview.storage.external import contents as external_contents
@@ -74,7 +84,7 @@ class StateReader:
         folded = self._committed_overlay(state, committed)
         if not pending:
             return folded
-        return overlay([folded.rows, *(self.segment_rows(s, state.schema) for s in pending)], state.schema)
+        return extended(folded, [self.segment_rows(s, state.schema) for s in pending])
 
     def _committed_overlay(self, state: RelationState, segments: list[Segment]) -> Overlay:
         base = state.main.csn if state.main else -1
@@ -82,14 +92,12 @@ class StateReader:
         shape = tuple((s.csn, s.seq) for s in segments)
         with self._lock:
             cached = self._overlays.get(key)
-        rows: list[pa.Table] = []
+        folded = Overlay(state.schema, state.schema.segment_arrow.empty_table())
         if cached is not None and shape[: len(cached[0])] == cached[0]:
             if len(shape) == len(cached[0]):
                 return cached[1]
-            rows.append(cached[1].rows)
-            segments = segments[len(cached[0]) :]
-        rows.extend(self.segment_rows(s, state.schema) for s in segments)
-        result = overlay(rows, state.schema)
+            folded, segments = cached[1], segments[len(cached[0]) :]
+        result = extended(folded, [self.segment_rows(s, state.schema) for s in segments])
         with self._lock:
             self._overlays[key] = (shape, result)
         return result
@@ -145,16 +153,14 @@ class StateReader:
         asked, unread = _project(keys, range(len(named))), keys
         changed = self._changes_near(state, _among(keys))
         assert changed is not None  # all conditions are on the key
-        if changed.rows.num_rows and len(named) == len(schema.key):
-            decided = _project(untag(changed.rows), named)
-            unread = keys.take(positions_in(asked, decided, inside=False))
+        near = changed.rows.take(positions_in(_project(changed.rows, named), asked))
+        if near.num_rows and len(named) == len(schema.key):
+            unread = keys.take(positions_in(asked, _project(near, named), inside=False))
         found = self._main_where(state, _among(unread), part, places)
         found = found.take(positions_in(_project(found, [places.index(p) for p in named]), asked))
-        if changed.rows.num_rows:
-            touched = key_table(untag(changed.rows), schema)
-            found = found.take(positions_in(key_table(found, part), touched, inside=False))
-            live = changed.live.take(positions_in(_project(changed.live, named), asked))
-            found = pa.concat_tables([found, live.select(places)])
+        if near.num_rows:
+            found = found.take(positions_in(key_table(found, part), key_table(near, schema), inside=False))
+            found = pa.concat_tables([found, near.filter(is_live(near)).select(places)])
         return found
 
     def matching(
@@ -188,7 +194,8 @@ class StateReader:
         # A table without a key may be asked for columns alone that main does not have yet.
         read = schema.names if bag_shrinks else columns if schema.key else (*columns, *(n for n, _ in conditions))
         part, places = _part(schema, read)
-        live = _meeting(changed.live, conditions, schema).select(places)
+        shown = pc.and_(is_live(changed.rows), _met(changed.rows, conditions, schema))
+        live = changed.rows.select(places).filter(shown)
         found = self._main_where(state, conditions, part, places, limit)
         if found.num_rows + live.num_rows > limit:
             return None
@@ -228,7 +235,7 @@ class StateReader:
         held = [p for p in places if p < len(stored.columns)]
         kept = self._cache.rows(state.relation.id, main)
         if kept is not None:
-            found = _meeting(kept, conditions, state.schema).select(held)
+            found = kept.select(held).filter(_met(kept, conditions, state.schema))
             return part.conform(found if limit is None else found.slice(0, limit + 1))
         by_place = [(state.schema.position(n), c) for n, c in conditions]
         indexed = self._indexed(state, by_place, stored, held)
@@ -326,8 +333,9 @@ def _among(keys: pa.Table) -> Conditions:
     return tuple((n, Among(pc.unique(keys.column(i)))) for i, n in enumerate(keys.column_names))
 
 
-def _meeting(rows: pa.Table, conditions: Conditions, schema: Schema) -> pa.Table:
-    return rows.filter(reduce(pc.and_, (c.met_by(rows.column(schema.position(n))) for n, c in conditions)))
+def _met(rows: pa.Table, conditions: Conditions, schema: Schema) -> pa.ChunkedArray:
+    """A mask of the rows that meet all conditions."""
+    return reduce(pc.and_, (c.met_by(rows.column(schema.position(n))) for n, c in conditions))
 
 
 def _may_hold(file: pq.ParquetFile, group: int, place: int, condition: Condition) -> bool:

@@ -27,6 +27,7 @@ from freshview.relation.delta import (
     Overlay,
     decode,
     encode,
+    extended,
     first_duplicate,
     key_table,
     overlay,
@@ -200,7 +201,8 @@ def test_fold_of_concatenation_is_fold_of_folds(
     deltas = [_delta(s, KEYED) for s in segments]
     cut = data.draw(st.integers(0, len(deltas)))
     whole = overlay(deltas, KEYED)
-    parts = overlay([overlay(deltas[:cut], KEYED).rows, overlay(deltas[cut:], KEYED).rows], KEYED)
+    parts = extended(overlay(deltas[:cut], KEYED), deltas[cut:])
+    assert _bag(parts.rows) == _bag(whole.rows)
     assert _states_alike(whole, parts, [_table([(v, *k) for k, v in base.items()], KEYED)])
 
 
@@ -211,7 +213,7 @@ def test_fold_of_concatenation_is_fold_of_folds_for_bags(
     deltas = [_delta(s, BAG) for s in history[1]]
     cut = data.draw(st.integers(0, len(deltas)))
     whole = overlay(deltas, BAG)
-    parts = overlay([overlay(deltas[:cut], BAG).rows, overlay(deltas[cut:], BAG).rows], BAG)
+    parts = extended(overlay(deltas[:cut], BAG), deltas[cut:])
     assert _states_alike(whole, parts, [_table(history[0], BAG)])
 
 
