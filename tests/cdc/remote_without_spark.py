@@ -21,7 +21,8 @@ from freshview.refresh.evaluation import Evaluation
 from freshview.relation.ingest import to_table
 from freshview.relation.schema import Column, Schema
 from freshview.sql.lowering import lower
-from freshview.views.dimensions import DimensionViews, _New
+from freshview.views.cycles import NewView
+from freshview.views.dimensions import DimensionViews
 from freshview.views.shapes import Shape
 
 
@@ -52,7 +53,7 @@ class _Definitions:
 
 def without_spark(wh: Warehouse) -> DimensionViews:
     dimensions = internals(wh).dimensions
-    dimensions.definitions = _Definitions(wh)  # type: ignore[assignment]
+    dimensions.shapes.definitions = _Definitions(wh)  # type: ignore[assignment]
     return dimensions
 
 
@@ -63,14 +64,15 @@ def create(wh: Warehouse, world: World, name: str, query: str, monkeypatch: pyte
     sources = {n: catalog.relation(n) for n in tables}
     names = tuple(part.split(" AS ")[1] for part in query.split(" FROM ")[0].removeprefix("SELECT ").split(", "))
     definition = _definition(query, names, sources)
-    shape = dimensions._shapes.of(name, definition, {}, {})
+    shape = dimensions.shapes.of(name, definition, {}, {})
     facts = {"definition": query, "sources": sources_to_json(sources), "settings": "{}", "columns": json.dumps(names)}
 
     computed_by_the_server(wh, world, monkeypatch)
     for table in shape.tables:
-        if dimensions._position(table.relation).text is None:
+        if catalog.position(table.relation.id) is None:
             dimensions.tables.install(table)
-    dimensions._run(shape.tables[0].server, new=_New(name, definition, shape, {}, facts))
+    servers = frozenset(table.server for table in shape.tables)
+    dimensions.cycles.run(servers, new=NewView(name, definition, shape, {}, facts))
 
 
 def computed_by_the_server(wh: Warehouse, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +80,7 @@ def computed_by_the_server(wh: Warehouse, world: World, monkeypatch: pytest.Monk
         rows = [dict(zip(definition.names, row, strict=True)) for row in world.answer(definition.text)]
         return to_table(rows, shape.schema, name)
 
-    monkeypatch.setattr(internals(wh).dimensions, "_computed", computed)
+    monkeypatch.setattr(internals(wh).dimensions.recomputation, "rows", computed)
 
 
 def rows_of(wh: Warehouse, name: str) -> list[tuple[Any, ...]]:

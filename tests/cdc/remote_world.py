@@ -1,8 +1,10 @@
-"""Random worlds of remote tables: tables of one server, each captured by its own technique, and views over them."""
+"""Random worlds of remote tables: tables of servers, each captured by its own technique, and views over them."""
 
 from __future__ import annotations
 
 import random
+import sqlite3
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.cdc.servers import Captured
@@ -24,12 +26,13 @@ _KEYS = 6
 
 
 class World:
-    """Tables of one server, each captured by a technique of its own, and random views over them."""
+    """Tables of servers, in turn, each captured by a technique of its own, and random views over them."""
 
-    def __init__(self, rng: random.Random, url: str, techniques: list[str]) -> None:
+    def __init__(self, rng: random.Random, url: str, techniques: list[str], *others: str) -> None:
         self.rng = rng
         self.url = url
-        self.tables = [Captured(url, technique) for technique in techniques]
+        urls = (url, *others)
+        self.tables = [Captured(urls[i % len(urls)], technique) for i, technique in enumerate(techniques)]
         for table in self.tables:
             with table.connect() as connection:
                 if table.technique == "decoding, full":
@@ -40,7 +43,7 @@ class World:
     def name(self, wh: Warehouse) -> None:
         """Create the sources and remote tables r0, r1, …"""
         for i, table in enumerate(self.tables):
-            options = f"url '{self.url}', poll 'on query', {_OPTIONS[table.technique]}"
+            options = f"url '{table.url}', poll 'on query', {_OPTIONS[table.technique]}"
             wh.sql(f"CREATE SOURCE s{i} USING POSTGRES OPTIONS ({options})")
             wh.sql(f"CREATE REMOTE TABLE r{i} FROM s{i}.{table.name}")
 
@@ -91,7 +94,9 @@ class World:
                     table.move(connection, key, new)
 
     def answer(self, query: str) -> list[tuple[Any, ...]]:
-        """What the server itself answers to the text of a view."""
+        """What the server itself answers to the text of a view; of several servers, SQLite over their tables."""
+        if len({table.url for table in self.tables}) > 1:
+            return answer_over({f"r{i}": self._rows(table) for i, table in enumerate(self.tables)}, query)
         text = query
         for i, table in enumerate(self.tables):
             live = " WHERE deleted IS NULL" if "audit" in table.technique else ""
@@ -99,3 +104,20 @@ class World:
             text = text.replace(f"FROM r{i} WHERE", f"FROM (SELECT id, ref, name FROM {table.name}{live}) y WHERE")
         with self.tables[0].connect() as connection:
             return sorted(connection.execute(text.encode()).fetchall())
+
+    def _rows(self, table: Captured) -> list[tuple[Any, ...]]:
+        live = " WHERE deleted IS NULL" if "audit" in table.technique else ""
+        with table.connect() as connection:
+            return connection.execute(f"SELECT id, ref, name FROM {table.name}{live}".encode()).fetchall()
+
+
+def answer_over(tables: Mapping[str, Sequence[tuple[Any, ...]]], query: str) -> list[tuple[Any, ...]]:
+    """What SQLite answers to the text of a view over rows (id, ref, name) of tables."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        for name, rows in tables.items():
+            connection.execute(f"CREATE TABLE {name} (id, ref, name)")
+            connection.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
+        return sorted(connection.execute(query).fetchall())
+    finally:
+        connection.close()

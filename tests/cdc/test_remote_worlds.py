@@ -110,7 +110,7 @@ def test_a_process_that_dies_in_a_cycle_loses_nothing_and_repeats_nothing(
         world.change()
         with freshview.connect(tmp_path / "warehouse", spark=spark) as wh, monkeypatch.context() as patch:
             if step == "polled":
-                patch.setattr(internals(wh).dimensions, "_commit", _dies)
+                patch.setattr(internals(wh).dimensions.cycles, "_commit", _dies)
             elif step == "committed":
                 for kind in (PostgresTable, *PostgresTable.__subclasses__()):
                     patch.setattr(kind, "confirm", _dies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -34,6 +35,13 @@ def position_of(c: Connection, relation_id: int) -> tuple[str, str] | None:
     p = t.positions.c
     row = c.execute(sa.select(p.source, p.position).where(p.relation_id == relation_id)).one_or_none()
     return None if row is None else (row.source, row.position)
+
+
+def positions_of(c: Connection, relation_ids: Collection[int]) -> dict[int, str]:
+    """The positions of the sources of some tables, by their ids."""
+    p = t.positions.c
+    found = c.execute(sa.select(p.relation_id, p.position).where(p.relation_id.in_(list(relation_ids))))
+    return {row.relation_id: row.position for row in found}
 
 
 def move(c: Connection, to: Move, now: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, Row
 
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
-from freshview.catalog.positions import position_of
+from freshview.catalog.positions import position_of, positions_of
 from freshview.catalog.records import (
     DIMENSION,
     PENDING,
@@ -156,6 +156,11 @@ class CatalogReader:
         """The source that feeds a table, and the position up to which its changes were taken."""
         with self.database.read() as c:
             return position_of(c, relation_id)
+
+    def positions(self, relation_ids: Collection[int]) -> dict[int, str]:
+        """The positions of the sources that feed these tables, of those that have one."""
+        with self.database.read() as c:
+            return positions_of(c, relation_ids)
 
     def mains(self, relation_id: int) -> list[Main]:
         """All Delta versions of a relation that the catalog still knows, oldest first."""

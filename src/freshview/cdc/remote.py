@@ -1,15 +1,16 @@
 """Remote tables: tables of a source that are not copied here. Their new state can be queried, their old state cannot.
 
-Law: the changes and the new states of all tables of one server are read in one snapshot of it (`read`), so that no
-change is seen in one of them only.
+Law: the changes and the new states of all tables of one server are read in one snapshot of it (`snapshots`), so that no
+change is seen in one of them only. Of several servers one snapshot each is open from the first poll to the last lookup:
+what a poll has not delivered, no lookup sees, and what it has delivered, every lookup sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
@@ -24,6 +25,9 @@ from freshview.errors import CaptureFailed, InvalidStatement, NotFound
 from freshview.relation.schema import Schema, fold
 from freshview.relation.types import DataType
 
+Identity = frozenset[tuple[str, str]]  # of a server: what its connection string says
+_PATIENCE = 30  # seconds for a lock while another server's tables are locked, which no server can find to be a deadlock
+
 
 @dataclass(frozen=True)
 class RemoteTable:
@@ -34,7 +38,7 @@ class RemoteTable:
     table: PostgresTable
 
     @property
-    def server(self) -> frozenset[tuple[str, str]]:
+    def server(self) -> Identity:
         """The connection, by which tables of one server are recognised: these are read in one snapshot."""
         return self.table.server.identity
 
@@ -43,9 +47,9 @@ class RemoteTable:
         """The name of the table at its source."""
         return f"{self.record.name}.{self.table.name}"
 
-    def poll_in(self, snapshot: Snapshot, position: str | None) -> Poll:
+    def poll_in(self, snapshots: Snapshots, position: str | None) -> Poll:
         """The changes up to a snapshot; CaptureFailed if the table no longer has the columns that it had here."""
-        poll = self.table.poll_in(snapshot, position)
+        poll = self.table.poll_in(snapshots[self.server], position)
         if _shape(poll.delta.schema) != _shape(self.relation.schema):
             raise CaptureFailed(
                 f"remote table {self.relation.name}",
@@ -54,28 +58,49 @@ class RemoteTable:
             )
         return poll
 
-    def rows(self, snapshot: Snapshot) -> pa.Table:
-        """All rows of the table in a snapshot."""
-        return self.table.rows(snapshot, self.table.live)
+
+Snapshots = Mapping[Identity, Snapshot]
+
+
+@contextmanager
+def snapshots(tables: Iterable[RemoteTable]) -> Iterator[Snapshots]:
+    """One snapshot of each server of these tables, all open together."""
+    found: dict[Identity, list[PostgresTable]] = {}
+    for table in tables:
+        found.setdefault(table.server, []).append(table.table)
+    with ExitStack() as stack:
+        connections = {i: stack.enter_context(group[0].server.connect()) for i, group in found.items()}
+        patience = _PATIENCE if len(found) > 1 else 0
+        opened = {}
+        for identity, group in found.items():
+            names = [table.name for table in group]
+            opened[identity] = stack.enter_context(group[0].server.snapshot_on(connections[identity], names, patience))
+        yield opened
 
 
 class States:
-    """The new states of remote tables in one snapshot (`rules.States`); counts what is fetched."""
+    """The new states of remote tables in one snapshot of each server (`rules.States`); counts what is fetched."""
 
-    def __init__(self, snapshot: Snapshot, tables: Sequence[RemoteTable]) -> None:
-        self._snapshot = snapshot
-        self._tables = {t.relation.name: t.table for t in tables}
+    def __init__(self, snapshots: Snapshots, tables: Sequence[RemoteTable]) -> None:
+        self._snapshots = snapshots
+        self._tables = {t.relation.name: t for t in tables}
         self.fetched_rows = 0
         self.fetched_bytes = 0
 
     def rows(self, name: str, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
-        found = self._tables[name].lookup(self._snapshot, columns, values)
+        table = self._tables[name]
+        found = table.table.lookup(self._snapshots[table.server], columns, values)
         self.count(found)
         return found
 
     def count(self, fetched: pa.Table) -> None:
         self.fetched_rows += fetched.num_rows
         self.fetched_bytes += fetched.nbytes
+
+
+def whole_states(tables: Sequence[RemoteTable], snapshots: Snapshots) -> Mapping[str, pa.Table]:
+    """All rows of tables, by the names that the tables have here."""
+    return {t.relation.name: t.table.rows(snapshots[t.server], t.table.live) for t in tables}
 
 
 class RemoteTables:
@@ -112,9 +137,10 @@ class RemoteTables:
         """The source of a remote table."""
         return self._sources.source(relation.facts["source"])
 
-    def server(self, relation: Relation) -> frozenset[tuple[str, str]]:
-        """The server of a remote table, from its options: the server is not asked."""
-        return Server(self.record(relation).options["url"]).identity
+    def servers(self, relations: Iterable[Relation]) -> dict[int, Identity]:
+        """The servers of remote tables by the ids of these, from the options of the sources: no server is asked."""
+        urls = {record.name: record.options.get("url") for record in self._sources.sources()}
+        return {r.id: _identity(url) for r in relations if (url := urls.get(r.facts["source"]))}
 
     def open(self, relation: Relation) -> RemoteTable:
         """A remote table, opened; NotFound if its source is gone."""
@@ -148,27 +174,11 @@ class RemoteTables:
         return f"{self._warehouse}_{relation.id}"
 
 
+@lru_cache(maxsize=256)
+def _identity(url: str) -> Identity:
+    return Server(url).identity
+
+
 def _shape(schema: Schema) -> tuple[list[tuple[str, DataType]], set[str]]:
     """What has to stay of a table: its columns and the columns of its key."""
     return [(fold(c.name), c.type) for c in schema.columns], set(map(fold, schema.key))
-
-
-@contextmanager
-def one_snapshot(tables: Sequence[RemoteTable]) -> Iterator[Snapshot]:
-    """One snapshot of the server of these tables."""
-    assert len({t.server for t in tables}) == 1
-    with tables[0].table.server.snapshot() as snapshot:
-        yield snapshot
-
-
-def by_server(tables: Sequence[RemoteTable]) -> list[list[RemoteTable]]:
-    """Tables, grouped by their servers."""
-    found: dict[frozenset[tuple[str, str]], list[RemoteTable]] = {}
-    for table in tables:
-        found.setdefault(table.server, []).append(table)
-    return list(found.values())
-
-
-def whole_states(tables: Sequence[RemoteTable], snapshot: Snapshot) -> Mapping[str, pa.Table]:
-    """All rows of tables in one snapshot, by the names that the tables have here."""
-    return {t.relation.name: t.rows(snapshot) for t in tables}

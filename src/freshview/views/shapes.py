@@ -8,13 +8,15 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from freshview.catalog.records import Relation
 from freshview.cdc.application import delta_rows
 from freshview.cdc.dimension import Node, Remote, check_maintainable, keyed
 from freshview.cdc.dumps import difference
 from freshview.cdc.model import PartialDelta, keys_of, partial_delta
-from freshview.cdc.remote import RemoteTable, RemoteTables, by_server
+from freshview.cdc.remote import RemoteTable, RemoteTables
 from freshview.cdc.shaping import HOLD, shaped
 from freshview.definition.analysis import Definition
+from freshview.definition.known import Definitions, settings_of
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.local.engine import LocalEngine
 from freshview.refresh.evaluation import Evaluation
@@ -68,26 +70,33 @@ class Runners(Protocol):
 class Shapes:
     """Finds the shapes of dimension views."""
 
-    def __init__(self, tables: RemoteTables, runner: Runners) -> None:
+    def __init__(self, tables: RemoteTables, definitions: Definitions, runner: Runners) -> None:
+        self.definitions = definitions
         self._tables = tables
         self._runner = runner
         self._local = LocalEngine()
+        self._known: dict[tuple[int, int], Shape] = {}
 
     def close(self) -> None:
         self._local.close()
+
+    def forget(self) -> None:
+        """Have all views analysed anew, over tables as they are then."""
+        self._known.clear()
+
+    def of_view(self, view: Relation) -> Shape:
+        """The shape of a stored view; analysed once per process."""
+        key = (view.id, view.epoch)
+        if key not in self._known:
+            definition, settings = self.definitions.of(view), settings_of(view)
+            self._known[key] = self.of(view.name, definition, settings, view.properties)
+        return self._known[key]
 
     def of(
         self, name: str, definition: Definition, settings: Mapping[str, str], properties: Mapping[str, str]
     ) -> Shape:
         """The shape of a definition; NotMaintainable if it cannot be kept from what the sources deliver."""
         opened = {n: self._tables.open(r) for n, r in definition.sources.items()}
-        if len(by_server(list(opened.values()))) > 1:
-            raise NotMaintainable(
-                f"view {name}",
-                f"its tables are of several servers ({', '.join(sorted(t.label for t in opened.values()))}), whose "
-                "states are not of one moment",
-                f"Create a view for each server, and this view over them; or {HOLD}.",
-            )
         if definition.lowered is None:
             raise NotMaintainable(f"view {name}", definition.why_recomputed, f"Rewrite it; or {HOLD}.")
         evaluation = Evaluation(lambda: self._runner(settings, small=True), settings, self._local)

@@ -26,7 +26,7 @@ def explain_dimension(dimensions: DimensionViews, view: Relation) -> str:
     lines = [
         f"dimension view {view.name}",
         f"  key: {key or 'none, a bag: all sets are complete'}",
-        "  maintained: from partial deltas, by cycles of its server (one snapshot of it, one commit here)",
+        f"  maintained: from partial deltas, by cycles of its {_servers(shape)}",
         "  tables:",
         *(f"    {line}" for line in _tables(shape, states)),
         "  rules:",
@@ -38,7 +38,7 @@ def explain_dimension(dimensions: DimensionViews, view: Relation) -> str:
         f"    here: {here(stored)}",
         f"  computed by Spark: {', '.join(shape.by_spark) or 'nothing, the embedded engine is proven for all'}",
     ]
-    last = dimensions.last.get(view.id)
+    last = dimensions.cycles.last.get(view.id)
     if last is not None:
         changes = "; ".join(f"{name} {_counts(sizes)}" for name, sizes in last.tables.items() if sizes)
         lines.append(
@@ -46,6 +46,13 @@ def explain_dimension(dimensions: DimensionViews, view: Relation) -> str:
             f"{last.fetched_bytes} bytes fetched, {last.seconds:.3f} s"
         )
     return "\n".join(lines)
+
+
+def _servers(shape: Shape) -> str:
+    number = len({t.server for t in shape.tables})
+    if number == 1:
+        return "server (one snapshot of it, one commit here)"
+    return f"{number} servers (one snapshot of each, read together, and one commit here; no moment is common to them)"
 
 
 def _tables(shape: Shape, states: Mapping[str, RemoteState]) -> Iterator[str]:

@@ -97,7 +97,8 @@ class Snapshot:
     at: datetime | None = None
 
     def fetch(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return fetch(self.connection, query, parameters)
+        with self.server.reported():  # snapshots of several servers may be open
+            return fetch(self.connection, query, parameters)
 
     def since(self, earlier: str, what: str) -> Visible:
         """The earlier snapshot; CaptureFailed if the server's transactions went back behind it."""
@@ -179,23 +180,55 @@ class Server:
 
         settings = "-c TimeZone=UTC -c DateStyle=ISO -c extra_float_digits=1 -c bytea_output=hex"
         options = f"{self._given.get('options', '')} {settings}".strip()
+        given = {**self._given, "options": options}
+        with self.reported(), psycopg.connect(**given, autocommit=True) as connection:
+            yield connection
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Raise what the driver reports as CaptureFailed with the name of the server."""
+        import psycopg
+
         try:
-            with psycopg.connect(**{**self._given, "options": options}, autocommit=True) as connection:
-                yield connection
+            yield
         except psycopg.Error as error:
             raise CaptureFailed(
                 f"PostgreSQL {self.name}", first_line(error), "Check the server, the user and its rights."
             ) from None
 
     @contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
-        """One state of the server, for all queries inside."""
-        with self.connect() as connection:
-            may_know, prepared, settled = fetch(connection, _SETTLED)[0]  # before the snapshot, never after
-            with connection.transaction():
-                fetch(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                text, at = fetch(connection, "SELECT pg_current_snapshot()::text, clock_timestamp()")[0]
-                yield Snapshot(self, connection, text, None if prepared else settled, may_know, at)
+    def snapshot(self, *tables: str) -> Iterator[Snapshot]:
+        """One state of the server, for all queries inside, which read these tables."""
+        with self.connect() as connection, self.snapshot_on(connection, tables) as snapshot:
+            yield snapshot
+
+    @contextmanager
+    def snapshot_on(
+        self, connection: psycopg.Connection[tuple[Any, ...]], tables: Sequence[str], patience: int = 0
+    ) -> Iterator[Snapshot]:
+        """One state of the server on an open connection, which waits for locks for some seconds (0: without end).
+
+        The tables are locked first, for readers: TRUNCATE and what rewrites a table are not versioned, so a snapshot
+        that is older than them finds the table empty, also in its first query. Such statements wait for the snapshot
+        to end, or the snapshot begins after them.
+        """
+        may_know, prepared, settled = fetch(connection, _SETTLED)[0]  # before the snapshot, never after
+        with connection.transaction():
+            fetch(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if patience:
+                fetch(connection, f"SET LOCAL lock_timeout = '{patience}s'")
+            for table in sorted(set(tables)):
+                self._lock(connection, table)
+            text, at = fetch(connection, "SELECT pg_current_snapshot()::text, clock_timestamp()")[0]
+            yield Snapshot(self, connection, text, None if prepared else settled, may_know, at)
+
+    def _lock(self, connection: psycopg.Connection[tuple[Any, ...]], table: str) -> None:
+        from psycopg import errors
+
+        try:
+            fetch(connection, f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
+        except (errors.UndefinedTable, errors.InvalidSchemaName):
+            raise missing(table) from None
 
     def run(self, *commands: str, parameters: Sequence[Any] = ()) -> None:
         """Run commands in one transaction, each with the same parameters."""
@@ -209,6 +242,11 @@ def fetch(
 ) -> list[tuple[Any, ...]]:
     cursor = connection.execute(query.encode(), parameters)
     return cursor.fetchall() if cursor.description else []
+
+
+def missing(table: str) -> CaptureFailed:
+    """A table that its server does not have."""
+    return CaptureFailed(f"table {table}", "the server does not have it", "Write schema.table, and check the rights.")
 
 
 def quoted(name: str) -> str:

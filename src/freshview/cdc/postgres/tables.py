@@ -14,7 +14,7 @@ import pyarrow as pa
 from freshview.cdc.captures import Capture
 from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.net import Change
-from freshview.cdc.postgres.server import ANEW, History, Server, Snapshot, qualified, quoted
+from freshview.cdc.postgres.server import ANEW, History, Server, Snapshot, missing, qualified, quoted
 from freshview.cdc.source import Poll
 from freshview.errors import CaptureFailed, FreshviewError, first_line
 from freshview.relation.ingest import store
@@ -87,7 +87,7 @@ def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout
     """The columns of a table, except for those `without`; CaptureFailed if its changes cannot be reported by key."""
     found = snapshot.fetch(_COLUMNS, (qualified(name).replace("%%", "%"),))
     if not found:
-        raise CaptureFailed(f"table {name}", "the server does not have it", "Write schema.table, and check the rights.")
+        raise missing(name)
     *_, identity, oid, obstacle = found[0]
     if obstacle:
         raise CaptureFailed(f"table {name}", f"it has {obstacle}", "Capture a plain table, or dump it instead.")
@@ -156,7 +156,7 @@ class PostgresTable:
 
     def poll(self, position: str | None) -> Poll:
         """The changes since a position, in a snapshot of their own."""
-        with self.server.snapshot() as snapshot:
+        with self.server.snapshot(self.name) as snapshot:
             return self.poll_in(snapshot, position)
 
     def poll_in(self, snapshot: Snapshot, position: str | None) -> Poll:
