@@ -442,6 +442,8 @@ def test_what_a_flow_uses_cannot_be_dropped_before_it(wh: Warehouse, tmp_path: P
             wh.sql(text)
     with pytest.raises(InvalidStatement, match="flow f reads it"):
         wh.sql("DROP SOURCE s")
+    with pytest.raises(InvalidStatement, match="is what flow f remembers of its changes, and written by the flow"):
+        wh.transaction().delete("__flow_f", [1])
     wh.sql("DROP SOURCE s CASCADE")
     assert FlowCatalog(internals(wh).catalog).flows() == []
     assert internals(wh).catalog.find("__flow_f") is None

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
+from tests.internals import internals
 from tests.spark.sessions import rows
+from tests.unit.cdc.running_example import rows_of
 
 from freshview import Warehouse
+from freshview.cdc.dumps import Dumps
 from freshview.errors import CaptureFailed, FreshviewError
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import parse_type
+from freshview.warehouse.dump_differences import DumpDifference
 
 _COLUMNS = "(id INT, name STRING, city STRING, op STRING, n BIGINT)"
 # The example that users of AUTO CDC know: users, cities, operations and numbers.
@@ -161,3 +171,58 @@ def test_sources_flows_and_quarantine_are_listed(swh: Warehouse, tmp_path: Path)
     plan = [row["plan"] for row in swh.sql("EXPLAIN FLOW f").collect()]
     assert plan[0] == "flow f: feed.users into users, SCD type 2"
     assert "  remembered: table __flow_f" in plan
+
+
+_TYPES = {"k": "int", "d": "double", "n": "decimal(10,2)", "at": "timestamp", "day": "date", "s": "string"}
+_DUMPED = Schema(tuple(Column(name, parse_type(type_)) for name, type_ in _TYPES.items()), ("k",))
+
+
+def _dump(file: Path, cells: list[tuple[Any, ...]]) -> None:
+    table = rows_of(_DUMPED, *cells)
+    if file.suffix == ".csv":
+        pyarrow.csv.write_csv(table, file)
+    elif file.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, file)
+    else:
+        file.write_text("".join(json.dumps(row, default=str) + "\n" for row in table.to_pylist()))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_spark_finds_the_difference_of_large_dumps_that_the_driver_finds(
+    swh: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    moments = [None, datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)]
+    numbers = [0.0, -0.0, None] if suffix == "jsonl" else [0.0, -0.0, None, float("nan")]
+    day = None if suffix == "jsonl" else date(2026, 1, 1)
+    rng = random.Random(suffix)
+    for name in "12":
+        kept = [k for k in range(60) if rng.random() < 0.7]
+        values = [
+            (
+                k,
+                rng.choice(numbers),
+                Decimal(k % 3),
+                rng.choice(moments),
+                day,
+                rng.choice(["", "a\nb", "é"]),
+            )
+            for k in kept
+        ]
+        _dump(tmp_path / f"{name}.{suffix}", values)
+    compare = DumpDifference(internals(swh).catalog, internals(swh).storage, swh.engine)
+    ours, theirs = Dumps(tmp_path, "t", _DUMPED), Dumps(tmp_path, "t", _DUMPED, compare=compare)
+    start = ours.poll(None).position
+    expected = ours.poll(start)
+    monkeypatch.setattr("freshview.cdc.dumps.LARGE", 0)
+    found = theirs.poll(start)
+    assert found.position == expected.position
+    assert expected.delta.filled == {"ins", "del", "un/uo"}
+    for name in ("ins", "deleted", "un", "uo"):
+        sets = [sorted(map(repr, getattr(poll.delta, name).to_pylist())) for poll in (found, expected)]
+        assert sets[0] == sets[1], name
+    _dump(tmp_path / f"3.{suffix}", values[:5])
+    with pytest.raises(CaptureFailed, match=f"dump 3.{suffix} of t: it has 5 rows, and the dump before had"):
+        theirs.poll(found.position)
+    _dump(tmp_path / f"3.{suffix}", [*values, values[0]])
+    with pytest.raises(CaptureFailed, match=r"the key \(k=\d+\) occurs twice"):
+        theirs.poll(found.position)

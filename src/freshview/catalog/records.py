@@ -14,6 +14,7 @@ from freshview.relation.schema import ACTION, STMTSN, Schema
 
 REMOTE = "remote table"
 DIMENSION = "dimension view"
+FLOW = "flow"  # the fact that a table is what a flow remembers
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Relation:
     created_csn: int
     location: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)  # as the user gave them
-    facts: Mapping[str, str] = field(default_factory=dict)  # what Freshview stores of a view
+    facts: Mapping[str, str] = field(default_factory=dict)  # what Freshview stores of a view, or of a flow's memory
 
     @property
     def is_external(self) -> bool:

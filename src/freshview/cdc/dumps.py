@@ -1,15 +1,18 @@
 """Snapshot differentials: changes inferred from two dumps of a table in a directory (CSV, JSON lines or Parquet).
 
 Dumps are taken in the order of their names, one per poll. The position names the dump up to which changes were
-delivered, with its checksum: the next dump is compared with it, so it must still be there, and unchanged. Dumps are
-compared on the driver.
+delivered, with its checksum: the next dump is compared with it, so it must still be there, and unchanged. Small dumps
+are compared on the driver; large ones are read in parts and compared outside of its memory (`Comparing`). Law: both
+ways read a file by the same parser and convert its values in the same way, so the size decides nothing but the time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.csv
@@ -25,7 +28,36 @@ from freshview.relation.delta import describe_key, first_duplicate, key_table, p
 from freshview.relation.ingest import check_required, to_table
 from freshview.relation.schema import Schema
 
+LARGE = 256 * 2**20  # bytes of two dumps that are not compared on the driver
 _KINDS = (".csv", ".json", ".jsonl", ".parquet")
+_PART = 16 * 2**20  # bytes of a large dump that are read at once
+_PART_ROWS = 2**17
+
+
+class Compared(NamedTuple):
+    """What two states of a table differ in, by bits: rows of the old one alone, and of the new one alone.
+
+    `twice` is a key that the new state has twice, if there is one; then there are no rows.
+    """
+
+    gone: pa.Table
+    come: pa.Table
+    twice: Mapping[str, Any] | None = None
+
+
+class Comparing(Protocol):
+    """Compares two states that need not fit into memory, given in parts.
+
+    `check` is called with the numbers of their rows before they are compared, and may raise.
+    """
+
+    def __call__(
+        self,
+        old: Iterable[pa.Table],
+        new: Iterable[pa.Table],
+        schema: Schema,
+        check: Callable[[int, int], None],
+    ) -> Compared: ...
 
 
 class Dumps:
@@ -44,13 +76,16 @@ class Dumps:
         least: float = 0.5,
         confirmed: frozenset[str] = frozenset(),
         suffixes: tuple[str, ...] = _KINDS,
+        compare: Comparing | None = None,
     ) -> None:
+        """`compare` compares dumps that are too large for the driver; without it, the driver compares them all."""
         self.name = name
         self.schema = schema
         self._path = path
         self._least = least
         self._confirmed = confirmed
         self._suffixes = suffixes
+        self._compare = compare
 
     @property
     def capture(self) -> Capture:
@@ -66,53 +101,109 @@ class Dumps:
             raise CaptureFailed(f"dumps of {self.name}", f"{self._path} is no folder", "Check the path.")
         names = sorted(f.name for f in self._path.iterdir() if f.suffix in self._suffixes)
         later = [n for n in names if last is None or n > last]
-        before = self._delivered(last, given.get("sha256")) if last is not None and (later or last in names) else b""
         if not later:
+            if last in names:
+                self._require_same(last, given.get("sha256"), _file_checksum(self._path / last))
             return Poll(self.capture, partial_delta(self.name, self.schema), json.dumps(given))
-        content = (self._path / later[0]).read_bytes()
-        new = self._dump(later[0], content)
-        old = self.schema.arrow.empty_table() if last is None else self._dump(last, before)
-        if new.num_rows < self._least * old.num_rows and later[0] not in self._confirmed:
-            raise CaptureFailed(
-                f"dump {later[0]} of {self.name}",
-                f"it has {new.num_rows} rows, and the dump before had {old.num_rows}",
-                f"Replace it if it was cut off; if it is right, confirm it: confirmed={{{later[0]!r}}}.",
-            )
-        end = json.dumps({"dump": later[0], "sha256": _checksum(content)})
-        return Poll(self.capture, difference(self.name, self.schema, old, new), end, more=len(later) > 1)
+        large = last is not None and self._compare is not None and self._size(last, later[0]) >= LARGE
+        compared = self._compared_apart if large else self._compared
+        delta, checksum = compared(last, given.get("sha256"), later[0])
+        end = json.dumps({"dump": later[0], "sha256": checksum})
+        return Poll(self.capture, delta, end, more=len(later) > 1)
 
-    def _delivered(self, name: str, checksum: str | None) -> bytes:
-        """The content of the dump of a position; positions of earlier versions have no checksum."""
+    def _compared(self, last: str | None, known: str | None, name: str) -> tuple[PartialDelta, str]:
+        """The difference of two dumps on the driver, and the checksum of the new one."""
+        old = self.schema.arrow.empty_table()
+        if last is not None:
+            before = self._content(last)
+            self._require_same(last, known, _checksum(before))
+            old = self._dump(last, before)
+        content = (self._path / name).read_bytes()
+        new = self._dump(name, content)
+        self._check_size(name, old.num_rows, new.num_rows)
+        return difference(self.name, self.schema, old, new), _checksum(content)
+
+    def _compared_apart(self, last: str | None, known: str | None, name: str) -> tuple[PartialDelta, str]:
+        """The difference of two dumps outside of the driver's memory, and the checksum of the new one."""
+        assert last is not None
+        assert self._compare is not None
+        files = [self._path / last, self._path / name]
+        stamps = [_stamp(file) for file in files]
+        self._require_same(last, known, _file_checksum(files[0]))
+        checksum = _file_checksum(files[1])
+        old, new = (self._parts(file) for file in files)
+        found = self._compare(old, new, self.schema, lambda before, now: self._check_size(name, before, now))
+        if found.twice is not None:
+            key = ", ".join(f"{k}={v!r}" for k, v in found.twice.items())
+            raise self._repeated(name, f"({key})")
+        if stamps != [_stamp(file) for file in files]:
+            raise CaptureFailed(
+                f"dumps {last} and {name} of {self.name}",
+                "one of them was written while they were read",
+                "Poll again; write a dump under another name, and rename it when it is whole.",
+            )
+        return difference(self.name, self.schema, found.gone, found.come), checksum
+
+    def _size(self, *names: str) -> int:
+        return sum((self._path / n).stat().st_size for n in names if (self._path / n).exists())
+
+    def _check_size(self, name: str, before: int, now: int) -> None:
+        """Hold back a dump that has lost more rows than is likely."""
+        if now < self._least * before and name not in self._confirmed:
+            raise CaptureFailed(
+                f"dump {name} of {self.name}",
+                f"it has {now} rows, and the dump before had {before}",
+                f"Replace it if it was cut off; if it is right, confirm it: confirmed={{{name!r}}}.",
+            )
+
+    def _content(self, name: str) -> bytes:
+        """The content of the dump of a position."""
         try:
-            content = (self._path / name).read_bytes()
+            return (self._path / name).read_bytes()
         except FileNotFoundError:
             raise CaptureFailed(
                 f"dump {name} of {self.name}", "it is gone, and the next one is compared with it", "Restore the file."
             ) from None
-        if checksum not in (None, _checksum(content)):
+
+    def _require_same(self, name: str, known: str | None, checksum: str) -> None:
+        """Raise if the dump of a position has changed; positions of earlier versions have no checksum."""
+        if known not in (None, checksum):
             raise CaptureFailed(
                 f"dump {name} of {self.name}",
                 "it has changed since it was delivered, and the next one is compared with it",
                 "Restore the file, and write what is new to a dump with a later name; or load the table anew.",
             )
-        return content
 
     def _dump(self, name: str, content: bytes) -> pa.Table:
         try:
-            rows = to_table(_read(content, Path(name).suffix, self.schema), self.schema, self.name)
-            check_required(rows, self.schema, self.name)
+            rows = self._typed(_read(content, Path(name).suffix, self.schema))
         except (pa.ArrowException, FreshviewError) as error:
-            raise CaptureFailed(
-                f"dump {name} of {self.name}", first_line(error), "Replace the file, or correct the table's columns."
-            ) from error
+            raise self._unreadable(name, error) from error
         twice = first_duplicate(key_table(rows, self.schema))
         if twice is not None:
-            raise CaptureFailed(
-                f"dump {name} of {self.name}",
-                f"the key {describe_key(rows, self.schema, twice)} occurs twice",
-                "Choose key columns that are unique.",
-            )
+            raise self._repeated(name, describe_key(rows, self.schema, twice))
         return rows
+
+    def _parts(self, file: Path) -> Iterator[pa.Table]:
+        """The rows of a dump, a part at a time."""
+        try:
+            for part in _read_parts(file, self.schema):
+                yield self._typed(part)
+        except (pa.ArrowException, FreshviewError) as error:
+            raise self._unreadable(file.name, error) from error
+
+    def _typed(self, rows: pa.Table) -> pa.Table:
+        typed = to_table(rows, self.schema, self.name)
+        check_required(typed, self.schema, self.name)
+        return typed
+
+    def _unreadable(self, name: str, error: Exception) -> CaptureFailed:
+        remedy = "Replace the file, or correct the table's columns."
+        return CaptureFailed(f"dump {name} of {self.name}", first_line(error), remedy)
+
+    def _repeated(self, name: str, key: str) -> CaptureFailed:
+        remedy = "Choose key columns that are unique."
+        return CaptureFailed(f"dump {name} of {self.name}", f"the key {key} occurs twice", remedy)
 
 
 def difference(name: str, schema: Schema, old: pa.Table, new: pa.Table) -> PartialDelta:
@@ -133,20 +224,60 @@ def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def _file_checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _stamp(file: Path) -> tuple[int, int, int]:
+    """What changes when a file is written or replaced."""
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _csv_options(schema: Schema) -> dict[str, Any]:
+    types = {f.name: f.type for f in schema.arrow}
+    convert = pyarrow.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=False)
+    return {"convert_options": convert, "parse_options": pyarrow.csv.ParseOptions(newlines_in_values=True)}
+
+
+def _json_options(schema: Schema) -> pyarrow.json.ParseOptions:
+    return pyarrow.json.ParseOptions(explicit_schema=schema.arrow, unexpected_field_behavior="error")
+
+
 def _read(content: bytes, suffix: str, schema: Schema) -> pa.Table:
     """The rows of a dump, whose further columns are refused later; a field that JSON leaves out is NULL."""
     if not content:
         return schema.arrow.empty_table()
     file = pa.BufferReader(content)
     if suffix == ".csv":
-        types = {f.name: f.type for f in schema.arrow}
-        options = pyarrow.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=False)
-        rows = pyarrow.csv.read_csv(file, convert_options=options)
+        rows = pyarrow.csv.read_csv(file, **_csv_options(schema))
     elif suffix == ".parquet":
         rows = pyarrow.parquet.read_table(file)
     else:
-        options = pyarrow.json.ParseOptions(explicit_schema=schema.arrow, unexpected_field_behavior="error")
-        rows = pyarrow.json.read_json(file, parse_options=options)
+        rows = pyarrow.json.read_json(file, parse_options=_json_options(schema))
+    return _complete(rows, suffix, schema)
+
+
+def _read_parts(file: Path, schema: Schema) -> Iterator[pa.Table]:
+    """The rows that `_read` returns, a part at a time."""
+    if not file.stat().st_size:
+        return
+    suffix = file.suffix
+    batches: Iterable[pa.RecordBatch]
+    if suffix == ".csv":
+        read = pyarrow.csv.ReadOptions(block_size=_PART)
+        batches = pyarrow.csv.open_csv(file, read_options=read, **_csv_options(schema))
+    elif suffix == ".parquet":
+        batches = pyarrow.parquet.ParquetFile(file).iter_batches(_PART_ROWS)
+    else:
+        read = pyarrow.json.ReadOptions(block_size=_PART)
+        batches = pyarrow.json.open_json(file, read_options=read, parse_options=_json_options(schema))
+    for batch in batches:
+        yield _complete(pa.Table.from_batches([batch]), suffix, schema)
+
+
+def _complete(rows: pa.Table, suffix: str, schema: Schema) -> pa.Table:
     missing = [n for n in schema.names if n not in rows.column_names]
     if missing and suffix in (".csv", ".parquet"):
         raise NotFound(f"column {missing[0]}", "the dump does not have it")

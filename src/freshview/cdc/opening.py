@@ -20,7 +20,7 @@ from typing import Literal, Protocol, runtime_checkable
 from freshview.catalog.flows import SourceRecord
 from freshview.cdc.canal import Canal
 from freshview.cdc.debezium import Debezium
-from freshview.cdc.dumps import Dumps
+from freshview.cdc.dumps import Comparing, Dumps
 from freshview.cdc.event_files import EventFiles, Format
 from freshview.cdc.maxwell import Maxwell
 from freshview.cdc.postgres.audit import Audit, AuditColumns
@@ -122,14 +122,20 @@ def adds_columns(options: Mapping[str, str]) -> bool:
 
 
 def open_table(
-    record: SourceRecord, table: str, schema: Schema | None = None, owner: str = "", *, each: bool = False
+    record: SourceRecord,
+    table: str,
+    schema: Schema | None = None,
+    owner: str = "",
+    *,
+    each: bool = False,
+    compare: Comparing | None = None,
 ) -> Source:
     """A table of a source. `schema` has the columns and key of a table in files; a server knows its own, and of these
     only the ones of `schema` are read, if it is given.
 
     `owner` names the reader of the changes: what a technique installs at the server carries this name, so that two
     readers of one table do not take each other's changes. `each`: where a technique has each change, it delivers them
-    all instead of their net effect.
+    all instead of their net effect. `compare` compares dumps that are too large for the driver.
     """
     options = record.options
     if record.kind == "POSTGRES":
@@ -145,7 +151,8 @@ def open_table(
     if record.kind in _DUMPS:
         confirmed = frozenset(filter(None, map(str.strip, options.get("confirmed", "").split(","))))
         suffixes, least = _DUMPS[record.kind], _share(options)
-        return Dumps(path / table, table, schema, least=least, confirmed=confirmed, suffixes=suffixes)
+        folder = path / table
+        return Dumps(folder, table, schema, least=least, confirmed=confirmed, suffixes=suffixes, compare=compare)
     formats: dict[str, Format] = {
         "DEBEZIUM": Debezium(options.get("old images", "false").lower() == "true"),
         "MAXWELL": Maxwell(),

@@ -246,7 +246,7 @@ def overlay(deltas: Sequence[pa.Table], schema: Schema) -> Overlay:
     return Overlay(schema, rows.combine_chunks())
 
 
-def _grouped(keys: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+def grouped(keys: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """The group numbers and positions of all rows, ordered by group, then position."""
     groups = _numbered(keys).group_by(_key_names(keys), use_threads=False).aggregate([(_POSITION, "list")])
     lists = groups.column(f"{_POSITION}_list").combine_chunks()
@@ -267,7 +267,7 @@ def _ranks(numbers: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def _surplus(keys: pa.Table, live: pa.ChunkedArray) -> pa.Array:
     """The positions that remain after equal inserts and deletes cancel, copy by copy; the last copies stay."""
-    numbers, positions = _grouped(keys)
+    numbers, positions = grouped(keys)
     alive = live.to_numpy()[positions]
     insert_rank, inserts = _ranks(numbers, alive)
     delete_rank, deletes = _ranks(numbers, ~alive)
@@ -280,7 +280,7 @@ def subtract(base: pa.Table, removals: pa.Table, schema: Schema) -> pa.Table:
     """The bag difference by bit identity: base without one copy of a row per copy in removals, if there is one."""
     if removals.num_rows == 0 or base.num_rows == 0:
         return base
-    numbers, positions = _grouped(pa.concat_tables([key_table(removals, schema), key_table(base, schema)]))
+    numbers, positions = grouped(pa.concat_tables([key_table(removals, schema), key_table(base, schema)]))
     in_base = positions >= removals.num_rows
     _, gone = _ranks(numbers, ~in_base)
     rank, _ = _ranks(numbers, in_base)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from freshview.catalog.frontiers import ViewChange
 from freshview.catalog.positions import Move
-from freshview.catalog.records import DataFile, Lease, Relation, RelationState, Segment
+from freshview.catalog.records import FLOW, DataFile, Lease, Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog, CommitRequest, Committed
 from freshview.errors import CatalogUnavailable, InvalidStatement, TransactionClosed
 from freshview.events import Events
@@ -79,6 +79,7 @@ class Transaction:
         self._stmtsn = 0
         self._open = True
         self.csn: int | None = None
+        self.flow: str | None = None  # the flow whose memory this transaction may write
         self.company = company(self) if company is not None else None
 
     @property
@@ -237,6 +238,13 @@ class Transaction:
             external = "Write to the external table with its own tools."
             remedy = external if relation.is_external else "Write to its base tables."
             raise InvalidStatement(f"{relation.kind} {relation.name}", "is read-only here", remedy)
+        flow = relation.facts.get(FLOW)
+        if flow not in (None, self.flow):
+            raise InvalidStatement(
+                f"table {relation.name}",
+                f"is what flow {flow} remembers of its changes, and written by the flow alone",
+                f"Write to the table that it feeds; REFRESH FLOW {flow} FULL reads its source anew.",
+            )
         return relation
 
     @property

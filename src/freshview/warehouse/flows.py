@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from freshview.catalog.flows import FlowCatalog, FlowRecord, SourceRecord
-from freshview.catalog.records import Relation
+from freshview.catalog.records import FLOW, Relation
 from freshview.cdc.arrivals import described_schema
 from freshview.cdc.flow import Plan, from_spec, to_spec
 from freshview.cdc.opening import Installed, check_source, poll_of
@@ -127,7 +127,8 @@ class Flows:
             if target is None:
                 transaction.create(statement.target, plan.target, {})
             if plan.memory is not None:
-                transaction.create(memory_name, plan.memory, {"comment": f"what flow {statement.name} remembers"})
+                comment = {"comment": f"what flow {statement.name} remembers"}
+                transaction.create(memory_name, plan.memory, comment, {FLOW: statement.name})
         made = catalog.relation(statement.target)
         memory = catalog.relation(memory_name).id if plan.memory is not None else None
         self.records.create_flow(statement.name, made.id, record.id, to_spec(statement, owner), memory)
@@ -256,6 +257,7 @@ class Flows:
                 continue
             flow, schema = from_spec(record.spec), memory.schema
             with self.poller.begin() as transaction:
+                transaction.write_for(record.name)
                 old = forgettable(transaction.contents(memory.name), flow.keys, flow.scd_type, before)
                 if old:
                     transaction.delete(memory.name, table_of(old, schema.key, schema))

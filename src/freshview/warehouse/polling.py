@@ -24,7 +24,7 @@ from freshview.catalog.positions import Move
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
 from freshview.cdc.arrivals import Evaluate, arrivals, refuse
-from freshview.cdc.dumps import Dumps, difference
+from freshview.cdc.dumps import Comparing, Dumps, difference
 from freshview.cdc.event_files import EventFiles
 from freshview.cdc.flow import END, SEQUENCE, START, Plan, from_spec
 from freshview.cdc.model import PartialDelta
@@ -74,12 +74,13 @@ class Polled:
 
 @dataclass(frozen=True)
 class Poller:
-    """Opens flows and polls them."""
+    """Opens flows and polls them; `compare` compares large dumps."""
 
     catalog: Catalog
     events: Events
     begin: Callable[[], UserTransaction]
     engine: Callable[[], SparkEngine]
+    compare: Comparing
     turns: dict[int, threading.Lock] = field(default_factory=dict, compare=False)
 
     def open_source(
@@ -100,7 +101,7 @@ class Poller:
             columns = tuple(_required_here(c, target, ignored=statement.ignore_null_updates) for c in columns)
             named = Schema(columns)
             schema = Schema(columns, tuple(named.column(k).name for k in statement.keys))
-        return open_table(record, statement.table, schema, owner, each=each)
+        return open_table(record, statement.table, schema, owner, each=each, compare=self.compare)
 
     def open(self, record: FlowRecord) -> Opened:
         """A flow, with its source as it is now."""
@@ -162,6 +163,7 @@ class Poller:
         taken = self._taken(poll, opened)
         self.events.emit("flow.polled", flow=flow.name, changes=taken.number)
         with self.begin() as transaction:
+            transaction.write_for(opened.record.name)
             if full and isinstance(source, PostgresTable | Dumps):
                 taken = self._difference(transaction, taken, opened)
             rows, truncated = self._write(transaction, taken, opened, truncated)

@@ -97,9 +97,15 @@ class UserTransaction:
             "Run it with wh.sql().",
         )
 
-    def create(self, table: str, schema: Schema, properties: Mapping[str, str]) -> None:
+    def create(
+        self, table: str, schema: Schema, properties: Mapping[str, str], facts: Mapping[str, str] | None = None
+    ) -> None:
         """Create a table that becomes visible with this transaction's commit."""
-        self._core.create(table, schema, properties)
+        self._core.create(table, schema, properties, facts=facts)
+
+    def write_for(self, flow: str) -> None:
+        """Let this transaction write what a flow remembers, which no other may."""
+        self._core.flow = flow
 
     def insert(self, table: str, data: Data) -> Outcome:
         """Add rows: an Arrow table, a pandas or Spark DataFrame, or a list of dicts.

@@ -60,6 +60,7 @@ from freshview.views.views import Views
 from freshview.warehouse.capture import capture
 from freshview.warehouse.checks import CheckReport, check_dimension, check_table, check_view
 from freshview.warehouse.definitions import DataDefinition
+from freshview.warehouse.dump_differences import DumpDifference
 from freshview.warehouse.flows import Flows
 from freshview.warehouse.opening import folder_of, open_database
 from freshview.warehouse.optimizing import Optimization, optimized
@@ -113,7 +114,8 @@ class Warehouse:
         self._watch = Watch(self._catalog, self.events)
         self._remotes = RemoteTables(self._catalog)
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
-        poller = Poller(self._catalog, self.events, self.transaction, self.engine)
+        compare = DumpDifference(self._catalog, self._storage, self.engine)
+        poller = Poller(self._catalog, self.events, self.transaction, self.engine, compare)
         self._flows = Flows(poller, lambda name: self._definitions.run(DropRemoteTable(name, cascade=True)))
         self._views = Views(self._catalog, self._storage, self.events, self.engine)
         self._dimensions = DimensionViews(

@@ -76,10 +76,13 @@ class Audit(PostgresTable):
         sets: dict[str, list[Any]] = {name: [] for name in ("ins", "deleted", "up", "ups", "delk")}
         ahead: dict[str, list[Any]] = {}
         for key, stamps, row in self._stamped(snapshot, given["since"]):
-            now = [*stamps, hashlib.sha256(repr(row).encode()).hexdigest()]
-            if max(s for s in stamps if s is not None) >= until:
-                ahead[key] = now
             before = given["ahead"].get(key)
+            is_ahead = max(s for s in stamps if s is not None) >= until
+            now: list[Any] = [*stamps, None]
+            if is_ahead or before is not None:  # other rows are never compared
+                now[-1] = hashlib.sha256(repr(row).encode()).hexdigest()
+            if is_ahead:
+                ahead[key] = now
             if before != now:
                 name = self._set(now, before, given["since"])
                 sets[name or "ins"].extend([row] if name else [])

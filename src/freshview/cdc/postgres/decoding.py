@@ -13,9 +13,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from freshview.cdc.captures import LOG, LOG_CHEAP, LOG_WITHOUT_OLD_IMAGES, Capture
+from freshview.cdc.columns import NotColumns, net_effect_of
 from freshview.cdc.model import partial_delta
 from freshview.cdc.net import Change, key_of, net_effect
+from freshview.cdc.postgres.lines import NOT_SENT, Lines
 from freshview.cdc.postgres.server import ANEW, Server, Snapshot, Visible
 from freshview.cdc.postgres.tables import Changes, PostgresTable, unreadable
 from freshview.cdc.texts import BadEvent, typed, typed_key, typed_row
@@ -25,7 +30,6 @@ from freshview.relation.types import DataType
 _NAME = r'(?:"(?:[^"]|"")*"|[^\s".:\[\],]+)'
 _HEAD = re.compile(rf"table ((?:{_NAME}\.{_NAME}(?:, )?)+): (INSERT|UPDATE|DELETE|TRUNCATE):")
 _COLUMN = re.compile(rf" (?:(old-key|new-tuple):|({_NAME})\[(.*?)\]:((?:B?'(?:[^']|'')*')|[^\s]+))", re.DOTALL)
-_UNCHANGED = "unchanged-toast-datum"
 
 
 @dataclass(frozen=True)
@@ -114,25 +118,49 @@ class Decoding(PostgresTable):
                 f"it is at {confirmed}, past the position {position['lsn']}: somebody else read it",
                 f"Give each source a slot of its own, and {ANEW}.",
             )
-        now = Visible.of(snapshot.text)
-        peeked = snapshot.fetch(
-            "SELECT lsn::text, xid::text, data FROM pg_logical_slot_peek_changes(%s, NULL, NULL, 'include-xids', '1')",
-            (self.slot,),
-        )
-        changes: list[Change] = []
-        lsn, is_whole = position["lsn"], True
-        for at, xid, data in peeked:
-            number = now.whole(int(xid))
-            if not now.sees(number):
-                is_whole = False  # committed after the snapshot: it stays in the slot
-            elif data.startswith("COMMIT") and is_whole:
-                lsn = max(lsn, at, key=_number)
-            elif not before.sees(number) and not data.startswith(("BEGIN", "COMMIT")):
-                changes.extend(self._decoded(data, f"LSN {at}"))
+        form = self._form(snapshot)
+        lines, lsn = self._peeked(snapshot, form.head, before, position["lsn"])
         end = {"snapshot": snapshot.text, "lsn": lsn}
+        try:
+            if self.layout.replica_identity not in ("d", "f"):
+                raise NotColumns  # the old key is that of another index
+            found = form.changes(lines.column("data").combine_chunks(), lines.column("lsn"), self.name)
+            return (found.rows() if self._each else net_effect_of(self.name, found, precise=self._precise)), end
+        except NotColumns:
+            read = zip(lines.column("lsn").to_pylist(), lines.column("data").to_pylist(), strict=True)
+            changes = [change for at, data in read for change in self._decoded(data, f"LSN {at}")]
         if self._each:
             return changes, end
         return net_effect(self.name, self.schema, changes, precise=self._precise), end
+
+    def _peeked(self, snapshot: Snapshot, head: str, before: Visible, lsn: str) -> tuple[pa.Table, str]:
+        """The lines of the table (and of truncations) that an earlier snapshot did not see; and the end of the last
+        transaction before which all were delivered."""
+        now = Visible.of(snapshot.text)
+        query = (
+            "SELECT lsn::text, xid::text, data FROM pg_logical_slot_peek_changes(%s, NULL, NULL, 'include-xids', '1') "
+            "WHERE starts_with(data, 'COMMIT') OR starts_with(data, %s) "
+            "OR starts_with(data, 'table ') AND strpos(data, ': TRUNCATE:') > 0"
+        )
+        texts, _ = self.extracted(snapshot, query, (self.slot, head), 3)
+        peeked = pa.table(texts, names=["lsn", "xid", "data"])
+        short = peeked.column("xid").unique().to_pylist()
+        numbers = {xid: now.whole(int(xid)) for xid in short}
+        is_commit = pc.starts_with(peeked.column("data"), "COMMIT")
+        commits = peeked.filter(is_commit)
+        for at, xid in zip(commits.column("lsn").to_pylist(), commits.column("xid").to_pylist(), strict=True):
+            if not now.sees(numbers[xid]):
+                break  # committed after the snapshot: it stays in the slot
+            lsn = max(lsn, at, key=_number)
+        fresh = [xid for xid in short if now.sees(numbers[xid]) and not before.sees(numbers[xid])]
+        is_fresh = pc.is_in(peeked.column("xid"), pa.array(fresh, pa.string()))
+        return peeked.filter(pc.and_not(is_fresh, is_commit)), lsn
+
+    def _form(self, snapshot: Snapshot) -> Lines:
+        """How the plug-in prints the table, whose name it quotes as the server does."""
+        schema, _, name = self.name.partition(".")
+        head = snapshot.fetch("SELECT 'table ' || quote_ident(%s) || '.' || quote_ident(%s) || ':'", (schema, name))
+        return Lines(head[0][0], self.schema, tuple(self.layout.types), self._is_full)
 
     def _confirmed(self, snapshot: Snapshot) -> str:
         query = "SELECT confirmed_flush_lsn::text, plugin, database = current_database() FROM pg_replication_slots"
@@ -163,7 +191,7 @@ class Decoding(PostgresTable):
         if line.new is not None:
             given = {**line.new}
             for name, text in line.new.items():
-                if text == _UNCHANGED:
+                if text == NOT_SENT:
                     if not self._is_full or old is None:
                         raise BadEvent(f"the log lacks the large value {name}; set REPLICA IDENTITY FULL")
                     given[name] = old.get(name)

@@ -7,13 +7,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
 from freshview.cdc.captures import Capture
+from freshview.cdc.columns import NotColumns, table_of_texts
 from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.net import Change
+from freshview.cdc.postgres.copying import copied
 from freshview.cdc.postgres.server import ANEW, History, Server, Snapshot, missing, qualified, quoted
 from freshview.cdc.source import Poll
 from freshview.errors import CaptureFailed, FreshviewError, first_line
@@ -211,7 +214,34 @@ class PostgresTable:
     def rows(self, snapshot: Snapshot, where: str = "true", parameters: Sequence[Any] = ()) -> pa.Table:
         """The rows of the table, aliased t, that satisfy a condition."""
         query = f"SELECT {self.expressions('t')} FROM {qualified(self.name)} t WHERE {where}"
-        return self.table(snapshot.fetch(query, parameters))
+        if parameters:
+            return self.table(snapshot.fetch(query, parameters))
+        return self.extracted(snapshot, query, (), 0, self.schema.names)[1][0]
+
+    def extracted(
+        self, snapshot: Snapshot, query: str, parameters: Sequence[Any], texts: int, *parts: Sequence[str]
+    ) -> tuple[list[pa.ChunkedArray], list[pa.Table]]:
+        """The result of a query as columns: as many texts, then each part, which names columns of the relation.
+
+        A value that a column cannot take is read once more by itself, so that the error names it.
+        """
+        edges = [texts]
+        for part in parts:
+            edges.append(edges[-1] + len(part))
+        try:
+            found = copied(snapshot, query, parameters, edges[-1])
+            tables = [
+                table_of_texts(found[start:end], self.schema, part, self.name)
+                for part, (start, end) in zip(parts, pairwise(edges), strict=True)
+            ]
+            return found[:texts], tables
+        except NotColumns:
+            rows = snapshot.fetch(query, parameters)
+            tables = [
+                self.table([row[start:end] for row in rows], part)
+                for part, (start, end) in zip(parts, pairwise(edges), strict=True)
+            ]
+            return [pa.chunked_array([pa.array([row[i] for row in rows], pa.string())]) for i in range(texts)], tables
 
     def table(self, rows: Sequence[Sequence[Any]], columns: Sequence[str] | None = None) -> pa.Table:
         """Fetched values as Arrow columns (of the relation, or those named)."""

@@ -9,6 +9,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow.compute as pc
+
 from freshview.cdc.captures import TRACKING, Capture
 from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
@@ -75,23 +77,22 @@ class Tracking(PostgresTable):
         noted = ", ".join(f'"k{i}"' for i in range(len(key)))
         as_key = ", ".join(f'c."k{i}"{self.suffix(k)}' for i, k in enumerate(key))
         on = " AND ".join(f't.{quoted(k)} = c."k{i}"' for i, k in enumerate(key))
-        found = snapshot.fetch(
+        query = (
             f"SELECT c.first::text, c.last::text, {as_key}, {self.expressions('t')} FROM "
             f"(SELECT {noted}, (array_agg(op ORDER BY seq))[1] AS first, (array_agg(op ORDER BY seq DESC))[1] AS last "
             f"FROM {self._notes} WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot) GROUP BY {noted}) c "
-            f"LEFT JOIN {qualified(self.name)} t ON {on}",
-            (before,),
+            f"LEFT JOIN {qualified(self.name)} t ON {on}"
         )
-        if any(first == "T" or last == "T" for first, last, *_ in found):
+        (first, last), (keys, rows) = self.extracted(snapshot, query, (before,), 2, key, self.schema.names)
+        if any(pc.any(pc.equal(op, "T")).as_py() for op in (first, last)):
             raise unreadable(f"table {self.name}", "it was truncated")
-        width = len(key)
-        live = [(first, row[width:]) for first, last, *row in found if last != "D"]
-        gone = [row[:width] for first, last, *row in found if last == "D" and first != "I"]
+        was_new, is_gone = pc.equal(first, "I"), pc.equal(last, "D")
+        is_live = pc.invert(is_gone)
         delta = partial_delta(
             self.name,
             self.schema,
-            ins=self.table([row for first, row in live if first == "I"]),
-            up=self.table([row for first, row in live if first != "I"]),
-            delk=self.table(gone, key),
+            ins=rows.filter(pc.and_(is_live, was_new)),
+            up=rows.filter(pc.and_not(is_live, was_new)),
+            delk=keys.filter(pc.and_not(is_gone, was_new)),
         )
         return delta, end

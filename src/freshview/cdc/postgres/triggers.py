@@ -9,9 +9,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from freshview.cdc.captures import LOG, LOG_CHEAP, Capture
-from freshview.cdc.model import partial_delta
-from freshview.cdc.net import Change, key_of, net_effect
+from freshview.cdc.columns import DELETED, ChangeColumns, net_effect_of
+from freshview.cdc.model import key_schema, partial_delta
 from freshview.cdc.postgres.server import Server, Snapshot, literal, qualified, quoted
 from freshview.cdc.postgres.tables import (
     Changes,
@@ -82,11 +85,9 @@ class TriggerLog(PostgresTable):
             rows = self.rows(snapshot)
             return partial_delta(self.name, self.schema, **{"ins" if self._precise else "ups": rows}), end
         records = self._records(snapshot, position["snapshot"])
-        if self._each:
-            return records, end
-        return net_effect(self.name, self.schema, records, precise=self._precise), end
+        return (records.rows() if self._each else net_effect_of(self.name, records, precise=self._precise)), end
 
-    def _records(self, snapshot: Snapshot, before: str) -> list[Change]:
+    def _records(self, snapshot: Snapshot, before: str) -> ChangeColumns:
         """The records that were not visible at the position, in the order of their numbers.
 
         Changes of one row wait for each other's locks, so for each key this is the order of commits.
@@ -96,23 +97,19 @@ class TriggerLog(PostgresTable):
         last_only = "" if self._precise else f"DISTINCT ON (op = 'T', {key})"
         order = "l.seq" if self._precise else f"op = 'T', {key}, l.seq DESC"
         of_table = f"json_populate_record(NULL::{qualified(self.name)}, "
-        found = snapshot.fetch(
-            f"SELECT {last_only} l.seq, l.op::text, {self.expressions('o')}, {self.expressions('n')} "
+        query = (
+            f"SELECT {last_only} l.seq::text, l.op::text, {self.expressions('o')}, {self.expressions('n')} "
             f"FROM {self._log} l, LATERAL {of_table}l.old) o, LATERAL {of_table}l.new) n "
-            f"WHERE NOT pg_visible_in_snapshot(l.xid, %s::pg_snapshot) ORDER BY {order}",
-            (before,),
+            f"WHERE NOT pg_visible_in_snapshot(l.xid, %s::pg_snapshot) ORDER BY {order}"
         )
-        width = len(self.schema.columns)
-        olds = self.table([row[2 : 2 + width] for row in found])
-        news = self.table([row[2 + width :] for row in found])
-        images = [list(zip(*(c.to_pylist() for c in t.columns), strict=True)) for t in (olds, news)]
-        records = []
-        for (seq, op, *_), old, new in zip(found, *images, strict=True):
-            if op == "T":
-                raise unreadable(f"table {self.name}", f"it was truncated (record {seq} of its log)")
-            image = old if op == "D" else new
-            known = None if op == "I" else old
-            records.append(
-                Change(key_of(image, self.schema), op != "I", None if op == "D" else new, known, f"record {seq}")
-            )
-        return records
+        names = self.schema.names
+        (numbers, ops), (old, new) = self.extracted(snapshot, query, (before,), 2, names, names)
+        truncated = pc.index(ops, "T").as_py()
+        if truncated >= 0:
+            cause = f"it was truncated (record {numbers[truncated].as_py()} of its log)"
+            raise unreadable(f"table {self.name}", cause)
+        kinds = pc.index_in(ops, pa.array(["I", "U", "D"])).to_numpy()  # INSERTED, UPDATED, DELETED
+        is_gone = pa.array(kinds == DELETED)
+        keys = [pc.if_else(is_gone, old.column(k), new.column(k)) for k in self.schema.key]
+        key_columns = pa.table(keys, schema=key_schema(self.schema).arrow)
+        return ChangeColumns(self.schema, kinds, key_columns, new, old, numbers, "record")
