@@ -42,9 +42,12 @@ class Stage:
     scan: Scan
 
 
+Staged = tuple[tuple[Stage, ...], Node]  # the stages of a plan, in order, and the rest of it, which reads them
+
+
 @lru_cache(maxsize=512)
-def staged(plan: Node) -> tuple[tuple[Stage, ...], Node]:
-    """The stages of a plan, in order, and the rest of the plan, which reads them; kept, since plans are used again."""
+def staged(plan: Node) -> Staged:
+    """A plan cut into stages; kept, since plans are used again."""
     if per_use(plan, lambda _: 1) <= _ENOUGH:
         return (), plan
     plan = merged(plan)

@@ -226,7 +226,7 @@ class SelfTest:
 
     def _ran_alone(self, plan: Node, frame: FrameOf, schema: Schema) -> pa.Table | str:
         try:
-            return schema.conform(self._runner.engine.arrow(self._runner.in_stages(plan, frame), "view"))
+            return schema.conform(self._runner.engine.arrow(self._runner.in_stages(staged(plan), frame), "view"))
         except (FreshviewError, pa.ArrowException) as error:
             return brief(error)
 

@@ -31,10 +31,10 @@ from freshview.events import Events
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.optimizer.prices import Prices
 from freshview.refresh.combined import Combinations
-from freshview.refresh.cost import Calibration, Estimate, Rates, comparison, estimate_full
-from freshview.refresh.embedded import embedded
+from freshview.refresh.cost import Calibration, Estimate, Rates, estimate_full
 from freshview.refresh.execute import Change, execute
 from freshview.refresh.execute_together import Alone, execute_together
+from freshview.refresh.job_facts import facts_of
 from freshview.refresh.job_input import GroupInput, JobInput, SourceImages, uses
 from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, RefreshPlan, Rejected, Way, choose, recompute
 from freshview.refresh.runner import Runner
@@ -80,7 +80,7 @@ class Changing:
         """The change of a view's stored rows over a span; `full`: recompute it. `in_memory`: its rows are needed as
         differences and on the driver."""
         given = self.given(view, span, stored, in_memory=in_memory)
-        plan = recompute(rejected=[Rejected(INCREMENTAL, "asked for")])
+        plan = recompute(given.takes, rejected=[Rejected(INCREMENTAL, "asked for")])
         if not full:
             given, plan = self._planned(given)
         while plan.strategy != FULL:
@@ -178,26 +178,17 @@ class Changing:
         return self._storing(plan, given)
 
     def _storing(self, plan: JobPlan, given: JobInput) -> JobPlan:
-        """A plan with the decision whether a large result replaces the stored rows or is compared with them.
-
-        A deferred view stores differences: they are its differential tables. If no view reads this one, nobody needs
-        the differences. Otherwise they are computed unless those views recompute in less time.
-        """
+        """A plan with the decision how a large result is stored: `JobPlan.stored_for`, by what is known of the views
+        that read this one. A deferred view stores differences: they are its differential tables."""
         if plan.strategy != FULL or given.in_memory:
             return plan
         if is_deferred(self._catalog.relation_by_id(given.view.id) or given.view):  # it may have become so meanwhile
             return plan
-        above = self._views.above(given.view)
-        if not above:
-            return replace(plan, replaces="no view reads it")
         try:
-            again = sum(self._full(view, given.rates).seconds for view in above)
+            readers = {view.name: self._full(view, given.rates).seconds for view in self._views.above(given.view)}
         except FreshviewError:  # that view cannot be computed; this one has to be
             return plan
-        if again > comparison(2 * given.stored.rows_at_most, given.rates):
-            return plan
-        names = ", ".join(v.name for v in above)
-        return replace(plan, replaces=f"recomputing {names} takes less time than comparing the rows")
+        return plan.stored_for(readers, given.stored.rows_at_most, given.rates)
 
     def _full(self, view: Relation, rates: Rates) -> Estimate:
         """The estimated cost of recomputing a view from its newest sources; 0 for one that takes no differences."""
@@ -213,7 +204,7 @@ class Changing:
         except _NOT_BY_RULES as error:
             if given.is_rewritten:
                 return self._planned(given.by_text())
-            return given, recompute(rejected=[Rejected(INCREMENTAL, self._obstacle(given.view, error))])
+            return given, recompute(given.takes, rejected=[Rejected(INCREMENTAL, self._obstacle(given.view, error))])
 
     def _plan(self, given: JobInput) -> JobPlan:
         """The plan of a job; an error of _NOT_BY_RULES if rules cannot be used."""
@@ -224,10 +215,10 @@ class Changing:
 
         changes = given.changes if definition.incremental else ()
         if definition.incremental and not changes:
-            return JobPlan(NOTHING, given.written)
-        factors = given.calibration.factors() if given.full.rows else {}
-        ways, embed = self._ways.of(given.view, definition, changes), partial(embedded, given=given, runner=small)
-        return choose(definition, given.written if changes else (), ways, given.reads, given.full, factors, embed)
+            return JobPlan(NOTHING, given.written, takes=given.takes)
+        ways = self._ways.of(given.view, definition, changes)
+        facts = facts_of(given, ways, small)
+        return choose(definition, given.written if changes else (), ways, facts, given.takes)
 
     def _obstacle(self, view: Relation, error: Exception) -> str:
         """Why the delta rules cannot be used for this job. Raise the error if the definition would fail with it too."""

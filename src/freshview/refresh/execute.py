@@ -79,8 +79,7 @@ def execute(
 
 def _over_rows_at_hand(plan: JobPlan, given: JobInput, runner: Runner) -> pa.Table:
     """The rows of a delta query whose scans and result are small, with weights."""
-    assert plan.query is not None
-    query = runner.in_stages(plan.query, lambda scan: _frame(scan, given, runner))
+    query = runner.in_stages(plan.stages, lambda scan: _frame(scan, given, runner))
     return runner.fetch(query, with_weight(given.view.schema), small=True)
 
 
@@ -88,12 +87,10 @@ def _by_spark(
     plan: JobPlan, given: JobInput, runner: Runner, stages: Stages, frames: Frames | None
 ) -> tuple[int, Rows]:
     """The number of signed rows of a delta query, and its delta rows, netted on the driver if they are few."""
-    assert plan.query is not None
     schema, engine = given.view.schema, runner.engine
     frame = frames or frames_of(given, runner, stages)
-    is_large = any(change.in_spark for change in plan.changes)
-    held = (lambda rows: stages.held(rows, engine)) if is_large else None
-    signed = runner.in_stages(plan.query, frame, held)
+    held = (lambda rows: stages.held(rows, engine)) if plan.holds_stages_in_files else None
+    signed = runner.in_stages(plan.stages, frame, held)
     assert plan.condense is not None
     if not plan.condense.runs:
         rows = _stored(engine.delta_rows(signed, schema, condensed=True), given, runner)

@@ -99,7 +99,7 @@ class _Parts:
     def _computed(self, part: SharedPart, runner: Runner) -> Any:
         """The rows of a part by Spark, in files until the refresh ends."""
         assert self.frames is not None
-        held = runner.in_stages(part.query, self.frames, lambda rows: self._stages.held(rows, runner.engine))
+        held = runner.in_stages(part.stages, self.frames, lambda rows: self._stages.held(rows, runner.engine))
         return self._stages.held(held, runner.engine)
 
     def _frame(self, source: Shared) -> Any:

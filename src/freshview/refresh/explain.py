@@ -10,12 +10,10 @@ from freshview.definition.analysis import Definition
 from freshview.delta.condense import Condense
 from freshview.delta.report import Step, lines, report, unreadable
 from freshview.refresh.embedded import part_text
-from freshview.refresh.plan import EMBEDDED, FULL, INCREMENTAL, NOTHING, SPARK, JobPlan, RefreshPlan, sketch
-from freshview.refresh.span import Span
+from freshview.refresh.plan import EMBEDDED, FULL, INCREMENTAL, NOTHING, SPARK, JobPlan, RefreshPlan, ScanPlan, sketch
 from freshview.sql.rendering import render
 from freshview.storage.reader import OVERLAY_ROWS
 
-Ahead = tuple[Span, JobPlan] | None  # the next job
 Past = tuple[
     Sequence[Job], Mapping[str, float]
 ]  # finished jobs, oldest first; what was learnt of the costs of each way
@@ -35,7 +33,7 @@ def explained(
     frontier: int,
     mode: str = "",
     past: Past = ((), {}),
-    ahead: Ahead = None,
+    ahead: JobPlan | None = None,
     proof: str = "",
 ) -> str:
     """The whole report. `mode` is a line on the view's mode, `past` its jobs and what they taught, `ahead` the plan of
@@ -54,11 +52,10 @@ def explained(
     found.append("  operators:")
     found += lines(maintainability(definition), "    ")
     usual = sketch(definition.rewriting or definition)
-    found += _condensing(name, definition.key, ahead[1] if ahead is not None else usual, past[0])
+    found += _condensing(name, definition.key, ahead or usual, past[0])
     found += _costs(*past)
     if ahead is not None:
-        span, plan = ahead
-        found += planned(name, span.start.csn, span.end.csn, plan)
+        found += planned(ahead)
     elif usual is not None:
         found += ["  when all its sources have changed, a refresh runs:", _query(name, usual)]
     return "\n".join(found)
@@ -140,8 +137,10 @@ def planned_together(name: str, views: Sequence[str], plan: RefreshPlan) -> list
     return found
 
 
-def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
-    """The lines that describe the plan of a job from one CSN to another."""
+def planned(plan: JobPlan) -> list[str]:
+    """The lines that describe the plan of a job."""
+    assert plan.takes is not None
+    name, start, end = plan.takes.view, plan.takes.start.csn, plan.takes.end.csn
     engine = (
         "the embedded engine" if plan.local is not None else "Spark over rows at hand" if plan.is_local else "Spark"
     )
@@ -152,8 +151,10 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
     for change in plan.written:
         held = "which stay in Spark" if change.in_spark else f"of {change.read:,} that were written"
         found.append(f"    Δ{change.source}: {change.rows:,} rows, {held}")
-    whole = [s for s in plan.scans if s.from_files]
-    found += [f"    {_source(s.scan, name)}: {s.from_files:,} rows from files" for s in whole]
+    found += dict.fromkeys(f"    {_source(s.scan, name)}: {_rows(s)}" for s in plan.scans if _rows(s))
+    held = "in files" if plan.holds_stages_in_files else "on the driver"
+    stages = len(plan.stages[0]) if plan.query is not None and plan.local is None else 0
+    found += [f"    parts that are computed first, and held {held}: {stages}"] * bool(stages)
     found += [f"    not in the embedded engine: {plan.why_spark}"] * bool(plan.why_spark)
     parts = plan.local.prepared if plan.local is not None else []
     found += [f"    by Spark before, without a job: {part_text(part)}" for part in parts]
@@ -162,6 +163,13 @@ def planned(name: str, start: int, end: int, plan: JobPlan) -> list[str]:
         seconds = f" ({way.seconds:.2g} s)" if way.seconds is not None else ""
         found.append(f"    not {'recomputed' if way.strategy == FULL else 'by delta rules'}: {way.why}{seconds}")
     return found if plan.query is None else [*found, "    it runs:", _query(name, plan)]
+
+
+def _rows(planned: ScanPlan) -> str:
+    """Where the rows of a scan come from; "" if that goes without saying."""
+    if planned.from_files:
+        return f"{planned.from_files:,} rows from files"
+    return f"{planned.looked_up:,} rows looked up" if planned.looked_up is not None else ""
 
 
 def _stored_by(plan: JobPlan) -> str:

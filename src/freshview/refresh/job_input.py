@@ -36,7 +36,7 @@ from freshview.refresh.condense import condensed, condensed_in_spark, is_linear
 from freshview.refresh.cost import DEFAULT, Calibration, Estimate, Rates, estimate_full
 from freshview.refresh.deltas import fits_driver, images, member_rows, netted
 from freshview.refresh.lookups import Lookups
-from freshview.refresh.plan import SourceChange
+from freshview.refresh.plan import ScanPlan, SourceChange, ViewSpan
 from freshview.refresh.span import Span
 from freshview.relation.delta import INSERT
 from freshview.storage.external import only_adds
@@ -202,6 +202,11 @@ class SourceInput:
         rows = self.state(scan).rows_at_most
         return rows if rows > LOCAL_ROWS else 0
 
+    def measured(self, scan: Scan) -> ScanPlan:
+        """How a scan is read: its rows are looked up now, if that can be done."""
+        from_files, rows = self.reads(scan), self.rows(scan)
+        return ScanPlan(scan, from_files, rows.num_rows if rows is not None and scan.version != "delta" else None)
+
     def state(self, scan: Scan) -> RelationState:
         """The state that a scan reads. A relation without a change is the same before and after."""
         if isinstance(scan.source, Stored):
@@ -235,6 +240,11 @@ class JobInput(SourceInput):
     def whole(self) -> Definition:
         """The definition that recomputes the view: that of its text, also if rules maintain it by a rewriting."""
         return self.definition.original or self.definition
+
+    @property
+    def takes(self) -> ViewSpan:
+        """The view, and from where to where the job takes it."""
+        return ViewSpan(self.view.name, self.span.start, self.span.end)
 
     @property
     def is_linear(self) -> bool:

@@ -1,18 +1,21 @@
 """A job as data: one record describes completely what a refresh of a view will do, before anything of it is done.
 
     alternatives   every way to compute a view's change, from its definition and the changes of its sources
-    choose         the best of them, once it is known how many rows each of their scans reads
+    JobFacts       what the job's input knows of these ways: the rows of their scans, looked up or in files, and the
+                   query for the embedded engine (`job_facts.py` gathers them)
+    choose         the best of them, by these facts
 
-Law: both are pure. `execute` runs the record and decides nothing; EXPLAIN prints the same record. The choice decides
-how long a refresh takes, never what it gives.
+Law: `alternatives` and `choose` are pure: they take data and call nothing that reads. `execute` runs the record and
+decides nothing; EXPLAIN prints the same record. The choice decides how long a refresh takes, never what it gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from freshview.algebra.nodes import Node, Scan, Shared
+from freshview.algebra.stages import Staged, staged
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
 from freshview.delta.cancelling import can_cancel
@@ -20,9 +23,9 @@ from freshview.delta.condense import BY_ROWS, Condense
 from freshview.delta.forms import delta_plan
 from freshview.delta.semijoin import reduced
 from freshview.local.plans import LocalPlan
-from freshview.local.typed import Unproven
 from freshview.refresh.condense import condensed
-from freshview.refresh.cost import CANCELLED, Estimate, estimate, in_process, on_spark
+from freshview.refresh.cost import CANCELLED, DEFAULT, Estimate, Rates, comparison, estimate, in_process, on_spark
+from freshview.refresh.span import Point
 
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
 EMBEDDED, SPARK = "embedded", "spark"
@@ -51,8 +54,6 @@ class SourceChange:
 
 
 SourceChanges = Sequence[SourceChange]
-Reads = Callable[[Scan], int]  # the rows that a scan reads from files
-Embed = Callable[[Node], LocalPlan]
 Factors = Mapping[str, float]  # by way: actual time over estimated time, learnt from earlier jobs
 
 
@@ -77,15 +78,45 @@ class Rejected:
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """A scan of a job's query, and its cost."""
+    """A scan of a job's query: where its rows are read, and how many they are."""
 
     scan: Scan
     from_files: int  # rows that Spark reads from files; 0: the rows are on the driver, or part of Spark's plan
+    looked_up: int | None = None  # rows that were looked up by the values of a delta; None: none were
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What the choice of a way depends on, beside the definition and the changes; all of it was read before."""
+
+    scans: Mapping[Scan, ScanPlan]  # of the ways; a scan that is missing here is not at hand
+    full: Estimate  # of recomputing the view
+    factors: Factors = field(default_factory=dict)
+    local: LocalPlan | None = None  # the inward query for the embedded engine, if its rows are at hand
+    why_spark: str = ""  # what keeps that query on Spark
+
+    def is_at_hand(self, way: Way) -> bool:
+        """Are all rows that a way reads on the driver, or few?"""
+        return all(s in self.scans and not self.scans[s].from_files for s in scans(_query(way)))
+
+    def counted(self, scan: Scan) -> int:
+        """The rows that a scan reads from files, as they count in an estimate. Rows that were not looked up count double:
+        a delta meets many of them, or they would have been looked up."""
+        return self.scans[scan].from_files * (1 if scan.version == "delta" else 2)
+
+
+@dataclass(frozen=True)
+class ViewSpan:
+    """A view that a refresh takes from one point to another."""
+
+    view: str
+    start: Point
+    end: Point
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The plan of one job for one view."""
+    """The plan of one job for one view: complete, so that `execute` decides nothing, and EXPLAIN prints this record."""
 
     strategy: str
     changes: tuple[SourceChange, ...] = ()
@@ -101,6 +132,18 @@ class JobPlan:
     condense: Condense | None = None  # the full condense of the query's result; None: there is no query
     replaces: str = ""  # of a plan that recomputes: why a large result replaces the stored rows; "": it is compared
     emptied: tuple[SourceChange, ...] = ()  # changes of which condensing left no row: the query does not read them
+    takes: ViewSpan | None = None  # the view, and from where to where; None: a sketch, for no span
+
+    @property
+    def stages(self) -> Staged:
+        """The parts of the query that Spark computes before the rest of it."""
+        assert self.query is not None
+        return staged(self.query)
+
+    @property
+    def holds_stages_in_files(self) -> bool:
+        """Are the parts that Spark computes first held in files? Those of a large change do not fit the driver."""
+        return any(change.in_spark for change in self.changes)
 
     @property
     def written(self) -> tuple[SourceChange, ...]:
@@ -132,7 +175,20 @@ class JobPlan:
 
     def instead(self, why: str) -> JobPlan:
         """The plan to recompute, since this one could not be carried out."""
-        return recompute(self.changes, (*self.rejected, Rejected(self.strategy, why)))
+        return recompute(self.takes, self.changes, (*self.rejected, Rejected(self.strategy, why)))
+
+    def stored_for(self, readers: Mapping[str, float], rows: int, rates: Rates = DEFAULT) -> JobPlan:
+        """This plan to recompute, with the decision whether a large result replaces the stored rows or is compared with
+        them. `readers` are the views that read this one, with the seconds in which they recompute; `rows` are stored.
+
+        If no view reads this one, nobody needs the differences. Otherwise they are computed unless the readers
+        recompute in less time.
+        """
+        if not readers:
+            return replace(self, replaces="no view reads it")
+        if sum(readers.values()) > comparison(2 * rows, rates):
+            return self
+        return replace(self, replaces=f"recomputing {', '.join(readers)} takes less time than comparing the rows")
 
 
 @dataclass(frozen=True)
@@ -147,6 +203,11 @@ class SharedPart:
     @property
     def source(self) -> Shared:
         return source_of(self.scan)
+
+    @property
+    def stages(self) -> Staged:
+        """The parts of the query that Spark computes before the rest of it."""
+        return staged(self.query)
 
 
 @dataclass(frozen=True)
@@ -168,9 +229,11 @@ def source_of(scan: Scan) -> Shared:
     return scan.source
 
 
-def recompute(changes: Iterable[SourceChange] = (), rejected: Iterable[Rejected] = ()) -> JobPlan:
+def recompute(
+    takes: ViewSpan | None, changes: Iterable[SourceChange] = (), rejected: Iterable[Rejected] = ()
+) -> JobPlan:
     """The plan that recomputes the definition."""
-    return JobPlan(FULL, tuple(changes), rejected=tuple(rejected))
+    return JobPlan(FULL, tuple(changes), rejected=tuple(rejected), takes=takes)
 
 
 def alternatives(definition: Definition, changes: SourceChanges) -> tuple[Way, ...]:
@@ -198,60 +261,58 @@ def _delta_way(definition: Definition, changes: SourceChanges, is_small: bool, *
     return Way(INCREMENTAL, reduced(query) if is_small else query, is_small)
 
 
+def possible(ways: Iterable[Way]) -> list[Way]:
+    """The ways by delta rules, inward and outward; none if rules cannot be used."""
+    return [way for way in ways if way.query is not None]
+
+
 def choose(
     definition: Definition,
     written: SourceChanges,
     ways: Sequence[Way],
-    reads: Reads,
-    full: Estimate,
-    factors: Factors,
-    embed: Embed | None = None,
+    facts: JobFacts,
+    takes: ViewSpan | None = None,
 ) -> JobPlan:
     """The plan of a job.
 
-    `written` are the changes of all sources; the `ways` are those by the changes that have rows. `full` is the estimate
-    of recomputing. `factors` do not count where all is small: there times depend on the machine
-    more than on the strategy. `embed` returns a query for the embedded engine, or raises Unproven.
+    `written` are the changes of all sources; the `ways` are those by the changes that have rows. What was learnt of the
+    view's times does not count where all is small: there times depend on the machine more than on the strategy.
     """
     changes, emptied = (tuple(c for c in written if bool(c.rows) is has_rows) for has_rows in (True, False))
-    factors = factors if full.rows else {}
+    full, factors = facts.full, facts.factors if facts.full.rows else {}
     anew = full.seconds * factors.get(FULL, 1.0)
-    possible = [w for w in ways if w.query is not None]
-    if not possible:
+    if not possible(ways):
         why = next(w.obstacle for w in ways if w.obstacle)
-        return replace(recompute(changes, [Rejected(INCREMENTAL, why)]), estimate=full, seconds=anew)
-    inward, outward = possible
-    at_hand = not any(map(reads, scans(_query(inward))))
-    way = inward if at_hand else outward
-
-    def counted(scan: Scan) -> int:
-        """Rows that were not looked up count double: a delta meets many of them, or they would have been looked up."""
-        return reads(scan) if scan.version == "delta" else 2 * reads(scan)
-
-    cost = estimate(_query(way), counted, full.rates)
-    is_local = at_hand and way.is_small
-    local, why_spark = _embedded(_query(way), embed) if is_local and embed is not None else (None, "")
+        return replace(recompute(takes, changes, [Rejected(INCREMENTAL, why)]), estimate=full, seconds=anew)
+    inward, outward = possible(ways)
+    way = inward if facts.is_at_hand(inward) else outward
+    query, is_local = _query(way), way is inward and way.is_small
+    cost = estimate(query, facts.counted, full.rates)
+    local, why_spark = (facts.local, facts.why_spark) if is_local else (None, "")
     cost = in_process(cost, len(local.prepared)) if local is not None else cost
     seconds = cost.seconds * factors.get(EMBEDDED if local is not None else SPARK, 1.0)
     if definition.refresh != INCREMENTAL and seconds > anew + _SLACK:
         dearer = Rejected(INCREMENTAL, "it is expected to take longer", seconds)
-        return replace(recompute(changes, [dearer]), estimate=full, seconds=anew)
+        return replace(recompute(takes, changes, [dearer]), estimate=full, seconds=anew)
     forced = "'refresh' = 'incremental'" if definition.refresh == INCREMENTAL else ""
-    planned = tuple(ScanPlan(scan, reads(scan)) for scan in dict.fromkeys(scans(_query(way))))
-    rejected = (Rejected(FULL, forced or "it is expected to take longer", anew),)
-    plan = JobPlan(INCREMENTAL, tuple(changes), way.query, planned, is_local, cost, seconds, rejected)
-    proviso = definition.form.proviso if definition.form is not None else ""
     growing = {c.source for c in changes if c.grows}
-    condenses = is_local or can_cancel(_query(way), growing)  # a few rows are condensed in no time
-    full_step = BY_ROWS if condenses else Condense(runs=False, why=_ADDED)
-    return replace(plan, local=local, why_spark=why_spark, proviso=proviso, condense=full_step, emptied=emptied)
-
-
-def _embedded(query: Node, embed: Embed) -> tuple[LocalPlan | None, str]:
-    try:
-        return embed(query), ""
-    except Unproven as error:
-        return None, str(error)
+    condenses = is_local or can_cancel(query, growing)  # a few rows are condensed in no time
+    return JobPlan(
+        INCREMENTAL,
+        changes,
+        query,
+        tuple(facts.scans[scan] for scan in scans(query)),
+        is_local,
+        cost,
+        seconds,
+        rejected=(Rejected(FULL, forced or "it is expected to take longer", anew),),
+        local=local,
+        why_spark=why_spark,
+        proviso=definition.form.proviso if definition.form is not None else "",
+        condense=BY_ROWS if condenses else Condense(runs=False, why=_ADDED),
+        emptied=emptied,
+        takes=takes,
+    )
 
 
 def sketch(definition: Definition) -> JobPlan | None:

@@ -16,6 +16,7 @@ Law: a view's change is the one that its own job would give. What is shared deci
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from freshview.algebra.nodes import Aggregate, Join, Node, Scan, SetOperation, Source, Window
 from freshview.algebra.stages import comes_from_delta
@@ -25,13 +26,14 @@ from freshview.local.plans import LocalPlan
 from freshview.refresh.combined import Combinations, Translation
 from freshview.refresh.cost import Rates, estimate
 from freshview.refresh.embedded import preparing
+from freshview.refresh.job_facts import gathered
 from freshview.refresh.job_input import GroupInput, JobInput
 from freshview.refresh.plan import (
     INCREMENTAL,
     NOTHING,
     JobPlan,
-    Reads,
     RefreshPlan,
+    ScanPlan,
     SharedPart,
     Way,
     choose,
@@ -39,6 +41,7 @@ from freshview.refresh.plan import (
 from freshview.spark.running import PlanRunner
 
 Alternatives = Callable[[JobInput], Sequence[Way]]
+Measure = Callable[[Scan], ScanPlan]
 _HEAVY = (Join, Aggregate, Window, SetOperation)  # operators that are worth a table of their own
 _OTHERS = 1  # rows from files: a scan that is not at hand reads some
 
@@ -52,7 +55,7 @@ def plan_together(
     """
     ways = [tuple(w for w in alternatives(job) if w.query is not None) if job.changes else () for job in group.jobs]
     plans: dict[int, JobPlan] = {
-        p: JobPlan(NOTHING, job.written) for p, job in enumerate(group.jobs) if not job.changes
+        p: JobPlan(NOTHING, job.written, takes=job.takes) for p, job in enumerate(group.jobs) if not job.changes
     }
     small = [place for place, found in enumerate(ways) if found and found[0].is_small]
     embedded = _Embedded(group, small, [ways[place][0] for place in small], combinations, runner)
@@ -83,6 +86,11 @@ class _Group:
 
     def scans(self, i: int) -> set[Scan]:
         return {self.together.scans[scan] for scan in scans(_query(self.ways[i]))}
+
+    def measured(self, scan: Scan) -> ScanPlan:
+        """How a scan of a job's query is read in the refresh; one of another query is not at hand."""
+        known = self.together.scans.get(scan)
+        return ScanPlan(scan, _OTHERS) if known is None else replace(self.group.measured(known), scan=scan)
 
 
 def _put(group: GroupInput, places: Sequence[int], ways: Sequence[Way], worth: Worth) -> Together:
@@ -132,7 +140,7 @@ class _Embedded(_Group):
             def embed(_: Node, i: int = i, job: JobInput = job) -> LocalPlan:
                 return self._translation.query(i, job.view)
 
-            plan = _chosen(job, ways[place], lambda _: 0, embed)
+            plan = _chosen(job, ways[place], self.measured, embed)
             if plan.strategy == INCREMENTAL and plan.local is not None:
                 found[place] = plan
         return found
@@ -161,12 +169,7 @@ class _OnSpark(_Group):
         for i, place in enumerate(self.places):
             if not any(i in part.users for part in self.together.parts):
                 continue
-
-            def reads(scan: Scan) -> int:
-                known = self.together.scans.get(scan)
-                return _OTHERS if known is None else self.group.reads(known)
-
-            plan = _chosen(self.group.jobs[place], ways[place], reads, None)
+            plan = _chosen(self.group.jobs[place], ways[place], self.measured, None)
             if plan.strategy == INCREMENTAL and plan.query is _query(self.ways[i]):
                 found[place] = plan
         return found if len(found) > 1 else {}
@@ -176,7 +179,7 @@ class _OnSpark(_Group):
         return [SharedPart(part.scan, part.node, users, None) for part, users in found if users]
 
 
-def is_worth_files(node: Node, users: int, reads: Reads, rates: Rates) -> bool:
+def is_worth_files(node: Node, users: int, reads: Callable[[Scan], int], rates: Rates) -> bool:
     """Is a part computed by Spark before its users? It has few rows if deltas have, and costs them more than files."""
     if users < 2 or not comes_from_delta(node):
         return False
@@ -184,6 +187,7 @@ def is_worth_files(node: Node, users: int, reads: Reads, rates: Rates) -> bool:
     return cost.rows > 0 and (users - 1) * cost.seconds > rates.held
 
 
-def _chosen(job: JobInput, ways: Sequence[Way], reads: Reads, embed: Callable[[Node], LocalPlan] | None) -> JobPlan:
-    factors = job.calibration.factors() if job.full.rows else {}
-    return choose(job.definition, job.written, ways, reads, job.full, factors, embed)
+def _chosen(
+    job: JobInput, ways: Sequence[Way], measured: Measure, embed: Callable[[Node], LocalPlan] | None
+) -> JobPlan:
+    return choose(job.definition, job.written, ways, gathered(job, ways, measured, embed), job.takes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from freshview.algebra.nodes import Node, Scan
-from freshview.algebra.stages import staged
+from freshview.algebra.stages import Staged
 from freshview.algebra.traversal import scans
 from freshview.relation.schema import fold
 from freshview.sql.binding import bind
@@ -43,9 +43,9 @@ class PlanRunner:
         return text.replace("{", "{{").replace("}", "}}").replace("\1", "{").replace("\2", "}"), frames
 
     def in_stages(
-        self, plan: Node, frame: Callable[[Scan], Any], computed: Callable[[Frame], Frame] | None = None
+        self, plan: Staged, frame: Callable[[Scan], Any], computed: Callable[[Frame], Frame] | None = None
     ) -> Frame:
-        """A plan as several Spark queries: small parts that the plan uses more than once are computed first.
+        """A plan as several Spark queries: its stages are computed first, one after the other.
 
         `computed` returns a frame of rows that are computed now; by default they are held on the driver.
         """
@@ -56,7 +56,7 @@ class PlanRunner:
                 frames[_reading(scan)] = frame(scan)
             return frames[_reading(scan)]
 
-        stages, rest = staged(plan)
+        stages, rest = plan
         for stage in stages:
             rows = self.run(stage.part, read)
             frames[_reading(stage.scan)] = computed(rows) if computed else self.engine.computed(rows, "view")

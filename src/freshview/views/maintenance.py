@@ -58,8 +58,8 @@ class Maintenance:
         self.right_since(view)
         return self.jobs.bring(view, csn, left=left)
 
-    def next_job(self, view: Relation) -> tuple[Span, JobPlan] | None:
-        """The span and the plan of a view's next job; None if nothing is pending, if views below it have to go first,
+    def next_job(self, view: Relation) -> JobPlan | None:
+        """The plan of a view's next job; None if nothing is pending, if views below it have to go first,
         or if the job's input cannot be read now."""
         pin = self.views.catalog.begin("query", at=self.views.frontier(view))
         try:
@@ -73,7 +73,7 @@ class Maintenance:
                 return None
             span = Span(self.views.catalog, self.storage, Point(left.frontier.csn, left.frontier.stmtsn), Point(end))
             stored = self.views.stored(view, left.frontier.csn)
-            return span, self.changing.plan(self.changing.given(view, span, stored))
+            return self.changing.plan(self.changing.given(view, span, stored))
         except FreshviewError:
             return None
         finally:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.unit.definition.analysed import with_sources
+from tests.unit.refresh.planning import facts
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.algebra.traversal import scans
@@ -106,7 +107,8 @@ BY_KEY = Condense(("a",))
 def _planned(definition: Definition, *changes: SourceChange) -> JobPlan:
     """The plan of a job on Spark: rows that meet the changes are read from files."""
     full = estimate_full(definition, lambda _: MILLION)
-    return choose(definition, changes, alternatives(definition, changes), lambda _: 1000, full, {})
+    ways = alternatives(definition, changes)
+    return choose(definition, changes, ways, facts(ways, lambda _: 1000, full))
 
 
 def _change(source: str, step: Condense, *, grows: bool = False) -> SourceChange:
@@ -155,7 +157,8 @@ def test_figure_4b_a_partial_condense_of_each_delta_stream() -> None:
 def test_a_change_that_condensing_empties_is_no_part_of_the_query_and_is_in_the_plan() -> None:
     definition, gone = with_sources(JOIN), SourceChange("u", 4, 0, False, 0, condense=BY_KEY)
     full, kept = estimate_full(definition, lambda _: MILLION), _change("t", BY_KEY)
-    plan = choose(definition, [kept, gone], alternatives(definition, [kept]), lambda _: 1000, full, {})
+    ways = alternatives(definition, [kept])
+    plan = choose(definition, [kept, gone], ways, facts(ways, lambda _: 1000, full))
     assert (plan.changes, plan.emptied, plan.written) == ((kept,), (gone,), (kept, gone))
 
 

@@ -7,6 +7,7 @@ from itertools import takewhile
 
 import pytest
 from tests.unit.definition.analysed import analysed, with_sources
+from tests.unit.refresh.planning import taking
 from tests.unit.sql.view_grammar import SCHEMAS
 
 from freshview.algebra.together import put_together
@@ -16,7 +17,6 @@ from freshview.delta.condense import Condense
 from freshview.delta.derive import derive
 from freshview.refresh.explain import explained, maintainability, planned_together
 from freshview.refresh.plan import JobPlan, RefreshPlan, SharedPart, SourceChange
-from freshview.refresh.span import Point, Span
 from freshview.relation.schema import Schema
 
 
@@ -120,8 +120,8 @@ def test_explain_names_the_key_of_a_view_and_by_what_deltas_of_views_are_condens
 # -- condense --------------------------------------------------------------------------------------
 
 
-def _ahead(plan: JobPlan) -> tuple[Span, JobPlan]:
-    return Span(None, None, Point(1), Point(2)), plan  # type: ignore[arg-type]
+def _ahead(plan: JobPlan) -> JobPlan:
+    return replace(plan, takes=taking("v", 1, 2))
 
 
 def _condense_lines(text: str) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.definition.analysed import with_sources
+from tests.unit.refresh.planning import facts, taking
 
 from freshview.algebra.nodes import Scan
 from freshview.algebra.traversal import scans
@@ -21,7 +22,9 @@ from freshview.refresh.plan import (
     INCREMENTAL,
     NOTHING,
     SPARK,
+    JobFacts,
     JobPlan,
+    ScanPlan,
     SourceChange,
     alternatives,
     choose,
@@ -47,7 +50,8 @@ def _chosen(
         )
 
     full = estimate_full(definition, lambda _: MILLION)
-    return choose(definition, changes, alternatives(definition, changes), read, full, factors or {})
+    ways = alternatives(definition, changes)
+    return choose(definition, changes, ways, facts(ways, read, full, factors), taking("v", 3, 9))
 
 
 def test_a_small_change_whose_neighbours_are_found_goes_by_rules_over_rows_at_hand() -> None:
@@ -101,7 +105,8 @@ def test_each_engine_has_its_own_experience() -> None:
     ways, full = alternatives(definition, changed), estimate_full(definition, lambda _: MILLION)
 
     def chosen(factors: dict[str, float]) -> JobPlan:
-        return choose(definition, changed, ways, lambda _: 0, full, factors, lambda _: LocalPlan("", (), ()))
+        known = facts(ways, lambda _: 0, full, factors)
+        return choose(definition, changed, ways, replace(known, local=LocalPlan("", (), ())))
 
     plan = chosen({SPARK: 1e6, FULL: 1.0})
     assert (plan.strategy, plan.way) == (INCREMENTAL, EMBEDDED)
@@ -121,7 +126,7 @@ def test_cost_alone_decides_on_a_large_change_unless_the_view_says_otherwise() -
     assert plan.estimate is not None
     assert plan.estimate.rows == MILLION // 4 + 2 * 10
     assert [(s.scan.version, s.from_files) for s in plan.scans if s.scan.relation == "t"] == [("delta", MILLION // 4)]
-    assert "    Δt: 250,000 rows, which stay in Spark" in planned("v", 1, 2, plan)
+    assert "    Δt: 250,000 rows, which stay in Spark" in planned(plan)
     dearer = _chosen(joined, mixed, reads={"t": 0, "u": 10})
     assert dearer.estimate is not None
     assert dearer.estimate.rows == CANCELLED * MILLION // 4 + 2 * 10
@@ -136,9 +141,9 @@ def test_a_change_in_spark_is_neither_looked_up_by_nor_broadcast() -> None:
 
 
 def test_how_a_recomputed_view_is_stored_is_part_of_the_plan() -> None:
-    compared = JobPlan(FULL)
-    assert "    stores the rows that differ from the stored ones" in planned("v", 1, 2, compared)
-    line = planned("v", 1, 2, replace(compared, replaces="no view reads it"))[1]
+    compared = JobPlan(FULL, takes=taking("v", 1, 2))
+    assert "    stores the rows that differ from the stored ones" in planned(compared)
+    line = planned(replace(compared, replaces="no view reads it"))[1]
     assert line == "    stores the rows that differ; from 200,000 rows on it replaces all of them: no view reads it"
 
 
@@ -150,26 +155,56 @@ def test_a_view_without_rules_says_why_it_is_recomputed() -> None:
 
 def test_the_plan_of_a_buffer_tells_when_the_view_is_recomputed_after_all() -> None:
     definition, changes = with_sources("SELECT a FROM t ORDER BY b LIMIT 3 OFFSET 2"), [_change("t")]
-    plan = choose(definition, changes, alternatives(definition, changes), lambda _: 0, Estimate(0, 1), {})
+    ways = alternatives(definition, changes)
+    plan = choose(definition, changes, ways, facts(ways, lambda _: 0, Estimate(0, 1)), taking("v", 1, 2))
     assert plan.strategy == INCREMENTAL
-    assert "    the best 105 are stored, recomputed when fewer than 5 of them are left" in planned("v", 1, 2, plan)
+    assert "    the best 105 are stored, recomputed when fewer than 5 of them are left" in planned(plan)
     assert not _chosen(with_sources(JOIN), _change("t"), reads={"t": 0, "u": 0}).proviso
 
 
 def test_planning_is_pure() -> None:
-    """Law: the same facts give the same record; nothing is read but what `reads` is asked about."""
-    definition, asked = with_sources(JOIN), []
+    """Law: planning takes data alone, and equal data give equal records."""
+    definition, changes = with_sources(JOIN), [_change("t"), _change("u", grows=True)]
+    ways = alternatives(definition, changes)
+    known = JobFacts({s: ScanPlan(s, 0, 3) for w in ways if w.query for s in scans(w.query)}, Estimate(0, 1))
+    plans = [choose(definition, changes, ways, known, taking("v", 1, 2)) for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert planned(plans[0]) == planned(plans[1])
+    assert {s.scan.relation for s in plans[0].scans} == {"t", "u"}
 
-    def reads(scan: Scan) -> int:
-        asked.append(scan)
-        return 0
 
-    changes = [_change("t"), _change("u", grows=True)]
-    plans = [
-        choose(definition, changes, alternatives(definition, changes), reads, Estimate(0, 1), {}) for _ in range(2)
-    ]
-    assert planned("v", 1, 2, plans[0]) == planned("v", 1, 2, plans[1])
-    assert {s.relation for s in asked} == {"t", "u"}
+def test_a_scan_that_was_not_measured_is_not_at_hand() -> None:
+    """The facts may end at the first scan of the inward way that reads from files."""
+    definition, changes = with_sources(JOIN), [_change("t")]
+    inward, outward, _ = ways = alternatives(definition, changes)
+    assert inward.query is not None
+    assert outward.query is not None
+    known = JobFacts({s: ScanPlan(s, 7) for s in scans(outward.query)}, estimate_full(definition, lambda _: MILLION))
+    assert choose(definition, changes, ways, known).query is outward.query
+    more = replace(known, scans={**known.scans, **{s: ScanPlan(s, 0) for s in scans(inward.query)}})
+    assert choose(definition, changes, ways, more).query is inward.query
+
+
+def test_how_a_large_result_is_stored_depends_on_who_reads_it() -> None:
+    plan = JobPlan(FULL)
+    assert plan.stored_for({}, MILLION).replaces == "no view reads it"
+    assert plan.stored_for({"w": 0.1}, MILLION).replaces.startswith("recomputing w takes less time")
+    assert not plan.stored_for({"w": 100.0}, 10).replaces
+
+
+def test_explain_prints_what_was_looked_up_and_what_is_computed_first() -> None:
+    plan = _chosen(with_sources(JOIN), _change("t"), reads={"t": 0, "u": 0})
+    found = tuple(replace(s, looked_up=12 if s.scan.relation == "u" else None) for s in plan.scans)
+    lines = planned(replace(plan, scans=found))
+    assert "    u@old /* rows with a in t@delta.a */: 12 rows looked up" in lines
+    assert not [line for line in lines if "computed first" in line]
+    deep = "SELECT b, COUNT(*) AS n FROM t GROUP BY b"
+    for _ in range(3):
+        deep = f"SELECT x.b, x.n AS n FROM ({deep}) x JOIN ({deep}) y ON x.b = y.b"
+    staged = _chosen(replace(with_sources(deep), refresh=INCREMENTAL), _change("t"), reads={"t": MILLION})
+    assert staged.stages[0]
+    line = f"    parts that are computed first, and held on the driver: {len(staged.stages[0])}"
+    assert line in planned(staged)
 
 
 def test_a_plan_that_cannot_be_carried_out_is_recomputed_and_says_so() -> None:
@@ -188,14 +223,14 @@ def test_a_sketch_needs_no_facts(text: str) -> None:
 
 def test_explain_prints_the_record() -> None:
     plan = _chosen(with_sources(JOIN), _change("t"), reads={"t": 0, "u": 200_000})
-    text = "\n".join(planned("v", 3, 9, plan))
+    text = "\n".join(planned(plan))
     assert text.startswith("  next job, CSN 3 to 9: by delta rules, on Spark; expected 0.")
     assert "\n    Δt: 5 rows, of 7 that were written\n" in text
     assert "/* rows with a in t@delta.a */: 200,000 rows from files\n" in text
     assert "\n    not recomputed: it is expected to take longer (" in text
     assert "\n    it runs:\n" in text
     assert text.count("WITH ") == 1
-    nothing = planned("v", 3, 9, JobPlan(NOTHING, (SourceChange("t", 4, 0, False, 0),)))
+    nothing = planned(JobPlan(NOTHING, (SourceChange("t", 4, 0, False, 0),), takes=taking("v", 3, 9)))
     assert nothing == ["  next job, CSN 3 to 9: changes nothing", "    Δt: 0 rows, of 4 that were written"]
-    local = planned("v", 3, 9, replace(plan, is_local=True))
+    local = planned(replace(plan, is_local=True))
     assert local[0].startswith("  next job, CSN 3 to 9: by delta rules, on Spark over rows at hand; expected 0.")
