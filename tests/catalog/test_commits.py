@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.internals import internals
 import freshview
 from freshview import Warehouse
 from freshview.catalog import tables as t
+from freshview.catalog.commits import CommitRequest, OpenCommit
 from freshview.catalog.records import Task
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
@@ -331,17 +333,19 @@ def test_files_that_were_not_committed_are_gone_at_once(db: Warehouse, monkeypat
 
 def test_a_commit_whose_answer_was_lost_is_a_commit(db: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server committed, the connection broke: nothing is run twice and no file is removed."""
-    real = Catalog.commit
+    real = Catalog.committing
 
-    def commit_and_break(self: Catalog, *arguments: Any) -> int:
-        real(self, *arguments)
+    @contextmanager
+    def commit_and_break(self: Catalog, request: CommitRequest) -> Iterator[OpenCommit]:
+        with real(self, request) as commit:
+            yield commit
         raise CatalogUnavailable("catalog", "connection lost", "Try again.")
 
     monkeypatch.setattr(segments, "INLINE_BYTES", 0)
     big = pa.table({"k": pa.array(range(10, 100), pa.int32()), "v": pa.array(["x"] * 90)})
     tx = db.transaction()
     tx.insert("t", big)
-    monkeypatch.setattr(Catalog, "commit", commit_and_break)
+    monkeypatch.setattr(Catalog, "committing", commit_and_break)
     assert tx.commit() == tx.csn == db.status().csn
     assert list(db.path.rglob("*.parquet"))
     assert len(contents(db, "t")) == 2 + 90
@@ -353,7 +357,7 @@ def test_a_commit_that_never_reached_the_server_leaves_nothing(db: Warehouse, mo
     tx = db.transaction()
     tx.insert("t", pa.table({"k": pa.array(range(10, 100), pa.int32()), "v": pa.array(["x"] * 90)}))
     assert list(db.path.rglob("*.parquet"))
-    monkeypatch.setattr(Catalog, "commit", _unreachable)
+    monkeypatch.setattr(Catalog, "committing", _unreachable)
     with pytest.raises(CatalogUnavailable, match="connection lost"):
         tx.commit()
     assert (db.status(), contents(db, "t")) == before

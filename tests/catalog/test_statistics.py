@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from tests.catalog.view_world import Process, World
 
 from freshview.catalog import tables as t
+from freshview.catalog.expiring import HISTORY
 from freshview.catalog.statistics import AGED, Churn, Counts, StatisticsCatalog
-from freshview.catalog.writer import HISTORY
 from freshview.optimizer.prices import Engine, Prices
 from freshview.refresh.facts import PENDING, USUAL, found
 from freshview.refresh.workload import Workload

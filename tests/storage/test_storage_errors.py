@@ -6,6 +6,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
-from freshview.catalog.writer import CommitRequest, Committed, ConflictCheck
+from freshview.catalog.commits import CommitRequest, OpenCommit
 from freshview.errors import CorruptWarehouse, FreshviewError, InvalidStatement, StorageUnavailable
 from freshview.storage import segments
 
@@ -86,14 +87,14 @@ def test_segment_files_are_durable_before_the_commit(table: Warehouse, monkeypat
     """Law: every file that a commit refers to, and its folder, were flushed before the catalog commit."""
     watch = Watch(monkeypatch)
     home = internals(table).folder("t")
-    real = internals(table).catalog.commit
+    real = internals(table).catalog.committing
 
-    def commit(request: CommitRequest, conflicts: ConflictCheck) -> Committed:
+    def committing(request: CommitRequest) -> AbstractContextManager[OpenCommit]:
         watch.require([home / f.path for s in request.segments for f in s.files])
         assert home.stat().st_ino in watch.flushed
-        return real(request, conflicts)
+        return real(request)
 
-    monkeypatch.setattr(internals(table).catalog, "commit", commit)
+    monkeypatch.setattr(internals(table).catalog, "committing", committing)
     upsert(table, 3, "c")
     assert watch.checked == 1
 

@@ -16,11 +16,12 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
+from freshview.catalog.commits import check_leases
 from freshview.catalog.frontiers import COMPOSED, MAINTAIN, Job, changes_after, end_leases, record
 from freshview.catalog.reader import APPLIED, newest_main, readable_csn, segments_of
 from freshview.catalog.records import Deferral, Relation, RelationState, Segment, segment_values
 from freshview.catalog.views import ViewCatalog, read_ids
-from freshview.catalog.writer import check_leases, checkpoint_lease
+from freshview.catalog.writer import checkpoint_lease
 from freshview.errors import InvalidStatement
 
 _KEPT = 24 * 3600 * 1_000_000  # µs for which the files of composed segments stay for queries that have begun

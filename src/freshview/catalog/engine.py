@@ -36,6 +36,8 @@ _NO_PRIVILEGE = "42501"
 _CLOCK = sa.select(t.clock).where(t.clock.c.id == 1)  # built once: asked by every commit
 _LOCKED_CLOCK = _CLOCK.with_for_update()
 
+Clock = sa.Row[tuple[int, int, int, int, int]]  # the counter row: CSN, TXSN, time of the last commit, horizon
+
 
 def micros() -> int:
     """Wall-clock time in microseconds since the epoch."""
@@ -100,7 +102,7 @@ class Database:
         seconds = connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one()
         return int(seconds * 1_000_000)
 
-    def clock(self, connection: Connection, *, locked: bool = False) -> sa.Row[tuple[int, int, int, int, int]]:
+    def clock(self, connection: Connection, *, locked: bool = False) -> Clock:
         """The counter row: CSN, transaction number, time of the last commit, horizon."""
         query = _LOCKED_CLOCK if locked and not self.is_sqlite else _CLOCK
         row = connection.execute(query).one_or_none()
@@ -110,7 +112,7 @@ class Database:
             )
         return row
 
-    def lock_clock(self, connection: Connection) -> sa.Row[tuple[int, int, int, int, int]]:
+    def lock_clock(self, connection: Connection) -> Clock:
         """The counter row, locked to the end of the transaction."""
         return self.clock(connection, locked=True)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
+from freshview.catalog.commits import check_unchanged
 from freshview.catalog.records import Relation
 from freshview.catalog.views import (
     REWRITING,
@@ -27,7 +28,6 @@ from freshview.catalog.views import (
     read_ids,
     rewriting_ids,
 )
-from freshview.catalog.writer import check_unchanged
 from freshview.errors import WriteConflict
 
 _LEASE = "optimise"  # of the process that applies a choice

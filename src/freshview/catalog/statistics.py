@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
+from freshview.catalog.expiring import HISTORY
 from freshview.catalog.frontiers import CHANGES, MAINTAINED, RESETS
 from freshview.catalog.reports import WINDOW
 from freshview.catalog.views import beyond_frontiers
-from freshview.catalog.writer import HISTORY, Catalog
+from freshview.catalog.writer import Catalog
 from freshview.relation.delta import DELETE, DELETE_KEY, INSERT, REPLACE, UPSERT, decode
 from freshview.relation.schema import ACTION
 

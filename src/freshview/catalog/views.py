@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
+from freshview.catalog.commits import check_leases, check_unchanged
 from freshview.catalog.frontiers import (
     CHANGES,
     MAINTAIN,
@@ -27,7 +28,7 @@ from freshview.catalog.frontiers import (
 )
 from freshview.catalog.reader import readable_csn
 from freshview.catalog.records import Backlog, Frontier, Relation, RelationState, Segment, Task, segment_values
-from freshview.catalog.writer import Catalog, check_leases, check_unchanged
+from freshview.catalog.writer import Catalog
 from freshview.errors import NotFound, StorageUnavailable, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name
 

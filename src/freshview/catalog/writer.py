@@ -8,23 +8,21 @@ import socket
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from freshview.catalog import tables as t
+from freshview.catalog.commits import CommitRequest, OpenCommit, check_leases, check_pin, check_unchanged, next_csn
 from freshview.catalog.engine import Database
-from freshview.catalog.frontiers import ViewChange, end_leases, publish_with_commit
+from freshview.catalog.expiring import expire
 from freshview.catalog.positions import Move, move
 from freshview.catalog.reader import (
     CatalogReader,
-    last_csn,
     newest_main,
-    readable_csn,
     relation_row,
     segments_of,
-    shown_csns,
 )
 from freshview.catalog.records import Commit, Lease, Main, Pin, Relation, Segment, segment_values
 from freshview.errors import (
@@ -32,39 +30,10 @@ from freshview.errors import (
     FreshviewError,
     InvalidStatement,
     NotFound,
-    SnapshotExpired,
-    StorageUnavailable,
-    WriteConflict,
 )
 from freshview.relation.schema import Schema, check_relation_name, fold, refuse_weight
 
 LIFETIME = 120 * 1_000_000  # µs a pin or lease lives without a heartbeat
-HISTORY = 30 * 86_400 * 1_000_000  # µs for which jobs and commits are kept at least
-
-
-@dataclass(frozen=True)
-class CommitRequest:
-    """Everything that one transaction makes visible with its commit."""
-
-    pin: Pin
-    relations: tuple[Relation, ...]
-    segments: tuple[Segment, ...]
-    leases: tuple[str, ...] = ()
-    checked_to: int = 0  # the CSN up to which conflicts have been checked
-    created: frozenset[int] = frozenset()  # ids of relations that appear with this commit
-    views: tuple[ViewChange, ...] = ()  # changes of views to publish with this commit, lower ones first
-    moves: tuple[Move, ...] = ()  # of the sources whose changes this commit takes
-
-
-@dataclass(frozen=True)
-class Committed:
-    """The result of a commit request: its CSN, and the changes of views that were published with it."""
-
-    csn: int
-    views: tuple[ViewChange, ...] = ()
-
-
-ConflictCheck = Callable[[Sequence[Segment]], None]
 
 
 class Catalog(CatalogReader):
@@ -173,37 +142,26 @@ class Catalog(CatalogReader):
 
     # -- commits -------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, conflicts: ConflictCheck) -> Committed:
-        """Make a transaction visible. First committer wins (DESIGN §2)."""
+    @contextmanager
+    def committing(self, request: CommitRequest) -> Iterator[OpenCommit]:
+        """Hold the catalog's lock for a transaction's commit, once it is known that the transaction still may commit.
+
+        In the block the caller looks at what others have committed, and publishes; leaving it with an exception makes
+        nothing visible. First committer wins (DESIGN §2).
+        """
         with self.database.write() as c:
             clock = self.database.lock_clock(c)
-            self._check_pin(c, request.pin)
+            check_pin(c, request.pin)
             check_leases(c, request.leases)
             for relation in request.relations:
                 if relation.id in request.created:
                     self.insert_relation(c, replace(relation, created_csn=clock.csn + 1))
                 else:
                     check_unchanged(c, relation)
+            others = []
             if clock.csn > request.checked_to:
-                conflicts(segments_of(c, [r.id for r in request.relations], request.checked_to))
-            for to in request.moves:
-                move(c, to, self.database.now(c))
-            csn, now = self._next(c, clock.csn, clock.committed_at)
-            rows = {r.id: 0 for r in request.relations}
-            counter = dict.fromkeys(rows, 0)
-            values = []
-            for segment in request.segments:
-                rows[segment.relation_id] += segment.rows
-                values.append(segment_values(segment, csn, counter[segment.relation_id]))
-                counter[segment.relation_id] += 1
-            kinds = {i: "create" if i in request.created else "data" for i in rows}
-            made = [Commit(i, csn, request.pin.txsn, now, kinds[i], n) for i, n in rows.items()]
-            c.execute(t.commits.insert(), [asdict(commit) for commit in made])
-            if values:
-                c.execute(t.segments.insert(), values)
-            end_leases(c, request.leases)
-            c.execute(t.snapshots.delete().where(t.snapshots.c.id == request.pin.id))
-            return Committed(csn, publish_with_commit(c, csn, now, list(rows), request.views))
+                others = segments_of(c, [r.id for r in request.relations], request.checked_to)
+            yield OpenCommit(c, self.database, clock, request, others)
 
     def move(self, moves: Sequence[Move]) -> None:
         """Move the positions of sources that brought no changes; this is no commit."""
@@ -211,20 +169,6 @@ class Catalog(CatalogReader):
             self.database.lock_clock(c)
             for to in moves:
                 move(c, to, self.database.now(c))
-
-    def _next(self, c: Connection, csn: int, committed_at: int) -> tuple[int, int]:
-        """Take the next CSN; return it with its time, which strictly increases with CSNs."""
-        now = max(self.database.now(c), committed_at + 1)
-        c.execute(t.clock.update().where(t.clock.c.id == 1).values(csn=csn + 1, committed_at=now))
-        return csn + 1, now
-
-    def _check_pin(self, c: Connection, pin: Pin) -> None:
-        if c.execute(sa.select(t.snapshots.c.id).where(t.snapshots.c.id == pin.id)).first() is None:
-            raise SnapshotExpired(
-                f"transaction {pin.txsn}",
-                "its snapshot was given up (after a long pause, or the warehouse was closed)",
-                "Run the transaction again.",
-            )
 
     def require_unchanged(self, relations: Sequence[Relation]) -> None:
         """Raise WriteConflict if one of these relations was dropped, altered or renamed since it was read."""
@@ -354,7 +298,7 @@ class Catalog(CatalogReader):
     def ddl_commit(self, c: Connection, relation_id: int, kind: str) -> int:
         """Add a commit without rows to a relation's history, in a transaction that holds the clock; return its CSN."""
         clock = self.database.clock(c)
-        csn, now = self._next(c, clock.csn, clock.committed_at)
+        csn, now = next_csn(c, self.database, clock)
         c.execute(t.commits.insert().values(**asdict(Commit(relation_id, csn, clock.txsn, now, kind, 0))))
         return csn
 
@@ -393,7 +337,7 @@ class Catalog(CatalogReader):
             row = relation_row(c, relation.id)
             if row is None or row.dropped_csn is not None or newest_main(c, relation.id) != seen:
                 return None
-            csn, now = self._next(c, clock.csn, clock.committed_at)
+            csn, now = next_csn(c, self.database, clock)
             commit = Commit(relation.id, csn, clock.txsn, now, "reset" if reset else "data", rows)
             c.execute(t.commits.insert().values(**asdict(commit)))
             version = row.schema_version
@@ -417,45 +361,7 @@ class Catalog(CatalogReader):
         Return the new horizon, and the ids of dropped relations whose files can go.
         """
         with self.database.write() as c:
-            clock = self.database.lock_clock(c)
-            now = self.database.now(c)
-            for table in (t.snapshots, t.leases):
-                c.execute(table.delete().where(table.c.expires_at < now))
-            pinned = c.execute(sa.select(sa.func.min(t.snapshots.c.csn))).scalar()
-            frontier = c.execute(sa.select(sa.func.min(readable_csn()))).scalar()
-            retained = clock.csn if retention <= 0 else last_csn(c, now - retention)
-            horizon = max(clock.horizon, min(x for x in (retained, pinned, frontier) if x is not None))
-            c.execute(t.clock.update().where(t.clock.c.id == 1).values(horizon=horizon))
-            superseded = now - max(retention, 0)
-            shown: dict[int, int] = {}  # the oldest state that a deferred view shows, or showed within the retention
-            for csn, _, view_id in shown_csns(c, since=superseded):
-                shown[view_id] = min(csn, shown.get(view_id, csn))
-            stored = c.execute(sa.select(t.mains.c.relation_id).distinct()).scalars().all()
-            for relation_id in (i for i in stored if only is None or i in only):
-                self._expire_relation(c, relation_id, min(horizon, shown.get(relation_id, horizon)), superseded)
-            self._expire_history(c, min([horizon, *shown.values()]), now - HISTORY)
-            dropped = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars()
-            gone = [i for i in dropped if only is None or i in only]
-            for table in (t.schemas, t.segments, t.mains, t.statistics):
-                c.execute(table.delete().where(table.c.relation_id.in_(gone)))
-            return horizon, gone
-
-    def _expire_relation(self, c: Connection, relation_id: int, horizon: int, superseded_before: int) -> None:
-        m = t.mains.c
-        query = sa.select(sa.func.max(m.csn)).where(
-            m.relation_id == relation_id, m.csn <= horizon, m.created_at <= superseded_before
-        )
-        keep = c.execute(query).scalar()
-        if keep is not None:
-            c.execute(t.mains.delete().where(m.relation_id == relation_id, m.csn < keep))
-            s = t.segments.c
-            c.execute(t.segments.delete().where(s.relation_id == relation_id, s.csn <= keep))
-
-    def _expire_history(self, c: Connection, needed: int, before: int) -> None:
-        """Delete jobs and commits that are old and older than any readable state: only the history lists them."""
-        j, r = t.jobs.c, t.commits.c
-        c.execute(t.jobs.delete().where(j.to_csn < needed, j.finished_at < before))
-        c.execute(t.commits.delete().where(r.csn < needed, r.committed_at < before))
+            return expire(c, self.database, self.database.lock_clock(c), retention, only)
 
     def forget(self, relation_ids: Sequence[int]) -> None:
         """Delete the rows of dropped relations, once their files are gone."""
@@ -467,23 +373,6 @@ class Catalog(CatalogReader):
         with self.database.read() as c:
             query = sa.select(t.leases.c.path).where(t.leases.c.relation_id == relation_id)
             return list(c.execute(query).scalars())
-
-
-def check_leases(c: Connection, leases: Sequence[str]) -> None:
-    """Raise StorageUnavailable unless all of these leases are still held."""
-    query = sa.select(sa.func.count()).select_from(t.leases).where(t.leases.c.id.in_(leases))
-    if leases and c.execute(query).scalar_one() != len(leases):
-        cause = "the lease on written files expired before they were committed"
-        raise StorageUnavailable("commit", cause, "Run the transaction again.")
-
-
-def check_unchanged(c: Connection, relation: Relation) -> None:
-    """Raise WriteConflict if a relation was dropped, altered or renamed since it was read."""
-    row = relation_row(c, relation.id)
-    if row is None or row.dropped_csn is not None:
-        raise WriteConflict(f"table {relation.name}", "was dropped meanwhile", "Run the transaction again.")
-    if (row.epoch, row.schema_version) != (relation.epoch, relation.schema_version):
-        raise WriteConflict(f"table {relation.name}", "was altered or renamed meanwhile", "Run the transaction again.")
 
 
 def checkpoint_lease(relation_id: int) -> str:

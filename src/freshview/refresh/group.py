@@ -16,7 +16,7 @@ No turn is waited for while another is held, so two refreshes cannot wait for ea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -91,24 +91,27 @@ class GroupRunner:
         self._jobs = jobs
         self._clock = clock
 
-    def bring(self, views: Sequence[Relation], csn: int, *, most_rows: int | None = None) -> list[Job]:
+    def bring(self, views: Sequence[Relation], csn: int, *, known: Mapping[int, Pending] | None = None) -> list[Job]:
         """Maintain views up to a CSN, lower ones first, as far as they are stale over the same spans; return the jobs.
 
-        What their rewritings read is maintained with them. What is left has to be maintained by jobs of its own.
+        What their rewritings read is maintained with them. What is left has to be maintained by jobs of its own. `known`
+        are the tasks up to that CSN of views, by their ids, if the caller has asked for them already.
         """
         if not TOGETHER or len(views) < 2:
             return []
         done: list[Job] = []
+        left = dict(known or {})
         helping = self._helping(views)
         every = {view.id: view for view in (*helping.values(), *views)}
         for level in levels(list(every.values())):
             waiting = list(level)
             while len(waiting) > 1:
-                ran = [job for group in self._groups(waiting, csn, most_rows) for job in self._run(group)]
+                ran = [job for group in self._groups(waiting, csn, None, left) for job in self._run(group)]
                 moved = {job.view_id for job in ran}
+                left |= {job.view_id: left[job.view_id].after(job.to_csn) for job in ran if job.view_id in left}
                 waiting = [view for view in waiting if view.id in moved]
                 done += ran
-            done += [job for view in level if view.id in helping for job in self._alone(view, csn, most_rows)]
+            done += [job for view in level if view.id in helping for job in self._alone(view, csn)]
         return done
 
     def _helping(self, views: Sequence[Relation]) -> dict[int, Relation]:
@@ -122,11 +125,11 @@ class GroupRunner:
                 left += self._views.catalog.relations_by_id(read_ids(one)).values()
         return found
 
-    def _alone(self, view: Relation, csn: int, most_rows: int | None) -> list[Job]:
+    def _alone(self, view: Relation, csn: int) -> list[Job]:
         """Maintain a view that rewritings read by jobs of its own, as far as it was not refreshed with others. One that
         fails holds up no view: those that are rewritten over it have their own jobs."""
         try:
-            return self._jobs.bring(view, csn, most_rows=most_rows)
+            return self._jobs.bring(view, csn)
         except Cancelled:
             raise
         except FreshviewError:
@@ -155,11 +158,13 @@ class GroupRunner:
         when they were stored."""
         return replace(self._views.stored(member.view, member.start), relation=member.view)
 
-    def _groups(self, views: Iterable[Relation], csn: int, most_rows: int | None) -> list[list[Member]]:
+    def _groups(
+        self, views: Iterable[Relation], csn: int, most_rows: int | None, known: Mapping[int, Pending] | None = None
+    ) -> list[list[Member]]:
         """The views that have tasks, with those that are stale over the same span and share a change."""
         alike: dict[object, list[list[Member]]] = {}
         for view in views:
-            member = self._member(view, csn, most_rows)
+            member = self._member(view, csn, most_rows, (known or {}).get(view.id))
             common = self._executor.sharing(view) if member is not None else None
             if member is not None and common is not None:
                 groups = alike.setdefault((member.end, common), [])
@@ -167,11 +172,11 @@ class GroupRunner:
                 groups.append([member]) if group is None else group.append(member)
         return [group for groups in alike.values() for group in groups if len(group) > 1]
 
-    def _member(self, view: Relation, csn: int, most_rows: int | None) -> Member | None:
+    def _member(self, view: Relation, csn: int, most_rows: int | None, left: Pending | None) -> Member | None:
         """A view with its tasks; None if it has none, has seen a part of one, has to be recomputed, or if a view that
         its definition or its rewriting reads has no version at that CSN yet."""
         try:
-            left = pending(self._views, view, csn)
+            left = left if left is not None else pending(self._views, view, csn)
             if not left.tasks or left.reset or left.frontier.stmtsn:
                 return None
             end = self._jobs.next_end(view, left, most_rows)

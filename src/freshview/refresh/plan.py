@@ -100,8 +100,8 @@ class JobFacts:
         return all(s in self.scans and not self.scans[s].from_files for s in scans(_query(way)))
 
     def counted(self, scan: Scan) -> int:
-        """The rows that a scan reads from files, as they count in an estimate. Rows that were not looked up count double:
-        a delta meets many of them, or they would have been looked up."""
+        """The rows that a scan reads from files, as an estimate counts them. Rows that were not looked up count double: a
+        delta meets many of them, or they would have been looked up."""
         return self.scans[scan].from_files * (1 if scan.version == "delta" else 2)
 
 

@@ -10,15 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol
 
 import pyarrow as pa
 
-from freshview.catalog.frontiers import ViewChange
+from freshview.catalog.commits import CommitRequest, Committed
+from freshview.catalog.frontiers import Outdated
 from freshview.catalog.positions import Move
 from freshview.catalog.records import FLOW, DataFile, Lease, Relation, RelationState, Segment
-from freshview.catalog.writer import Catalog, CommitRequest, Committed
+from freshview.catalog.writer import Catalog
 from freshview.errors import CatalogUnavailable, InvalidStatement, TransactionClosed
 from freshview.events import Events
 from freshview.relation.delta import DELETE, DELETE_KEY, INSERT, UPSERT, key_table, tag, untag
@@ -26,6 +25,7 @@ from freshview.relation.ingest import Data, check_required, to_table
 from freshview.relation.schema import Schema, fold, require_text
 from freshview.storage.segments import fits_inline, in_files, in_memory, inline
 from freshview.storage.store import Storage
+from freshview.transactions.company import Company
 from freshview.transactions.conflicts import check_conflicts
 from freshview.transactions.constraints import check_statement, check_unique
 
@@ -42,18 +42,6 @@ class Outcome:
 
     rows: int
     csn: int | None = None
-
-
-class Company(Protocol):
-    """The views that a transaction's commit maintains, or whose rows the transaction has computed."""
-
-    def commit(self, attempt: Callable[[tuple[ViewChange, ...]], Committed]) -> int:
-        """Call `attempt` with the changes of views that belong to the commit, until it succeeds; return the CSN."""
-        ...
-
-    def end(self) -> None:
-        """Remove files of changes that were not committed, when the transaction is over."""
-        ...
 
 
 class Transaction:
@@ -276,26 +264,42 @@ class Transaction:
             self.rollback()
             raise
         self._open = False
-        self._discard_staged(final)
         self._end_company()
+        self._discard_staged(final)
         self._events.emit("commit.done", txsn=self.txsn, csn=self.csn)
         return self.csn
 
     def _commit(self, request: CommitRequest) -> int:
         """Commit in the catalog; if the catalog's answer got lost, ask whether the commit happened."""
-        reader, relations, own = self._storage.reader, request.relations, request.segments
-
-        def attempt(views: tuple[ViewChange, ...] = ()) -> Committed:
-            check = partial(check_conflicts, reader, relations, own)
-            return self._catalog.commit(replace(request, views=views), check)
-
         try:
-            return attempt().csn if self.company is None else self.company.commit(attempt)
+            return self._committed(request)
         except CatalogUnavailable:
-            done = self._catalog.committed(self.txsn, [r.id for r in relations])
+            done = self._catalog.committed(self.txsn, [r.id for r in request.relations])
             if done is None:
                 raise
             return done
+
+    def _committed(self, request: CommitRequest) -> int:
+        """Commit, with the changes of views that belong to it; again while an eager view is not as of the commit."""
+        company = self.company
+        while True:
+            views = company.changes() if company is not None else ()
+            try:
+                done = self._published(replace(request, views=views))
+            except Outdated as outdated:
+                if company is None:
+                    raise
+                company.renew(outdated.view_ids)
+                continue
+            if company is not None:
+                company.published(done.views)
+            return done.csn
+
+    def _published(self, request: CommitRequest) -> Committed:
+        """Make a request visible, if no other transaction wrote the same rows since its first check."""
+        with self._catalog.committing(request) as commit:
+            check_conflicts(self._storage.reader, request.relations, request.segments, commit.others)
+            return commit.publish()
 
     def _discard_staged(self, kept: tuple[Segment, ...]) -> None:
         """Remove leased folders that hold no committed files."""

@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from freshview.catalog.frontiers import Job, Outdated, ViewChange
+from freshview.catalog.frontiers import Job, ViewChange
 from freshview.catalog.records import Frontier, Relation, RelationState, Segment
 from freshview.catalog.views import ViewCatalog
-from freshview.catalog.writer import Committed
 from freshview.errors import FreshviewError, ViewUnusable, WriteConflict
 from freshview.refresh.execute import Change
 from freshview.refresh.jobs import detailed, give_up, is_transient, store
@@ -107,6 +106,9 @@ class Inside:
         self._overlays: dict[int, OwnChange] = {}
         self._offered: list[ViewChange] = []  # their files are removed unless a commit publishes the change
         self._published: tuple[ViewChange, ...] = ()
+        self._eager: set[int] = set()  # ids of views that the commit has to maintain
+        self._attempts = 0  # to commit, after which an eager view was not as of the commit
+        self._held = ExitStack()  # holds the turn, once the commit maintains eager views
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -158,35 +160,35 @@ class Inside:
 
     # -- committing --------------------------------------------------------------------------------
 
-    def commit(self, attempt: Callable[[tuple[ViewChange, ...]], Committed]) -> int:
-        """Commit with the overlays that can be published, and those that eager views need; return the CSN."""
-        eager: set[int] = set()
-        with ExitStack() as turn:
-            for _ in range(_ATTEMPTS):
-                try:
-                    done = attempt(self._changes(eager))
-                    self._published = done.views
-                    return done.csn
-                except Outdated as outdated:
-                    if not eager:
-                        turn.enter_context(self._turn)
-                    eager |= outdated.view_ids
-                    self._discard()
-        names = ", ".join(v.name for v in self._views.by_id(eager))
-        cause = f"others kept changing what the eager view {names} reads while it was maintained"
-        remedy = "Run the transaction again, or make the view lazy."
-        raise WriteConflict(f"transaction {self._transaction.txsn}", cause, remedy)
-
-    def _changes(self, eager: set[int]) -> tuple[ViewChange, ...]:
-        """The changes that the commit should publish, lower views first."""
-        for view in self._views.by_id(eager):
+    def changes(self) -> tuple[ViewChange, ...]:
+        """The changes that the commit is to publish, lower views first: overlays that queries made, and those that
+        eager views need."""
+        for view in self._views.by_id(self._eager):
             self._make_eager(view)
         self._offered = []
         for view in self._views.by_id(self._overlays):
             overlay = self._overlays[view.id]
-            if change := self._change(overlay, required=overlay.view.id in eager):
+            if change := self._change(overlay, required=overlay.view.id in self._eager):
                 self._offered.append(change)
         return tuple(self._offered)
+
+    def renew(self, eager: Collection[int]) -> None:
+        """Note that the commit has to maintain these views too, on top of the newest commit; what it offered before is
+        removed. Transactions of this process that do so commit one after the other: the turn is held to the end."""
+        self._attempts += 1
+        if not self._eager:
+            self._held.enter_context(self._turn)
+        self._eager |= set(eager)
+        self._discard()
+        if self._attempts == _ATTEMPTS:
+            names = ", ".join(v.name for v in self._views.by_id(self._eager))
+            cause = f"others kept changing what the eager view {names} reads while it was maintained"
+            remedy = "Run the transaction again, or make the view lazy."
+            raise WriteConflict(f"transaction {self._transaction.txsn}", cause, remedy)
+
+    def published(self, views: Collection[ViewChange]) -> None:
+        """Note which of the changes the commit has published: their files stay."""
+        self._published = tuple(views)
 
     def _make_eager(self, view: Relation) -> None:
         """Compute the overlay of an eager view on top of the newest commit."""
@@ -229,9 +231,10 @@ class Inside:
         return overlay is None or overlay.stmtsn < self._transaction.stmtsn
 
     def end(self) -> None:
-        """Remove the files of overlays that were not published."""
-        self._discard()
-        self._overlays.clear()
+        """Remove the files of overlays that were not published, and give up the turn."""
+        with self._held:
+            self._discard()
+            self._overlays.clear()
 
     def _discard(self) -> None:
         taken = {change.view.id for change in self._published} if self._transaction.csn is not None else set()

@@ -116,10 +116,12 @@ class Maintenance:
                         columns.setdefault(source.id, set()).update(used.get(name, ()))
         return self.storage.reader.together(columns)
 
-    def bring_together(self, views: Sequence[Relation], csn: int, *, most_rows: int | None = None) -> list[Job]:
+    def bring_together(
+        self, views: Sequence[Relation], csn: int, *, known: Mapping[int, Pending] | None = None
+    ) -> list[Job]:
         """Maintain views up to a CSN in refreshes of several of them; return their jobs. A view that is left behind
-        has to be maintained by itself, and so are deferred views."""
-        return self.groups.bring(self._known(views), csn, most_rows=most_rows)
+        has to be maintained by itself, and so are deferred views. `known` are tasks that were asked for already."""
+        return self.groups.bring(self._known(views), csn, known=known)
 
     def step_together(
         self, view: Relation, others: Sequence[Relation], csn: int, *, most_rows: int | None = None
@@ -152,6 +154,24 @@ class Maintenance:
         """Have a deferred view show all commits so far; return how many delta rows, and as of which CSN."""
         self.right_since(view)
         return self.deferred.refresh(view)
+
+    def refresh_as_asked(self, view: Relation, how: str) -> tuple[int, int]:
+        """Refresh a view by all commits so far (""), by recomputing it ("full"), or in part ("propagate", "partial");
+        return how many delta rows that took, and the CSN that the view has then."""
+        match how:
+            case "partial":
+                return self.partial_refresh(view)
+            case "propagate":
+                jobs = self.propagate(view)
+            case "full":
+                jobs = [self.refresh(view)]
+                if is_deferred(view):
+                    self.refresh_deferred(view)
+            case _ if is_deferred(view):
+                return self.refresh_deferred(view)
+            case _:
+                jobs = self.bring(view, self.views.catalog.snapshot())
+        return sum(job.view_rows for job in jobs), self.views.frontier(view)
 
     def step(self, view: Relation, csn: int, *, most_rows: int | None = None) -> Job | None:
         """Run one job towards a CSN; None if nothing is pending, or another process runs a job of the view."""

@@ -29,6 +29,7 @@ from freshview.views.deferred import Deferred
 from freshview.views.maintenance import Maintenance
 
 States = Callable[[Relation], RelationState]
+Reads = tuple[int, int]  # a view's id, and the CSN at which a query reads it
 Freshness = str | timedelta | None  # "fresh", "any", or the greatest age; None: as the view's mode has it
 
 
@@ -45,39 +46,56 @@ class Reading:
     maintenance: Maintenance
     relevance: Relevance
 
-    def read(self, view: Relation, csn: int, *, freshness: Freshness = None, matching: Matching | None = None) -> Frame:
+    def read(
+        self,
+        view: Relation,
+        csn: int,
+        *,
+        freshness: Freshness = None,
+        matching: Matching | None = None,
+        left: Pending | None = None,
+    ) -> Frame:
         """The view's rows at a CSN, or older ones where the reader or a deferred view's own mode allows that.
 
-        `matching` gives the reader's conditions on the rows: rows that do not match may be of an earlier CSN.
+        `matching` gives the reader's conditions on the rows: rows that do not match may be of an earlier CSN. `left`
+        are the view's tasks up to the CSN, if they were asked for already.
         """
         since = self.maintenance.right_since(view)
         if is_deferred(view):
             return self._read_deferred(view, csn, freshness, matching)
         if freshness == "any" or (isinstance(freshness, timedelta) and self.age(view, csn) <= freshness):
             return self._at(view, self.views.frontier(view), self._reader())
-        return self._read_fresh(view, csn, matching) if csn >= since else self.from_definition(view, csn)
+        return self._read_fresh(view, csn, matching, left) if csn >= since else self.from_definition(view, csn)
 
-    def refresh_together(self, asked: Sequence[tuple[Relation, int, Matching | None]]) -> None:
-        """Maintain views, up to the CSNs at which a query is going to read them, together where that is possible.
+    def refresh_together(self, asked: Sequence[tuple[Relation, int, Matching | None]]) -> dict[Reads, Pending]:
+        """Maintain views, up to the CSNs at which a query is going to read them, together where that is possible;
+        return the tasks that are left of each, as far as they are known.
 
         Views whose changes the query cannot see are left alone. Nothing is raised: `read` maintains what is left.
         """
+        left: dict[Reads, Pending] = {}
         with suppress(FreshviewError):
-            waiting = [(*one, pending(self.views, *one[:2])) for one in asked if not is_deferred(one[0])]
-            stale = [one for one in waiting if one[3].tasks and one[1] >= one[3].frontier.readable]
+            waiting = [one for one in asked if not is_deferred(one[0])]
+            left |= {(view.id, csn): pending(self.views, view, csn) for view, csn, _ in waiting}
+            stale = [one for one in waiting if _is_behind(left[one[0].id, one[1]], one[1])]
             if len(stale) > 1:
-                self._bring(stale)
+                self._bring(stale, left)
+        return left
 
-    def _bring(self, stale: Sequence[tuple[Relation, int, Matching | None, Pending]]) -> None:
+    def _bring(self, stale: Sequence[tuple[Relation, int, Matching | None]], left: dict[Reads, Pending]) -> None:
+        """Maintain the views whose changes a query can see, and take the tasks that this took from those left."""
         engine, seen = self._reader().engine, dict[int, list[Relation]]()
-        for view, csn, matching, left in stale:
+        for view, csn, matching in stale:
             unseen = None
             if matching is not None:
-                unseen = self.relevance.needed(view, left, csn, matching, engine, report=False)
+                unseen = self.relevance.needed(view, left[view.id, csn], csn, matching, engine, report=False)
             if unseen is None:
                 seen.setdefault(csn, []).append(view)
         for csn, views in seen.items():
-            self.maintenance.bring_together(views, csn)
+            known = {view.id: left[view.id, csn] for view in views}
+            for job in self.maintenance.bring_together(views, csn, known=known):
+                if (job.view_id, csn) in left:
+                    left[job.view_id, csn] = left[job.view_id, csn].after(job.to_csn)
 
     def _read_deferred(self, view: Relation, csn: int, freshness: Freshness, matching: Matching | None) -> Frame:
         """What a deferred view shows; if that is not fresh enough, with its differentials, and with its log."""
@@ -92,7 +110,7 @@ class Reading:
             return self._at(view, left.frontier.readable, self._reader())
         if policy.scenario == BASE_LOG and left.tasks and csn >= left.frontier.readable:
             return self._with_log(view, left, csn)
-        return self._read_fresh(view, csn, matching)
+        return self._read_fresh(view, csn, matching, left)
 
     def read_shown(self, view: Relation, seen: dict[int, int] | None = None) -> Frame:
         """What a deferred view shows; to a reader that keeps what it has `seen` (view id → CSN), always one state."""
@@ -149,10 +167,10 @@ class Reading:
         finally:
             self.views.catalog.release(pin)
 
-    def _read_fresh(self, view: Relation, csn: int, matching: Matching | None) -> Frame:
+    def _read_fresh(self, view: Relation, csn: int, matching: Matching | None, left: Pending | None = None) -> Frame:
         """The view's rows at a CSN: from its store where that is exact, else from its definition."""
         reader = self._reader()
-        left = pending(self.views, view, csn)
+        left = left if left is not None else pending(self.views, view, csn)
         if not left.tasks and left.frontier.readable <= csn:  # nothing to do: the catalog was asked once
             # Only of deferred views a job can compose what was stored at the frontier that was read just now.
             return self._at(view, csn, reader) if is_deferred(view) else reader.visible(self.views.stored(view, csn))
@@ -204,6 +222,11 @@ class Reading:
     def age(self, view: Relation, csn: int) -> timedelta:
         """The age of the oldest commit that the view has not seen."""
         return pending(self.views, view, csn).age(self.views.catalog.now())
+
+
+def _is_behind(left: Pending, csn: int) -> bool:
+    """Has a view tasks before a CSN that is not before its frontier?"""
+    return bool(left.tasks) and csn >= left.frontier.readable
 
 
 def _with(stored: RelationState, change: Change) -> RelationState:

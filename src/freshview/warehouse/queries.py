@@ -13,13 +13,14 @@ from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.refresh.relevance import Matching
+from freshview.refresh.tasks import Pending
 from freshview.sql.binding import TableRef, bind
 from freshview.sql.predicates import asked_of
 from freshview.sql.statements import Describe, ExplainFlow, ExplainOptimize, ExplainRefresh, Query, Show, Statement
 from freshview.transactions.reading import ReadContext, to_micros
 from freshview.transactions.transaction import Transaction
 from freshview.views.dimensions import DimensionViews
-from freshview.views.reading import Freshness
+from freshview.views.reading import Freshness, Reads
 from freshview.views.views import Views
 from freshview.warehouse.dimensions import explain_dimension
 from freshview.warehouse.explain_flow import explain_flow
@@ -166,12 +167,14 @@ class Queries:
         remote = self._remote_frames(bound.tables.values(), reading, past=past)
         states = {ref: self._state(ref, reading) for ref in bound.tables.values() if ref.name not in remote}
         with self._views.maintenance.together(()):
-            if transaction is None and freshness in (None, "fresh") and not lost:
-                self._refresh_together(text, states)
+            is_fresh = transaction is None and freshness in (None, "fresh") and not lost
+            left = self._refresh_together(text, states) if is_fresh else {}
             frames = {
                 placeholder: remote[ref.name]
                 if ref.name in remote
-                else self._frame(ref, states[ref], transaction, freshness, lost, partial(asked_of, text, ref.name))
+                else self._frame(
+                    ref, states[ref], transaction, freshness, lost, partial(asked_of, text, ref.name), left
+                )
                 for placeholder, ref in bound.tables.items()
             }
         return engine.query(bound.text, frames, f"query {text}")
@@ -179,15 +182,14 @@ class Queries:
     def _state(self, ref: TableRef, reading: ReadContext) -> RelationState:
         return reading.state(ref, self._engine().time_zone)
 
-    def _refresh_together(self, text: str, states: Mapping[TableRef, RelationState]) -> None:
-        """Maintain the views that a query reads together, if there are several."""
+    def _refresh_together(self, text: str, states: Mapping[TableRef, RelationState]) -> Mapping[Reads, Pending]:
+        """Maintain the views that a query reads together, if there are several; return what is known of their tasks."""
         views = {
             s.relation.id: (s.relation, s.csn, partial(asked_of, text, ref.name))
             for ref, s in states.items()
             if _is_view(s)
         }
-        if len(views) > 1:
-            self._views.reading.refresh_together(list(views.values()))
+        return self._views.reading.refresh_together(list(views.values())) if len(views) > 1 else {}
 
     def _remote_frames(
         self, refs: Iterable[TableRef], reading: ReadContext, *, past: bool = False
@@ -213,6 +215,7 @@ class Queries:
         freshness: Freshness,
         lost: Mapping[int, FreshviewError],
         matching: Matching | None = None,
+        left: Mapping[Reads, Pending] | None = None,
     ) -> DataFrame:
         """Return a table or view as a DataFrame; raise the error of an external table that could not be read."""
         is_view = _is_view(state)
@@ -223,7 +226,8 @@ class Queries:
         if not is_view:
             return self._engine().scan(state)
         past = bool(ref.version or ref.timestamp)
-        return self._view_frame(state, transaction, "fresh" if past else freshness, matching)
+        known = (left or {}).get((state.relation.id, state.csn))
+        return self._view_frame(state, transaction, "fresh" if past else freshness, matching, known)
 
     def _view_frame(
         self,
@@ -231,6 +235,7 @@ class Queries:
         transaction: Transaction | None,
         freshness: Freshness,
         matching: Matching | None,
+        left: Pending | None,
     ) -> DataFrame:
         """Return a view as a DataFrame. Inside a transaction a view that is not deferred includes the own writes."""
         view = state.relation
@@ -239,7 +244,8 @@ class Queries:
             inside: DataFrame | None = self._views.reading.read_inside(view, transaction)
             if inside is not None:
                 return inside
-        stored: DataFrame = self._views.reading.read(view, state.csn, freshness=freshness, matching=matching)
+        read = self._views.reading.read
+        stored: DataFrame = read(view, state.csn, freshness=freshness, matching=matching, left=left)
         return stored
 
 

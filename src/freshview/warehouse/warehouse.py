@@ -17,7 +17,6 @@ from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
 from freshview.cdc.remote import RemoteTables
 from freshview.cdc.source import Source
-from freshview.definition.properties import is_deferred
 from freshview.display import Explanation, Jobs
 from freshview.errors import InvalidStatement, WriteConflict
 from freshview.events import Events
@@ -273,29 +272,16 @@ class Warehouse:
         return found
 
     def _refresh(self, view: Relation, how: str) -> Outcome:
-        if how != "partial":
+        if how != "partial":  # that shows what was propagated: nothing new is taken in
             below = self._dimensions.below([view.name])
             anew = how == "full" and view.kind == DIMENSION
             outcome = self._dimensions.refresh(below, full=anew) if below else None
             if view.kind == DIMENSION and outcome is not None:
                 return outcome
-        maintenance = self._views.maintenance
-        if how == "partial":
-            return Outcome(*maintenance.partial_refresh(view))
-        self._watch.look()
-        self._flows.look()
-        self._make_way([view.name])
-        if how == "propagate":
-            jobs = maintenance.propagate(view)
-        elif how == "full":
-            jobs = [maintenance.refresh(view)]
-            if is_deferred(view):
-                maintenance.refresh_deferred(view)
-        elif is_deferred(view):
-            return Outcome(*maintenance.refresh_deferred(view))
-        else:
-            jobs = maintenance.bring(view, self._catalog.snapshot())
-        return Outcome(sum(j.view_rows for j in jobs), self._views.catalog.frontier(view))
+            self._watch.look()
+            self._flows.look()
+            self._make_way([view.name])
+        return Outcome(*self._views.maintenance.refresh_as_asked(view, how))
 
     def transaction(self) -> UserTransaction:
         """Begin a transaction on the newest snapshot; use it in a `with` block.

@@ -1,0 +1,64 @@
+"""Removing versions that nothing needs: the catalog's part of vacuum, in a transaction that holds the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from freshview.catalog import tables as t
+from freshview.catalog.engine import Clock, Database
+from freshview.catalog.reader import last_csn, readable_csn, shown_csns
+
+HISTORY = 30 * 86_400 * 1_000_000  # µs for which jobs and commits are kept at least
+
+
+def expire(
+    c: Connection, database: Database, clock: Clock, retention: int, only: Collection[int] | None
+) -> tuple[int, list[int]]:
+    """Remove versions that no snapshot, task or retention (µs) needs, of all relations or `only` of these.
+
+    Return the new horizon, and the ids of dropped relations whose files can go.
+    """
+    now = database.now(c)
+    for table in (t.snapshots, t.leases):
+        c.execute(table.delete().where(table.c.expires_at < now))
+    pinned = c.execute(sa.select(sa.func.min(t.snapshots.c.csn))).scalar()
+    frontier = c.execute(sa.select(sa.func.min(readable_csn()))).scalar()
+    retained = clock.csn if retention <= 0 else last_csn(c, now - retention)
+    horizon = max(clock.horizon, min(x for x in (retained, pinned, frontier) if x is not None))
+    c.execute(t.clock.update().where(t.clock.c.id == 1).values(horizon=horizon))
+    superseded = now - max(retention, 0)
+    shown: dict[int, int] = {}  # the oldest state that a deferred view shows, or showed within the retention
+    for csn, _, view_id in shown_csns(c, since=superseded):
+        shown[view_id] = min(csn, shown.get(view_id, csn))
+    stored = c.execute(sa.select(t.mains.c.relation_id).distinct()).scalars().all()
+    for relation_id in (i for i in stored if only is None or i in only):
+        _expire_relation(c, relation_id, min(horizon, shown.get(relation_id, horizon)), superseded)
+    _expire_history(c, min([horizon, *shown.values()]), now - HISTORY)
+    dropped = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars()
+    gone = [i for i in dropped if only is None or i in only]
+    for table in (t.schemas, t.segments, t.mains, t.statistics):
+        c.execute(table.delete().where(table.c.relation_id.in_(gone)))
+    return horizon, gone
+
+
+def _expire_relation(c: Connection, relation_id: int, horizon: int, superseded_before: int) -> None:
+    """Remove the mains of a relation before the last one that is needed, and the segments that it holds."""
+    m = t.mains.c
+    query = sa.select(sa.func.max(m.csn)).where(
+        m.relation_id == relation_id, m.csn <= horizon, m.created_at <= superseded_before
+    )
+    keep = c.execute(query).scalar()
+    if keep is not None:
+        c.execute(t.mains.delete().where(m.relation_id == relation_id, m.csn < keep))
+        s = t.segments.c
+        c.execute(t.segments.delete().where(s.relation_id == relation_id, s.csn <= keep))
+
+
+def _expire_history(c: Connection, needed: int, before: int) -> None:
+    """Delete jobs and commits that are old and older than any readable state: only the history lists them."""
+    j, r = t.jobs.c, t.commits.c
+    c.execute(t.jobs.delete().where(j.to_csn < needed, j.finished_at < before))
+    c.execute(t.commits.delete().where(r.csn < needed, r.committed_at < before))
