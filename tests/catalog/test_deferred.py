@@ -20,7 +20,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Pin, Relation
 from freshview.catalog.reports import Reports
-from freshview.catalog.views import READERS
+from freshview.catalog.view_reader import READERS
 from freshview.catalog.writer import checkpoint_lease
 from freshview.definition.properties import BASE_LOG, COMBINED, DIFFERENTIAL, policy_of
 from freshview.errors import InvalidStatement, SnapshotExpired

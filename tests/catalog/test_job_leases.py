@@ -122,14 +122,14 @@ def test_a_statement_raises_the_job_of_its_own_process_that_it_waits_for(world: 
 
     p.before = hold
     asked: list[Interruption | None] = []
-    hurry = p.jobs._hurry
+    hurry = p.jobs.turns._hurry
 
     def noted(view: Relation) -> None:
         hurry(view)
-        asked.append(p.jobs._working.get(view.id))
+        asked.append(p.jobs.turns._working.get(view.id))
         go.set()
 
-    p.jobs._hurry = noted  # type: ignore[method-assign]
+    p.jobs.turns._hurry = noted  # type: ignore[method-assign]
     runs = threading.Thread(target=in_its_thread, args=(job,))
     runs.start()
     assert begun.wait(10)

@@ -140,7 +140,7 @@ def test_a_view_that_cannot_be_computed_with_others_is_left_to_its_own_job(world
 def test_a_view_whose_turn_is_taken_elsewhere_is_left_to_its_own_job(world: World) -> None:
     ours, theirs = world.process(), world.process()
     views, csn = _three(ours)
-    with theirs.jobs.turn(views[1], theirs.views.position(views[1]), wait=False) as taken:
+    with theirs.jobs.turns.turn(views[1], theirs.views.position(views[1]), wait=False) as taken:
         assert taken
         assert {job.view for job in ours.groups.bring(views, csn)} == {"copy", "joined"}
     ours.jobs.bring(views[1], csn)

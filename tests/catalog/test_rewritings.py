@@ -11,9 +11,9 @@ import pytest
 from tests.catalog.view_world import JOIN, Process, World
 from tests.effort import examples
 
+from freshview.catalog.lineage import AUXILIARY, lower_first, rewriting_ids
 from freshview.catalog.records import Relation, RelationState
 from freshview.catalog.rewritings import RewritingCatalog
-from freshview.catalog.views import AUXILIARY, lower_first, rewriting_ids
 from freshview.errors import InvalidStatement, WriteConflict
 from freshview.refresh.execute import Change
 from freshview.refresh.span import Span

@@ -18,9 +18,11 @@ from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.expiring import HISTORY
 from freshview.catalog.frontiers import Job, ViewStep
+from freshview.catalog.lineage import lower_first, source_ids
 from freshview.catalog.migrations import STEPS, migrate
 from freshview.catalog.records import Backlog, Frontier, Relation, Task
-from freshview.catalog.views import Use, ViewCatalog, lower_first, source_ids, used_again
+from freshview.catalog.uses import Use, used_again
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.refresh.tasks import combined, pending
 from freshview.sql.statements import Show

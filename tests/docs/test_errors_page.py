@@ -21,7 +21,7 @@ from freshview import Warehouse, errors
 from freshview.cdc.model import partial_delta
 from freshview.cli import errors_reference
 from freshview.errors import FreshviewError
-from freshview.refresh.jobs import _crowded
+from freshview.refresh.turns import crowded
 from freshview.relation.fields import cast_column
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
@@ -164,4 +164,4 @@ def test_the_examples_of_what_spark_throws(error: type[FreshviewError], thrown: 
 
 def test_the_example_of_a_crowd() -> None:
     view: Any = SimpleNamespace(name="totals")
-    assert as_shown(errors_reference.entry(errors.Crowded)["Example"], str(_crowded(view)))
+    assert as_shown(errors_reference.entry(errors.Crowded)["Example"], str(crowded(view)))

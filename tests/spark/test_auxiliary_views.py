@@ -14,8 +14,8 @@ from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
+from freshview.catalog.lineage import is_auxiliary, rewriting_ids
 from freshview.catalog.records import Relation
-from freshview.catalog.views import is_auxiliary, rewriting_ids
 from freshview.definition import selftest
 from freshview.definition.proof import RewritingTest
 from freshview.definition.rewriting import Rewriting

@@ -13,22 +13,10 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from freshview.algebra.nodes import (
-    Aggregate,
-    Filter,
-    Generate,
-    Join,
-    Node,
-    Project,
-    Scan,
-    SetOperation,
-    Shared,
-    Union,
-    Values,
-    Window,
-)
+from freshview.algebra.facts import is_small
+from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.normal import merged
-from freshview.algebra.traversal import bottom_up, fold, per_use, scans, with_inputs
+from freshview.algebra.traversal import bottom_up, fold, per_use, with_inputs
 
 _ENOUGH = 150  # operators that Spark plans quickly
 _WORTH = 24  # operators that a stage saves at least
@@ -58,7 +46,7 @@ def staged(plan: Node) -> Staged:
         """The node over scans of stages, its number of operators (once per use), and whether it has few rows."""
         new = with_inputs(node, tuple(i for i, _, _ in inputs))
         size = 1 + sum(size for _, size, _ in inputs)
-        small = _is_small(node, [small for _, _, small in inputs])
+        small = is_small(node, [small for _, _, small in inputs])
         if small and (uses[node] - 1) * size >= _WORTH and not isinstance(node, Scan):
             scan = Scan(Shared(len(stages) + 1), tuple((c, c) for c in node.columns))
             stages.append(Stage(new, scan))
@@ -67,26 +55,3 @@ def staged(plan: Node) -> Staged:
 
     rest = fold(plan, cut)[0]
     return tuple(stages), rest
-
-
-def comes_from_delta(root: Node) -> bool:
-    """Has a plan few rows if deltas have few, and does it read one?"""
-    return fold(root, lambda n, small: _is_small(n, list(small))) and any(s.version == "delta" for s in scans(root))
-
-
-def _is_small(node: Node, inputs: list[bool]) -> bool:
-    """Has the node few rows if deltas have few? One row of a delta may match many rows, but rarely does."""
-    match node:
-        case Scan():
-            return node.version == "delta" or isinstance(node.source, Shared)
-        case Values():
-            return True
-        case Aggregate():
-            return inputs[0] or not node.keys
-        case Filter() | Project() | Window() | Generate():
-            return inputs[0]
-        case Join():
-            return inputs[0] or (node.kind in ("inner", "semi") and inputs[1])
-        case Union() | SetOperation():
-            return all(inputs)
-    return False

@@ -19,15 +19,9 @@ import sqlalchemy as sa
 
 from freshview.catalog import tables as t
 from freshview.catalog.commits import check_unchanged
+from freshview.catalog.lineage import REWRITING, is_auxiliary, lower_first, read_ids, rewriting_ids
 from freshview.catalog.records import Relation
-from freshview.catalog.views import (
-    REWRITING,
-    ViewCatalog,
-    is_auxiliary,
-    lower_first,
-    read_ids,
-    rewriting_ids,
-)
+from freshview.catalog.views import ViewCatalog
 from freshview.errors import WriteConflict
 
 _LEASE = "optimise"  # of the process that applies a choice

@@ -18,7 +18,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.expiring import HISTORY
 from freshview.catalog.frontiers import CHANGES, MAINTAINED, RESETS
 from freshview.catalog.reports import WINDOW
-from freshview.catalog.views import beyond_frontiers
+from freshview.catalog.view_reader import beyond_frontiers
 from freshview.catalog.writer import Catalog
 from freshview.relation.delta import DELETE, DELETE_KEY, INSERT, REPLACE, UPSERT, decode
 from freshview.relation.schema import ACTION

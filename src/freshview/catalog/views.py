@@ -1,39 +1,29 @@
-"""Views in the catalog: definitions, inputs, tasks, versions, jobs and uses."""
+"""Changes to views in the catalog: definitions and inputs, the results of jobs, properties and uses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from graphlib import TopologicalSorter
-from typing import Any
 
 import sqlalchemy as sa
 
 from freshview.catalog import tables as t
 from freshview.catalog.commits import check_leases, check_unchanged
 from freshview.catalog.frontiers import (
-    CHANGES,
-    MAINTAIN,
-    MAINTAINED,
     REFRESH,
-    RESETS,
     Job,
     ViewStep,
-    changed,
     end_leases,
-    frontier_of,
     move_frontier,
     record,
 )
 from freshview.catalog.reader import readable_csn
-from freshview.catalog.records import Backlog, Frontier, Relation, RelationState, Segment, Task, segment_values
-from freshview.catalog.writer import Catalog
-from freshview.errors import NotFound, StorageUnavailable, WriteConflict
+from freshview.catalog.records import Frontier, Relation, Segment, segment_values
+from freshview.catalog.uses import used_again
+from freshview.catalog.view_reader import ViewReader, beyond_frontiers
+from freshview.errors import StorageUnavailable, WriteConflict
 from freshview.relation.schema import Schema, check_relation_name
-
-READERS = ("transaction", "query")  # purposes of snapshots that may still read a view
-_RECENT = 0.3  # weight of the newest gap between uses in their mean
 
 
 class _Moved(Exception):
@@ -41,19 +31,8 @@ class _Moved(Exception):
 
 
 @dataclass(frozen=True)
-class Use:
-    """How often and when queries used a view."""
-
-    uses: int
-    last_at: int
-    mean_gap: int
-
-
-@dataclass(frozen=True)
-class ViewCatalog:
+class ViewCatalog(ViewReader):
     """Reads and changes what the catalog holds of views."""
-
-    catalog: Catalog
 
     def create(
         self,
@@ -106,93 +85,12 @@ class ViewCatalog:
             self.catalog.database.lock_clock(c)
             return self.catalog.ddl_commit(c, view.id, "reserve")
 
-    def frontier(self, view: Relation) -> int:
-        """The CSN up to which a view is maintained and can be read."""
-        return self.position(view).readable
-
-    def position(self, view: Relation) -> Frontier:
-        """The last commit that a view has seen, and its last statement if it has seen only a part."""
-        with self.catalog.database.read() as c:
-            return frontier_of(c, view)
-
-    def stored(self, view: Relation, csn: int) -> RelationState:
-        """The stored rows of a view at a CSN, which may lie before the commit that created the view."""
-        with self.catalog.database.read() as c:
-            return self.catalog.state_in(c, view, csn)
-
-    def by_id(self, view_ids: Collection[int]) -> list[Relation]:
-        """The views with these ids, lower ones first."""
-        every = lower_first(self.catalog.relations()) if view_ids else []  # a commit without overlays reads nothing
-        return [view for view in every if view.id in view_ids]
-
-    def factors(self, view: Relation) -> dict[str, float]:
-        """What was learnt of the costs of a view, by way."""
-        with self.catalog.database.read() as c:
-            known = c.execute(sa.select(t.frontiers.c.costs).where(t.frontiers.c.view_id == view.id)).scalar()
-        return dict(json.loads(known or "{}"))
-
-    def inputs(self, view: Relation) -> list[int]:
-        """Ids of the tables and views that a view reads, directly or through other views."""
-        with self.catalog.database.read() as c:
-            return self._inputs(c, view)
-
-    def _inputs(self, c: sa.Connection, view: Relation) -> list[int]:
-        query = sa.select(t.inputs.c.relation_id).where(t.inputs.c.view_id == view.id)
-        return list(c.execute(query).scalars())
-
     def set_inputs(self, c: sa.Connection, view_id: int, sources: Iterable[Relation]) -> None:
         """Set what a view reads: these relations, and what they read."""
         inputs = {i for source in sources for i in (source.id, *self._inputs(c, source))}
         c.execute(t.inputs.delete().where(t.inputs.c.view_id == view_id))
         if inputs:
             c.execute(t.inputs.insert(), [{"view_id": view_id, "relation_id": i} for i in sorted(inputs)])
-
-    # -- tasks -------------------------------------------------------------------------------------
-
-    def pending(self, view: Relation, upto: int) -> tuple[Frontier, list[Task]]:
-        """A view's frontier and its tasks up to a CSN, in commit order."""
-        with self.catalog.database.read() as c:
-            return frontier_of(c, view), self._tasks(c, t.inputs.c.view_id == view.id, t.commits.c.csn <= upto)
-
-    def tasks(self) -> list[Task]:
-        """All tasks of all views, in commit order."""
-        with self.catalog.database.read() as c:
-            return self._tasks(c)
-
-    def _tasks(self, c: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Task]:
-        r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
-        stmtsn = sa.case((r.csn == f.csn, f.stmtsn), else_=0).label("stmtsn")
-        query = beyond_frontiers(i.view_id, r.relation_id, r.txsn, r.csn, stmtsn, r.committed_at, r.rows, r.kind)
-        found: dict[tuple[int, int], list[Any]] = {}
-        for row in c.execute(query.where(*conditions).order_by(r.csn, i.view_id, r.relation_id)):
-            found.setdefault((row.csn, row.view_id), []).append(row)
-        return [_task(view_id, csn, rows) for (csn, view_id), rows in found.items()]
-
-    def backlogs(self) -> list[Backlog]:
-        """The number, rows, oldest time, newest and oldest CSN of the tasks of each view that has any."""
-        r, i, of = t.commits.c, t.inputs.c, sa.func
-        tasks, rows, csns = of.count(r.csn.distinct()), of.sum(r.rows), (of.max(r.csn), of.min(r.csn))
-        query = beyond_frontiers(i.view_id, tasks, rows, of.min(r.committed_at), *csns)
-        with self.catalog.database.read() as c:
-            return [Backlog(*map(int, row)) for row in c.execute(query.group_by(i.view_id).order_by(i.view_id))]
-
-    def in_progress(self) -> set[int]:
-        """Ids of the views on which a maintenance job runs now, in any process."""
-        with self.catalog.database.read() as c:
-            return set(c.execute(self._at_work(c)).scalars())
-
-    def _at_work(self, c: sa.Connection) -> sa.Select[Any]:
-        l, now = t.leases.c, self.catalog.database.now(c)  # noqa: E741
-        return sa.select(l.relation_id).where(l.path == JOB_PATH, l.expires_at >= now)
-
-    def snapshots(self, after: int, before: int) -> list[int]:
-        """CSNs with after < csn < before that open transactions and queries may still read."""
-        s = t.snapshots.c
-        with self.catalog.database.read() as c:
-            query = sa.select(s.csn).where(
-                s.purpose.in_(READERS), s.csn > after, s.csn < before, s.expires_at >= self.catalog.database.now(c)
-            )
-            return sorted(set(c.execute(query).scalars()))
 
     def advance(self, csn: int) -> int:
         """Move the frontiers of views without tasks up to a CSN; return how many moved.
@@ -206,55 +104,6 @@ class ViewCatalog:
             needed = [query.correlate(None) for query in (waiting, self._at_work(c))]
             idle = sa.and_(f.csn < csn, f.stmtsn == 0, *(f.view_id.not_in(query) for query in needed))
             return c.execute(t.frontiers.update().where(idle).values(csn=csn)).rowcount
-
-    # -- versions ----------------------------------------------------------------------------------
-
-    def has_version(self, view: Relation, csn: int) -> bool:
-        """Has a view a version at this very CSN?"""
-        return self.stored_at(view, csn) == csn
-
-    def stored_at(self, view: Relation, csn: int) -> int | None:
-        """A CSN at which the stored rows are those of the view at `csn`, or None.
-
-        A view has versions at the CSNs where its jobs began and ended. At a CSN between two versions the view equals
-        a version if no commit between that version and the CSN changed what the view reads.
-        """
-        with self.catalog.database.read() as c:
-            return self._stored_at(c, view, csn)
-
-    def _stored_at(self, c: sa.Connection, view: Relation, csn: int) -> int | None:
-        before, after = self._versions(c, view, csn)
-        if before is not None and not changed(c, view, before, csn):
-            return csn
-        return after if after is not None and not changed(c, view, csn, after) else None
-
-    def version(self, view: Relation, csn: int) -> RelationState | None:
-        """The stored rows of a view at a CSN; None if they are not stored.
-
-        Both are read in one transaction: once a reader has the state, its segments can be read even if they are
-        composed, so a composition need not wait for readers.
-        """
-        with self.catalog.database.read() as c:
-            at = self._stored_at(c, view, csn)
-            return None if at is None else self.catalog.state_in(c, view, at)
-
-    def next_version(self, view: Relation, csn: int) -> int | None:
-        """The first version of a view at or after a CSN; None if the view's frontier lies before it."""
-        with self.catalog.database.read() as c:
-            return self._versions(c, view, csn)[1]
-
-    def _versions(self, c: sa.Connection, view: Relation, csn: int) -> tuple[int | None, int | None]:
-        """The nearest version at or before a CSN, and the nearest at or after it."""
-        frontier = frontier_of(c, view).readable
-        if frontier <= csn:
-            return frontier, frontier if frontier == csn else None
-        j = t.jobs.c
-        mine = sa.and_(j.relation_id == view.id, j.error.is_(None), j.kind == MAINTAIN)
-        ends = [sa.select(column.label("csn")).where(mine) for column in (j.from_csn, j.to_csn)]
-        version = sa.union(*ends).subquery().c.csn
-        before = c.execute(sa.select(sa.func.max(version)).where(version <= csn)).scalar()
-        after = c.execute(sa.select(sa.func.min(version)).where(version >= csn)).scalar()
-        return before, frontier if after is None else min(after, frontier)
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -315,66 +164,10 @@ class ViewCatalog:
         else:
             c.execute(t.frontiers.update().where(one).values(shown=None, propagated_at=None, refreshed_at=None))
 
-    def is_eager(self, view: Relation) -> bool:
-        """Whether commits maintain a view."""
-        with self.catalog.database.read() as c:
-            return bool(c.execute(sa.select(t.frontiers.c.eager).where(t.frontiers.c.view_id == view.id)).scalar())
-
     def record(self, job: Job) -> None:
         """Add a failed job to the history."""
         with self.catalog.database.write() as c:
             record(c, self.catalog.database.now(c), job)
-
-    def history(self, view: Relation | None = None) -> list[Job]:
-        """Past jobs, oldest first."""
-        query = sa.select(t.jobs, t.relations.c.name).join_from(
-            t.jobs, t.relations, t.relations.c.id == t.jobs.c.relation_id
-        )
-        if view is not None:
-            query = query.where(t.jobs.c.relation_id == view.id)
-        with self.catalog.database.read() as c:
-            rows = c.execute(query.order_by(t.jobs.c.id)).all()
-        return [_job(row) for row in rows]
-
-    def finished(self, view: Relation, most: int) -> list[Job]:
-        """The newest jobs of a view that were done, newest first."""
-        j = t.jobs.c
-        query = sa.select(t.jobs, sa.literal(view.name).label("name")).where(
-            j.relation_id == view.id, j.kind.in_(MAINTAINED), j.error.is_(None)
-        )
-        with self.catalog.database.read() as c:
-            return [_job(row) for row in c.execute(query.order_by(j.id.desc()).limit(most))]
-
-    def dependents(self, relation: Relation) -> list[Relation]:
-        """Views whose definition names this relation, by name."""
-        with self.catalog.database.read() as c:
-            return self.dependents_in(c, relation)
-
-    def dependents_in(self, c: sa.Connection, relation: Relation) -> list[Relation]:
-        """Views whose definition names a relation, by name, in a transaction that the caller holds."""
-        return [r for r in self.catalog.relations_in(c) if relation.id in source_ids(r).values()]
-
-    def above(self, view: Relation) -> list[Relation]:
-        """All views that read this one, directly or through others, lower ones first."""
-        found = [view]
-        for other in lower_first(self.catalog.relations()):
-            if {r.id for r in found} & read_ids(other):
-                found.append(other)
-        return found[1:]
-
-    def sources(self, view: Relation) -> dict[str, Relation]:
-        """The relations that a view's definition names, by the names used there."""
-        named = source_ids(view)
-        found = self.catalog.relations_by_id(named.values())
-        if gone := [name for name, id_ in named.items() if id_ not in found]:
-            raise NotFound(f"view {view.name}", f"its source {gone[0]} is gone", "Drop the view.")
-        return {name: found[id_] for name, id_ in named.items()}
-
-    def rewriting_sources(self, view: Relation) -> list[Relation]:
-        """The relations that a view's rewriting reads and its definition does not; those that are there."""
-        ids = sorted({*rewriting_ids(view).values()} - {*source_ids(view).values()})
-        found = self.catalog.relations_by_id(ids) if ids else {}
-        return [found[id_] for id_ in ids if id_ in found]
 
     def drop(self, view: Relation) -> int:
         """Drop a view and its frontier, which then holds back no old versions; return the CSN of the drop."""
@@ -423,8 +216,6 @@ class ViewCatalog:
         if json.loads(known) != view.properties:
             raise WriteConflict(f"view {view.name}", "was altered meanwhile", "Run the statement again.")
 
-    # -- uses --------------------------------------------------------------------------------------
-
     def note_uses(self, seen: Mapping[int, tuple[int, int]]) -> None:
         """Add uses to the history: view id → (how often, last time)."""
         with self.catalog.database.write(durable=False) as c:
@@ -440,80 +231,3 @@ class ViewCatalog:
                 else:
                     values = asdict(used_again(old, count, last_at))
                     c.execute(t.uses.update().where(t.uses.c.view_id == view_id).values(**values))
-
-    def uses(self) -> dict[int, Use]:
-        """How queries used the views, by view id."""
-        with self.catalog.database.read() as c:
-            return self._uses(c)
-
-    def _uses(self, c: sa.Connection) -> dict[int, Use]:
-        return {r.view_id: Use(r.uses, r.last_at, r.mean_gap) for r in c.execute(sa.select(t.uses))}
-
-
-REWRITING = "rewriting"  # a fact of a view: other relations from which its rows are maintained (`rewritings.py`)
-AUXILIARY = "auxiliary"  # a fact of a view that the optimiser stores: why it is stored
-JOB_PATH = "job"  # path of a lease on a view's next job; the lease claims no files
-
-
-def _task(view_id: int, csn: int, rows: Sequence[Any]) -> Task:
-    """The task of a view for a commit, from the rows of the commit in the tables that the view reads."""
-    first, tables = rows[0], tuple(r.relation_id for r in rows)
-    reset = any(r.kind in RESETS for r in rows)
-    return Task(view_id, first.txsn, csn, first.stmtsn, first.committed_at, tables, sum(r.rows for r in rows), reset)
-
-
-def _job(row: sa.Row[Any]) -> Job:
-    ends = {"view_id": row.relation_id, "from_csn": row.from_csn, "to_csn": row.to_csn}
-    return Job(**ends, **json.loads(row.report), error=row.error, view=row.name)
-
-
-def source_ids(view: Relation) -> dict[str, int]:
-    """Names in a view's definition, with the ids of the relations that they refer to."""
-    return {name: entry["id"] for name, entry in json.loads(view.facts.get("sources", "{}")).items()}
-
-
-def rewriting_ids(view: Relation) -> dict[str, int]:
-    """Names in a view's rewriting, with the ids of the relations that they refer to; empty if it has none."""
-    return {name: entry["id"] for name, entry in json.loads(view.facts.get(REWRITING, "{}")).get("sources", {}).items()}
-
-
-def read_ids(view: Relation) -> set[int]:
-    """The ids of the relations that a view's definition or its rewriting names."""
-    return {*source_ids(view).values(), *rewriting_ids(view).values()}
-
-
-def is_auxiliary(relation: Relation) -> bool:
-    """Is a relation a view that the optimiser stores in addition to the users'?"""
-    return AUXILIARY in relation.facts
-
-
-def sorted_column(relation: Relation) -> str:
-    """The column on which the files of a relation are sorted instead of its key; empty if it is none."""
-    name = json.loads(relation.facts.get(AUXILIARY, "{}")).get("sorted_by", "")
-    return name if name in relation.schema.names else ""
-
-
-def lower_first(relations: Iterable[Relation]) -> list[Relation]:
-    """Sort all relations of a warehouse so that each comes after those that it reads."""
-    known = {relation.id: relation for relation in sorted(relations, key=lambda r: r.id)}
-    reads = {id_: [i for i in read_ids(relation) if i in known] for id_, relation in known.items()}
-    return [known[id_] for id_ in TopologicalSorter(reads).static_order()]
-
-
-def beyond_frontiers(*columns: Any) -> sa.Select[Any]:
-    """THE definition of what is pending: commits beyond a view's frontier to what the view reads."""
-    r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
-    partial = sa.and_(f.stmtsn > 0, r.csn == f.csn)
-    return (
-        sa.select(*columns)
-        .join_from(t.inputs, t.frontiers, f.view_id == i.view_id)
-        .join(t.commits, r.relation_id == i.relation_id)
-        .where(sa.or_(r.csn > f.csn, partial), r.kind.in_(CHANGES))
-    )
-
-
-def used_again(old: Use, count: int, last_at: int) -> Use:
-    """The history of use with `count` later uses added."""
-    gap = max(last_at - old.last_at, 0) // count
-    mean = gap if old.mean_gap == 0 else int((1 - _RECENT) * old.mean_gap + _RECENT * gap)
-    return Use(old.uses + count, max(old.last_at, last_at), mean)

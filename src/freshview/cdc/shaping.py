@@ -17,7 +17,8 @@ from typing import Protocol
 from sqlglot import exp
 
 from freshview.algebra import nodes as algebra
-from freshview.algebra.nodes import conjunction, conjuncts, names_in
+from freshview.algebra.facts import flat_join
+from freshview.algebra.nodes import conjunction, names_in
 from freshview.cdc.dimension import Condition, Extend, Join, Node, Project, Remote, Select
 from freshview.errors import NotMaintainable
 from freshview.relation.schema import Schema
@@ -84,7 +85,7 @@ class _Shaping:
         return Project(below, tuple((name, plain.get(name, name)) for name, _ in items))
 
     def _block(self, node: algebra.Node, kept: Collection[str]) -> Node:
-        inputs, conditions = _flattened(node)
+        inputs, conditions = flat_join(node)
         used = {*kept, *(c for condition in conditions for c in names_in(condition))}
         leaves: list[Node] = []
         rest = conditions
@@ -107,18 +108,6 @@ class _Shaping:
 
 
 _Equality = tuple[exp.Expr, str, str]  # the condition, and the two columns
-
-
-def _flattened(node: algebra.Node) -> tuple[list[algebra.Node], list[exp.Expr]]:
-    """The inputs of an inner-join block, from left to right, and its conditions."""
-    if isinstance(node, algebra.Filter):
-        inputs, conditions = _flattened(node.input)
-        return inputs, conditions + conjuncts(node.predicate)
-    if isinstance(node, algebra.Join) and node.kind == "inner":
-        (left, some), (right, others) = map(_flattened, node.inputs)
-        own = conjuncts(node.condition) if node.condition is not None else []
-        return left + right, some + others + own
-    return [node], []
 
 
 def _equality(condition: exp.Expr) -> _Equality | None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from freshview.catalog.lineage import REWRITING
 from freshview.catalog.records import Relation
-from freshview.catalog.views import REWRITING, ViewCatalog
+from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import (
     Definition,
     analyse,

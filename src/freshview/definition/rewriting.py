@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from freshview.algebra.traversal import bottom_up
+from freshview.catalog.lineage import AUXILIARY, REWRITING
 from freshview.catalog.records import Relation
-from freshview.catalog.views import AUXILIARY, REWRITING
 from freshview.definition.analysis import Columns, Definition, Sources, member_column, visible_columns
 from freshview.definition.verdict import RECOMPUTED, Verdict, present
 from freshview.delta.forms import rows_form

@@ -23,6 +23,7 @@ from functools import cache, partial
 
 from sqlglot import exp
 
+from freshview.algebra.facts import flat_join, is_inner_join
 from freshview.algebra.nodes import (
     WEIGHT,
     Aggregate,
@@ -40,7 +41,6 @@ from freshview.algebra.nodes import (
     chosen,
     column,
     conjunction,
-    conjuncts,
     equalities,
     names_in,
     same,
@@ -79,7 +79,7 @@ class _Deriving:
     def _delta(self, node: Node) -> Node | None:
         if isinstance(node, Scan):
             return replace(node, version="delta")
-        if _is_inner_join(node):
+        if is_inner_join(node):
             return self._multilinear(node)
         deltas = [self.delta(i) for i in node.inputs]
         match node:
@@ -106,7 +106,7 @@ class _Deriving:
         raise TypeError(type(node).__name__)
 
     def _multilinear(self, node: Node) -> Node:
-        leaves, conjuncts = _flattened(node)
+        leaves, conjuncts = flat_join(node, filtered_parts=True)
         terms = []
         for i, leaf in enumerate(leaves):
             change = self.delta(leaf)
@@ -174,26 +174,6 @@ class _Deriving:
 
     def _united(self, node: Node, terms: list[Node]) -> Node:
         return terms[0] if len(terms) == 1 else Union(tuple(terms), (*node.columns, WEIGHT))
-
-
-def _is_inner_join(node: Node) -> bool:
-    """Is a node an inner join, perhaps under filters?"""
-    while isinstance(node, Filter):
-        node = node.input
-    return isinstance(node, Join) and node.kind == "inner"
-
-
-def _flattened(node: Node) -> tuple[list[Node], list[exp.Expr]]:
-    """The inputs of nested inner joins and all their conditions, filters above and between included."""
-    if not _is_inner_join(node):
-        return [node], []
-    if isinstance(node, Filter):
-        leaves, conditions = _flattened(node.input)
-        return leaves, [*conditions, *conjuncts(node.predicate)]
-    assert isinstance(node, Join)
-    left, right = _flattened(node.left), _flattened(node.right)
-    own = conjuncts(node.condition) if node.condition is not None else []
-    return [*left[0], *right[0]], [*left[1], *right[1], *own]
 
 
 def _filtered(node: Node, waiting: list[exp.Expr]) -> tuple[Node, list[exp.Expr]]:

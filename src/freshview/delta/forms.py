@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from freshview.algebra.facts import only_grows
 from freshview.algebra.nodes import (
     WEIGHT,
     Aggregate,
@@ -37,7 +38,7 @@ from freshview.algebra.nodes import (
     column,
     same,
 )
-from freshview.algebra.traversal import fold, relations, rewrite
+from freshview.algebra.traversal import rewrite
 from freshview.delta.aggregates import State, TypesOf, case, one_image, state_of, stored
 from freshview.delta.derive import at_version, derive, difference, null_safe
 from freshview.delta.top import Top, alike, kept, root_top
@@ -235,22 +236,6 @@ def delta_plan(
         grows = only_grows(form.root.input, changed, inserts_only)
         return _sums_delta(form, lowered, delta, types, grows, "right" if small else "")
     return _groups_delta(form, form.tree, _as_stored(form), delta, "right" if small else "")
-
-
-def only_grows(root: Node, changed: set[str], inserts_only: frozenset[str]) -> bool:
-    """Has the derived delta of a tree positive weights only? So it stays under operators whose rule never subtracts."""
-
-    def grows(node: Node, inputs: tuple[bool, ...]) -> bool:
-        match node:
-            case Scan():
-                return node.relation not in changed or node.relation in inserts_only
-            case Filter() | Project() | Generate() | Union() | Join(kind="inner"):
-                return all(inputs)
-            case Join():
-                return all(inputs) and not relations(node.right) & changed
-        return not relations(node) & changed
-
-    return fold(root, grows)
 
 
 def _stored_scan(form: Form) -> Scan:

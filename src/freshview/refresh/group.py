@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from freshview.catalog.frontiers import Job, ViewStep
+from freshview.catalog.lineage import lower_first, read_ids
 from freshview.catalog.records import Relation, RelationState
-from freshview.catalog.views import ViewCatalog, lower_first, read_ids
+from freshview.catalog.views import ViewCatalog
 from freshview.errors import Cancelled, FreshviewError, first_line
 from freshview.events import Events
 from freshview.refresh.execute import Change
@@ -195,7 +196,7 @@ class GroupRunner:
             taken = [
                 member
                 for member in sorted(group, key=lambda m: m.view.id)
-                if stack.enter_context(self._jobs.turn(member.view, member.left.frontier, wait=False))
+                if stack.enter_context(self._jobs.turns.turn(member.view, member.left.frontier, wait=False))
             ]
             if len(taken) < 2:
                 return []

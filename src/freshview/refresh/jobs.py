@@ -1,8 +1,7 @@
 """Jobs: one view, a run of its tasks combined into one, from its frontier c0 to c1 (LAZY §3.3 to §3.5).
 
 Law: jobs of one view follow each other in commit order. A job publishes its result by compare-and-set on the frontier,
-or not at all; that alone makes it right. The lease on a view's next job only saves double work: a process that finds
-it taken waits for the job in progress, and takes over when the lease has expired on the catalog's clock.
+or not at all; that alone makes it right. Taking turns (`turns.py`) only saves double work.
 
 Law: a view that reads views is computed at a CSN at which each of them has a version. They are maintained up to that
 CSN first; where one of them is past it already, the job ends at that view's next version. What only its rewriting reads
@@ -11,18 +10,16 @@ is brought along as well as that goes: a job whose ends are no versions of it us
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from freshview.catalog.activity import ActivityCatalog
 from freshview.catalog.frontiers import Job, ViewStep
-from freshview.catalog.records import Frontier, Lease, Relation, RelationState, Segment
-from freshview.catalog.views import JOB_PATH, ViewCatalog
+from freshview.catalog.records import Frontier, Relation, RelationState, Segment
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.errors import (
     Cancelled,
@@ -35,19 +32,15 @@ from freshview.errors import (
     WriteConflict,
 )
 from freshview.events import Events
-from freshview.interruption import Interruption, current, gives_way, stop_if_asked
 from freshview.refresh.execute import Change, Rows, Sizes
 from freshview.refresh.span import Point, Span
 from freshview.refresh.stages import Pauses
 from freshview.refresh.tasks import Pending, combined, pending
+from freshview.refresh.turns import Turns, crowded
 from freshview.storage.segments import Written, fits_inline, in_files, inline
 from freshview.storage.store import Storage
 
 _ATTEMPTS = 20
-_PATIENCE = 600.0  # seconds of waiting for a job in progress elsewhere
-_ANNOUNCE = 1.0  # seconds between two announcements that a statement waits, to this and to other processes
-_POLLS = (0.01, 0.25)  # seconds between two looks at the lease: at first, at most
-
 
 Phases = Mapping[str, float]  # seconds of a job's phases: wait, sources, compute, store
 
@@ -83,10 +76,7 @@ class JobRunner:
         self._executor = executor
         self._pauses = pauses or Pauses(catalog, storage)
         self._clock = clock
-        self._sleep = sleep
-        self._locks: dict[int, threading.Lock] = {}
-        self._working: dict[int, Interruption | None] = {}  # by view: the work of this process that has its lock
-        self._guard = threading.Lock()
+        self.turns = Turns(self._views, events, clock, sleep)
 
     def bring(
         self, view: Relation, csn: int, *, most_rows: int | None = None, left: Pending | None = None
@@ -106,7 +96,7 @@ class JobRunner:
             elif attempts := attempts - 1:
                 left = pending(self._views, view, csn)  # another process moved the frontier
             else:
-                raise _crowded(view)
+                raise crowded(view)
         return done
 
     def refresh(self, view: Relation) -> Job:
@@ -116,10 +106,12 @@ class JobRunner:
             csn = self._views.reserve_csn(view)  # later commits are not in it
             end = self._reached_with_rewriting(view, csn, csn)
             taken = pending(self._views, view, end)
-            job = self._in_turn(view, before, partial(self._run, view, taken, end, full=True))
+            asked = self._clock()
+            with self.turns.turn(view, before, wait=True) as ours:
+                job = self._run(view, taken, end, self._clock() - asked, full=True) if ours else None
             if job is not None:
                 return job
-        raise _crowded(view)
+        raise crowded(view)
 
     def step(self, view: Relation, csn: int, *, most_rows: int | None = None) -> Job | None:
         """Run one job towards a CSN; None if nothing is pending, or another process runs a job of the view."""
@@ -155,8 +147,9 @@ class JobRunner:
             self._failed(view, left.frontier, end, left, begun, error)
             raise
         taken = left.upto(end) if end <= csn else pending(self._views, view, end)
-        run = partial(self._run, view, taken, end, sources=self._clock() - begun)
-        return self._in_turn(view, left.frontier, run, wait=wait)
+        asked = self._clock()
+        with self.turns.turn(view, left.frontier, wait=wait) as ours:
+            return self._run(view, taken, end, self._clock() - asked, sources=asked - begun) if ours else None
 
     # -- the order of views ------------------------------------------------------------------------
 
@@ -171,7 +164,7 @@ class JobRunner:
             if not ahead:
                 return end
             end = max(version or end for version in ahead)
-        raise _crowded(views[0])
+        raise crowded(views[0])
 
     def _reached_with_rewriting(self, view: Relation, end: int, most: int) -> int:
         """Maintain what a view reads up to a CSN; return the CSN at which the view's job ends.
@@ -190,93 +183,6 @@ class JobRunner:
         versions = [self._views.next_version(v, end) for v in others if not self._views.has_version(v, end)]
         later = max((v for v in versions if v is not None and v <= most), default=end)
         return self.reached(sources, later) if later > end else end
-
-    # -- one at a time -----------------------------------------------------------------------------
-
-    def _in_turn(
-        self, view: Relation, c0: Frontier, run: Callable[[float], Job | None], *, wait: bool = True
-    ) -> Job | None:
-        """Run a job from c0 when no other job of the view runs; None if the frontier moved before."""
-        begun = self._clock()
-        with self.turn(view, c0, wait=wait) as ours:
-            return run(self._clock() - begun) if ours else None
-
-    @contextmanager
-    def turn(self, view: Relation, c0: Frontier, *, wait: bool) -> Iterator[bool]:
-        """Take the turn to run a job of a view from c0; yield False if it is taken, or the frontier moved before."""
-        with self._local_turn(view, wait) as ours:
-            lease = self._lease(view, c0, wait) if ours else None
-            if lease is None:
-                yield False
-                return
-            try:
-                yield self._views.position(view) == c0
-            finally:
-                self._catalog.drop_leases([lease.id])
-
-    @contextmanager
-    def _local_turn(self, view: Relation, wait: bool) -> Iterator[bool]:
-        """Take the view's lock in this process, so that threads wait without polling; yield False if it is taken."""
-        with self._guard:
-            lock = self._locks.setdefault(view.id, threading.Lock())
-        taken, until = lock.acquire(blocking=False), self._clock() + _PATIENCE
-        while wait and not taken:
-            if self._clock() > until:
-                raise _crowded(view)
-            self._hurry(view)
-            taken = lock.acquire(timeout=_ANNOUNCE)
-        if not taken:
-            yield False
-            return
-        self._working[view.id] = current()
-        try:
-            yield True
-        finally:
-            del self._working[view.id]
-            lock.release()
-
-    def _hurry(self, view: Relation) -> None:
-        """Raise the view's job in this process to the priority of the statement that waits for it here."""
-        job = self._working.get(view.id)
-        if job is not None and not gives_way():
-            job.raise_priority()
-
-    def _lease(self, view: Relation, c0: Frontier, wait: bool) -> Lease | None:
-        """The lease on the view's next job; None as soon as another process has moved the frontier."""
-        until, (pause, longest) = self._clock() + _PATIENCE, _POLLS
-        with self._announced(view) as announce:
-            while True:
-                lease = self._catalog.lease(view.id, JOB_PATH, f"job-{view.id}")
-                if lease is not None or not wait or self._views.position(view) != c0:
-                    return lease
-                if self._clock() > until:
-                    raise _crowded(view)
-                announce()
-                self._events.emit("job.waiting", view=view.name, from_csn=c0.readable)
-                stop_if_asked(f"view {view.name}")
-                self._sleep(pause)
-                pause = min(2 * pause, longest)
-
-    @contextmanager
-    def _announced(self, view: Relation) -> Iterator[Callable[[], None]]:
-        """Yield a function that announces, once a second at most, that a statement waits for the view's job.
-
-        The process that runs the job raises it to the priority of statements. Background work announces nothing.
-        """
-        activity, since = ActivityCatalog(self._catalog), float("-inf")
-
-        def announce() -> None:
-            nonlocal since
-            if not gives_way() and self._clock() - since >= _ANNOUNCE:
-                activity.waits(view.id)
-                since = self._clock()
-
-        try:
-            yield announce
-        finally:
-            if since > float("-inf"):
-                with suppress(FreshviewError):  # it expires; the lease that was obtained is not lost
-                    activity.waited(view.id)
 
     # -- one job -----------------------------------------------------------------------------------
 
@@ -370,10 +276,6 @@ def detailed(job: Job, view: Relation, rows_in: int, phases: Phases, sizes: Size
     """A finished job with what else the history keeps; a job that recomputed condensed none of its rows."""
     condensed = max(rows_in - job.delta_rows, 0) if job.strategy in ("incremental", "nothing") else 0
     return replace(job, view=view.name, rows_in=rows_in, condensed=condensed, phases=phases, condense=sizes)
-
-
-def _crowded(view: Relation) -> FreshviewError:
-    return Crowded(f"view {view.name}", "others kept maintaining it at the same time", "Try again.")
 
 
 # -- storing ---------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from freshview.algebra.facts import flat_join
 from freshview.algebra.nodes import (
     Aggregate,
     Filter,
@@ -35,7 +36,6 @@ from freshview.algebra.nodes import (
     Scan,
     Union,
     column,
-    conjuncts,
     names_in,
     same,
 )
@@ -121,7 +121,7 @@ class _Paths:
 
     def _joined(self, node: Node) -> list[Node]:
         """The paths through filters and inner joins: all conditions hold for the rows of all parts."""
-        parts, conditions = _flat(node)
+        parts, conditions = flat_join(node)
         equal = [(c.this.name, c.expression.name) for c in conditions if _is_equality(c)]
         pairs = [p for a, b in equal for p in ((a, b), (b, a)) if self._are_same(parts, a, b)]
         return [_met(path, pairs, conditions) for p in parts for path in self.of(p)]
@@ -130,18 +130,6 @@ class _Paths:
         """Are equal values of two columns the same bits?"""
         types = [self._types_of(p)[c] for c in (a, b) for p in parts if c in p.columns]
         return len(types) == 2 and types[0] == types[1] and _EXACT.fullmatch(types[0]) is not None
-
-
-def _flat(node: Node) -> tuple[list[Node], list[exp.Expr]]:
-    match node:
-        case Filter():
-            parts, conditions = _flat(node.input)
-            return parts, [*conditions, *conjuncts(node.predicate)]
-        case Join(kind="inner"):
-            left, right = _flat(node.left), _flat(node.right)
-            own = conjuncts(node.condition) if node.condition is not None else []
-            return left[0] + right[0], [*left[1], *right[1], *own]
-    return [node], []
 
 
 def _is_equality(condition: exp.Expr) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from freshview.catalog.frontiers import Job
+from freshview.catalog.lineage import is_auxiliary, lower_first
 from freshview.catalog.records import Relation
 from freshview.catalog.reports import WINDOW
 from freshview.catalog.statistics import StatisticsCatalog
-from freshview.catalog.views import ViewCatalog, is_auxiliary, lower_first
+from freshview.catalog.views import ViewCatalog
 from freshview.definition.known import Definitions
 from freshview.definition.rewriting import Auxiliary, Rewriting
 from freshview.errors import FreshviewError

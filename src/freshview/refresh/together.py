@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from freshview.algebra.facts import comes_from_delta
 from freshview.algebra.nodes import Aggregate, Join, Node, Scan, SetOperation, Source, Window
-from freshview.algebra.stages import comes_from_delta
 from freshview.algebra.together import Part, Together, Worth, put_together
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.local.plans import LocalPlan

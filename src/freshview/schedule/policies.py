@@ -13,8 +13,10 @@ from graphlib import TopologicalSorter
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from freshview.catalog.deferred import DeferredCatalog
+from freshview.catalog.lineage import rewriting_ids, source_ids
 from freshview.catalog.records import Backlog, Relation
-from freshview.catalog.views import Use, ViewCatalog, rewriting_ids, source_ids
+from freshview.catalog.uses import Use
+from freshview.catalog.views import ViewCatalog
 from freshview.definition.properties import is_deferred, parse_deadline, policy_of
 
 _SECOND = 1_000_000

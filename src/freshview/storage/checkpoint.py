@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from freshview.catalog.lineage import sorted_column
 from freshview.catalog.records import REMOTE, DataFile, Lease, Main, Relation, RelationState, Segment
-from freshview.catalog.views import sorted_column
 from freshview.catalog.writer import Catalog, checkpoint_lease
 from freshview.errors import CorruptWarehouse, InvalidStatement, WriteConflict
 from freshview.events import Events

@@ -16,9 +16,10 @@ from graphlib import TopologicalSorter
 from freshview.algebra.nodes import Node, Project, Scan, Shared, column
 from freshview.algebra.traversal import rewrite as rewritten_tree
 from freshview.algebra.traversal import scans
+from freshview.catalog.lineage import is_auxiliary, rewriting_ids, source_ids
 from freshview.catalog.records import Relation
 from freshview.catalog.rewritings import RewritingCatalog
-from freshview.catalog.views import ViewCatalog, is_auxiliary, rewriting_ids, source_ids
+from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import visible_columns
 from freshview.definition.known import Definitions, as_at_create, settings_of
 from freshview.definition.proof import Derived, RewritingTest

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from freshview.catalog.frontiers import Job
+from freshview.catalog.lineage import is_auxiliary, rewriting_ids, source_ids
 from freshview.catalog.records import Relation
-from freshview.catalog.views import ViewCatalog, is_auxiliary, rewriting_ids, source_ids
+from freshview.catalog.views import ViewCatalog
 from freshview.definition.rewriting import Auxiliary, Rewriting
 
 _PAST = 20  # jobs before a rewriting whose mean counts

@@ -14,8 +14,9 @@ from datetime import timedelta
 
 import pyarrow as pa
 
+from freshview.catalog.lineage import source_ids
 from freshview.catalog.records import REMOTE, Relation
-from freshview.catalog.views import ViewCatalog, source_ids
+from freshview.catalog.views import ViewCatalog
 from freshview.cdc.opening import poll_of
 from freshview.cdc.remote import RemoteTables, snapshots, whole_states
 from freshview.cdc.shaping import HOLD

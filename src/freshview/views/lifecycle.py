@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from freshview.catalog.lineage import AUXILIARY, is_auxiliary
 from freshview.catalog.records import Lease, Relation, Segment
 from freshview.catalog.rewritings import RewritingCatalog
-from freshview.catalog.views import AUXILIARY, ViewCatalog, is_auxiliary
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.analysis import analyse, check_output_names, sources_to_json, visible_columns
 from freshview.definition.determinism import refuse_indeterminate, refuse_users_functions

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from freshview.catalog.lineage import is_auxiliary
 from freshview.catalog.records import DIMENSION, REMOTE, Relation
-from freshview.catalog.views import is_auxiliary
 from freshview.catalog.writer import Catalog
 from freshview.errors import AlreadyExists, InvalidStatement
 from freshview.relation.schema import Schema

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from freshview.catalog.lineage import is_auxiliary
 from freshview.catalog.records import Relation
 from freshview.catalog.reports import Reports, ViewReport
-from freshview.catalog.views import ViewCatalog, is_auxiliary
+from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.definition.properties import is_auto, mode_of, next_runs, policy_of
 from freshview.definition.rewriting import Rewriting

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from freshview.catalog.flows import FlowCatalog
+from freshview.catalog.lineage import source_ids
 from freshview.catalog.records import DIMENSION, REMOTE, Relation
-from freshview.catalog.views import source_ids
 from freshview.catalog.writer import Catalog
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show

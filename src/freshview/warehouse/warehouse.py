@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from freshview.catalog.frontiers import Job
+from freshview.catalog.lineage import lower_first
 from freshview.catalog.records import DIMENSION, Relation
-from freshview.catalog.views import lower_first
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
 from freshview.cdc.remote import RemoteTables

@@ -10,11 +10,12 @@ from tests.unit.algebra.oracle import Bag, evaluate
 from tests.unit.delta.cases import all_of
 from tests.unit.sql.view_grammar import SCHEMAS, Change
 
+from freshview.algebra.facts import only_grows
 from freshview.algebra.nodes import Node
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.delta.aggregates import TypesOf
 from freshview.delta.derive import at_version
-from freshview.delta.forms import Form, choose_form, delta_plan, only_grows
+from freshview.delta.forms import Form, choose_form, delta_plan
 from freshview.sql.lowering import lower
 
 T = {"t": ("a", "b", "c")}

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshview.catalog.records import Backlog, Relation, Task
-from freshview.catalog.views import Use
+from freshview.catalog.uses import Use
 from freshview.definition.properties import parse_deadline
 from freshview.errors import Cancelled, InvalidStatement, StorageUnavailable, TypeMismatch
 from freshview.events import Events

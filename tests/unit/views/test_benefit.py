@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from freshview.catalog.frontiers import Job
+from freshview.catalog.lineage import AUXILIARY, REWRITING
 from freshview.catalog.records import Relation
-from freshview.catalog.views import AUXILIARY, REWRITING
 from freshview.definition.rewriting import Rewriting
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
