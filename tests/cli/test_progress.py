@@ -30,7 +30,7 @@ from freshview.catalog.frontiers import Job
 from freshview.catalog.views import ViewCatalog
 from freshview.cli.load import size_of
 from freshview.cli.place import remembered_interrupts
-from freshview.cli.progress import Bar, Size, Stages, steps, working
+from freshview.cli.progress import Bar, Size, StageBar, steps, working
 from freshview.cli.serve import Report, _maintain_all, until_signal
 from freshview.cli.upkeep import _each, _maintained
 from freshview.errors import FreshviewError, SparkUnavailable
@@ -127,7 +127,7 @@ class Tracker:
 
 
 def test_stages_that_have_ended_have_done_their_tasks() -> None:
-    stages = Stages()
+    stages = StageBar()
     assert stages.look(Tracker()) == (0, 0)
     assert stages.look(Tracker(s1=Stage(3, 8))) == (3, 8)
     assert stages.look(Tracker(s2=Stage(0, 2))) == (8, 10)

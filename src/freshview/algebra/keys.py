@@ -15,7 +15,7 @@ is a key if all rows that make up a result row depend on it.
     except, intersect  those of the left side, whose rows they are
     ∪, explode    a row of which nothing is known
 
-SQL equality implies identity only for the types in `Source.exact`, and only between equal types.
+SQL equality implies identity only for the types in `SourceFacts.exact`, and only between equal types.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Attributes = frozenset[str | Node]
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFacts:
     """What is known of a stored relation: its key, if it has one, and the types of columns whose equality is exact."""
 
     key: tuple[str, ...] = ()
@@ -91,13 +91,13 @@ class Dependencies:
         return tuple(kept)
 
 
-def dependencies(tree: Node, sources: Mapping[str, Source]) -> Dependencies:
+def dependencies(tree: Node, sources: Mapping[str, SourceFacts]) -> Dependencies:
     """The dependencies of a tree's rows over these relations."""
 
     def of(node: Node, inputs: tuple[Dependencies, ...]) -> Dependencies:
         match node:
             case Scan():
-                return _scanned(node, sources.get(node.relation, Source()))
+                return _scanned(node, sources.get(node.relation, SourceFacts()))
             case Values():
                 row = _row(node) if len(node.rows) > 1 else frozenset[str | Node]()
                 return Dependencies(row, ((row, frozenset(node.columns)),))
@@ -133,7 +133,7 @@ def _with(known: Dependencies, more: Iterable[tuple[Attributes, Attributes]]) ->
     return replace(known, given=(*known.given, *more))
 
 
-def _scanned(node: Scan, source: Source) -> Dependencies:
+def _scanned(node: Scan, source: SourceFacts) -> Dependencies:
     row, names = _row(node), dict(node.fields)
     given: list[tuple[Attributes, Attributes]] = [(row, frozenset(node.columns))]
     if source.key and all(k in names for k in source.key):

@@ -131,7 +131,7 @@ def _watch(bar: Bar, ask_size: Callable[[], Size] | None, ended: threading.Event
     size: Size | None = None
     with suppress(Exception):  # an error in drawing must not stop the work
         size = ask_size() if ask_size is not None else None
-    stages = Stages()
+    stages = StageBar()
     while not ended.wait(_EVERY):
         with suppress(Exception):
             done, tasks = stages.look(_tracker())
@@ -148,7 +148,7 @@ def _tracker() -> Any:
     return SparkSession.active().sparkContext.statusTracker()
 
 
-class Stages:
+class StageBar:
     """Counts the tasks of all stages seen so far; a stage that no longer runs has done all of its tasks."""
 
     def __init__(self) -> None:

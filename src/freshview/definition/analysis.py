@@ -11,7 +11,7 @@ from functools import partial
 import pyarrow as pa
 from sqlglot import exp
 
-from freshview.algebra.keys import Dependencies, Source, dependencies
+from freshview.algebra.keys import Dependencies, SourceFacts, dependencies
 from freshview.algebra.nodes import Aggregate, Lowered, Node, TopK, Window
 from freshview.algebra.traversal import bottom_up
 from freshview.catalog.records import Relation
@@ -140,12 +140,12 @@ def _dependencies(form: Form, sources: Sources) -> Dependencies:
     return dependencies(form.tree, {name: _source(relation) for name, relation in sources.items()})
 
 
-def _source(relation: Relation) -> Source:
+def _source(relation: Relation) -> SourceFacts:
     """What is known of a source. The key of an external table is not: others write it."""
     schema, visible = relation.schema, visible_columns(relation)
     known = not relation.is_external and all(k in visible for k in schema.key)
     exact = {c.name: str(c.type) for c in schema.columns if c.type.kind in _EXACT}
-    return Source(schema.key if known else (), exact)
+    return SourceFacts(schema.key if known else (), exact)
 
 
 def identified(definition: Definition, key: tuple[str, ...]) -> bool:

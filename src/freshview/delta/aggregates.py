@@ -42,7 +42,7 @@ def one_image(type_: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Part:
+class StatePart:
     """A hidden column: the count, sum, minimum or maximum of an argument (None: of the rows)."""
 
     name: str
@@ -128,7 +128,7 @@ class Part:
 class State:
     """What is stored of a group, and each aggregate of the view as an expression over it."""
 
-    parts: tuple[Part, ...]  # the first counts the group's rows
+    parts: tuple[StatePart, ...]  # the first counts the group's rows
     results: tuple[tuple[str, exp.Expr], ...]
 
     @property
@@ -261,7 +261,7 @@ class _Building:
         self._hidden = hidden
         self._types = types
         self._arguments: list[exp.Expr] = []
-        self.parts = [Part(hidden("rows"), "count")]
+        self.parts = [StatePart(hidden("rows"), "count")]
         self.results: list[tuple[str, exp.Expr]] = []
         self.quotients: dict[str, tuple[exp.Expr, str]] = {}  # averages computed by dividing decimals: argument, type
 
@@ -324,7 +324,7 @@ class _Building:
             if argument not in self._arguments:
                 self._arguments.append(argument)
             word = "known" if kind == "count" else kind
-            found = Part(self._hidden(f"{word}{self._arguments.index(argument)}"), kind, argument, known)
+            found = StatePart(self._hidden(f"{word}{self._arguments.index(argument)}"), kind, argument, known)
             self.parts.append(found)
         return found.name
 

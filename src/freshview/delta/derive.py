@@ -136,21 +136,21 @@ class _Deriving:
     def _linear_in_left(self, node: Join, left: Node | None, right: Node | None) -> Node:
         terms = []
         if left is not None:
-            terms.append(_ordered(self._near_join(left, self.old(node.right), node), node))
+            terms.append(_ordered(self._reduced_join(left, self.old(node.right), node), node))
         if right is not None:
             touched = Project(right, same(node.right.columns))
             affected = Join(self.new(node.left), touched, "semi", node.condition, "right" if self._small else "")
             for side, weight in ((self.new(node.right), 1), (self.old(node.right), -1)):
-                terms.append(weighted(self._near_join(affected, side, node), weight))
+                terms.append(weighted(self._reduced_join(affected, side, node), weight))
         return self._united(node, terms)
 
-    def _near_join(self, left: Node, right: Node, node: Join) -> Node:
+    def _reduced_join(self, left: Node, right: Node, node: Join) -> Node:
         """left op right, the right side first reduced to the rows that can match."""
         if not self._small or not equalities(node):  # no hash join could reduce it
             return Join(left, right, node.kind, node.condition)
         keys = Project(left, same(node.left.columns))
-        near = Join(right, keys, "semi", node.condition, "right")
-        return Join(left, near, node.kind, node.condition, "right")
+        met = Join(right, keys, "semi", node.condition, "right")
+        return Join(left, met, node.kind, node.condition, "right")
 
     def _per_key(self, node: Node, deltas: list[Node | None], keys: tuple[tuple[str, ...], ...]) -> Node:
         """The rule "affected keys"; `keys` names the key columns of each input, matched by place."""

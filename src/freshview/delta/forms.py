@@ -254,19 +254,19 @@ def _groups_delta(form: Form, tree: Node, columns: tuple[tuple[str, str], ...], 
     if not form.keys:  # one group, which has a row even of no rows: it is left alone if no row has changed
         alone = Join(Aggregate(new_input, (), form.root.items), touched, "semi", None, small)
         fresh = rewrite(tree, lambda n: alone if n is form.root else n)
-        return difference(tree.columns, fresh, Join(_stored_near(form, touched, columns), touched, "semi", None))
+        return difference(tree.columns, fresh, Join(_stored_at_keys(form, touched, columns), touched, "semi", None))
     affected = Aggregate(touched, touched.columns, ())
-    near = Join(new_input, affected, "semi", null_safe(form.root.keys, affected.columns), small)
-    root = Aggregate(near, form.root.keys, form.root.items)
+    met = Join(new_input, affected, "semi", null_safe(form.root.keys, affected.columns), small)
+    root = Aggregate(met, form.root.keys, form.root.items)
     fresh = rewrite(tree, lambda n: root if n is form.root else n)
-    return difference(tree.columns, fresh, _stored_near(form, affected, columns))
+    return difference(tree.columns, fresh, _stored_at_keys(form, affected, columns))
 
 
 def _touched_keys(root: Aggregate, rows: Node) -> Project:
     return Project(rows, tuple((f"{k}__touched", column(k)) for k in root.keys))
 
 
-def _stored_near(form: Form, affected: Node, columns: tuple[tuple[str, str], ...]) -> Node:
+def _stored_at_keys(form: Form, affected: Node, columns: tuple[tuple[str, str], ...]) -> Node:
     """The stored rows of the affected groups, as (name, stored column) pairs say."""
     old: Node = _stored_scan(form)
     if form.keys:
@@ -287,7 +287,7 @@ def _sums_delta(form: Form, lowered: Lowered, delta: Node, types: Mapping[str, s
         return _in_one_pass(form, lowered, joined, types)
     updated = Project(joined, (*same(root.keys), *((p.name, p.merged(types[p.name])) for p in state.parts)))
     fresh = _recomputed_where(exp.or_(*doubts), root, state, updated, small)
-    old = _stored_near(form, _touched_keys(root, groups), _as_stored(form))
+    old = _stored_at_keys(form, _touched_keys(root, groups), _as_stored(form))
     return difference(form.stored, from_state(form, lowered, fresh), old)
 
 
@@ -334,8 +334,8 @@ def _recomputed_where(doubt: exp.Expr, root: Aggregate, state: State, updated: P
     kept = Project(Filter(living, exp.Not(this=column(mark))), same(updated.columns))
     doubtful = Project(Filter(living, column(mark)), tuple((f"{k}__doubt", column(k)) for k in root.keys))
     match = null_safe(root.keys, doubtful.columns) if root.keys else None
-    near = Join(at_version(root.input, "new"), doubtful, "semi", match, small)
-    again = state.of(near, root.keys)
+    met = Join(at_version(root.input, "new"), doubtful, "semi", match, small)
+    again = state.of(met, root.keys)
     if not root.keys:  # without keys, an aggregate of no rows has one row
         again = Join(again, doubtful, "semi", None, small)
     return Union((kept, again), updated.columns)

@@ -22,7 +22,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from freshview.algebra.nodes import Aggregate, Filter, Lowered, Node, Project, column, names_in, same
-from freshview.delta.aggregates import Part, State, plain_call
+from freshview.delta.aggregates import State, StatePart, plain_call
 from freshview.delta.forms import Form, from_state
 from freshview.relation.types import NEGATED
 
@@ -65,7 +65,7 @@ def _sums(form: Form, lowered: Lowered, types: Mapping[str, str], tree: Node) ->
     return replace(made, tree=from_state(made, lowered, state.of(source, form.root.keys)))
 
 
-def _part(part: Part, type_: str, call: exp.Expr | None) -> Part | None:
+def _part(part: StatePart, type_: str, call: exp.Expr | None) -> StatePart | None:
     """A part of the state, computed from a call of the rewritten grouping; None if the call does not give it."""
     plain = plain_call(call) if call is not None else None
     if plain is None:

@@ -130,10 +130,10 @@ class Top:
 
     def _stored(self, further: exp.Expr) -> tuple[tuple[str, exp.Expr], ...]:
         """The stored columns of a row at its place; `further`: there are rows beyond the buffer."""
-        shown = exp.and_(_compared(exp.GT, _PLACE, self.node.offset), _compared(exp.LTE, _PLACE, self.reach))
+        belongs = exp.and_(_compared(exp.GT, _PLACE, self.node.offset), _compared(exp.LTE, _PLACE, self.reach))
         ends = exp.EQ(this=column(_PLACE), expression=column(_LEFT))
         is_last = exp.and_(exp.or_(_compared(exp.EQ, _PLACE, self.size), ends), further.copy())
-        marks = ((self.member, shown), (self.more, case(is_last, exp.true(), exp.false())))
+        marks = ((self.member, belongs), (self.more, case(is_last, exp.true(), exp.false())))
         return (*((s, column(c)) for s, c in (*self.visible, *self.hidden)), *marks)
 
 
@@ -173,8 +173,8 @@ def kept(
         first.setdefault(renamed.this, renamed)
     order = tuple(first.values())
     used = dict.fromkeys([*(c for _, c in visible), *(c for term in order for c in sorted(names_in(term)))])
-    shown = {c for _, c in visible}
-    further = tuple(zip(hidden, (c for c in used if c not in shown), strict=False))
+    others = [c for c in used if c not in {c for _, c in visible}]
+    further = tuple(zip(hidden, others, strict=False))
     total = TopK(chosen(over, tuple(used)), order, node.limit, node.offset)
     reach = node.offset + (node.limit or 0)
     return Top(node, total, visible, further, *marks, reach + max(SPARE, reach))

@@ -20,7 +20,7 @@ _MOST = 20.0  # the largest factor of a correction
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedTimes:
     """The usual refresh of a view by one way: estimated and actual seconds."""
 
     view: str
@@ -66,7 +66,7 @@ def computing(job: Job) -> float:
 
 def compared(
     costs: Costs, jobs: Mapping[str, Sequence[Job]], stored: Mapping[str, int] | None = None
-) -> list[Compared]:
+) -> list[ComparedTimes]:
     """The estimates under `costs` of each view, and of results that are stored in addition, beside their jobs; a way
     without jobs has no entry. `stored` are the nodes of those results, by the names of their views."""
     estimates = {root.name: costs.mntcost(root) for root in costs.dag.roots}
@@ -76,11 +76,11 @@ def compared(
         for way, seconds in {INCREMENTAL: cost.incremental, FULL: cost.full}.items():
             times = [computing(j) for j in jobs.get(name, ()) if j.strategy == way]
             if times and seconds:
-                found.append(Compared(name, way, seconds, sum(times) / len(times), len(times)))
+                found.append(ComparedTimes(name, way, seconds, sum(times) / len(times), len(times)))
     return found
 
 
-def corrected(prices: Prices, rows: Sequence[Compared]) -> Prices:
+def corrected(prices: Prices, rows: Sequence[ComparedTimes]) -> Prices:
     """Prices with the factors that the history teaches; a way with few jobs takes the factor of the other one."""
     learnt: dict[str, float] = {}
     for way in (INCREMENTAL, FULL):

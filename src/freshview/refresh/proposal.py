@@ -20,9 +20,9 @@ from freshview.optimizer.cost import Costs
 from freshview.optimizer.existing import count_stored
 from freshview.optimizer.greedy import Limits
 from freshview.optimizer.prices import Prices
-from freshview.refresh.accuracy import Accuracy, Compared, accuracy, compared, corrected
+from freshview.refresh.accuracy import Accuracy, ComparedTimes, accuracy, compared, corrected
 from freshview.refresh.facts import USUAL, ExpectedChanges, Findings, found
-from freshview.refresh.workload import Query, Workload, workload
+from freshview.refresh.workload import CountedQuery, Workload, workload
 from freshview.spark.engines import Engines
 from freshview.sql.binding import bind, refuse_foreign
 
@@ -41,7 +41,7 @@ class Proposal:
     prices: Prices  # corrected by the history
     left_out: tuple[tuple[str, str], ...]  # views that the choice does not concern, each with the reason
     rounds: float  # refreshes over which building a stored result is written off
-    compared: tuple[Compared, ...] = ()  # estimates of usual refreshes as they are now, and what jobs took
+    compared: tuple[ComparedTimes, ...] = ()  # estimates of usual refreshes as they are now, and what jobs took
     accuracy: Accuracy | None = None  # of the estimates of single jobs, in the history
 
 
@@ -93,9 +93,9 @@ class Proposing:
         close = accuracy(job for view in (*over.views, *stored) for job in history.history(view))
         return Proposal(choice, over, findings, prices, (*left_out, *over.left_out), rounds, tuple(rows), close)
 
-    def _queries(self, texts: Mapping[str, float], settings: Mapping[str, str]) -> list[Query]:
+    def _queries(self, texts: Mapping[str, float], settings: Mapping[str, str]) -> list[CountedQuery]:
         """Queries over relations of the warehouse; under the user's settings if there are no views."""
-        found: list[Query] = []
+        found: list[CountedQuery] = []
         for text, rate in texts.items():
             sources: dict[str, Relation] = {}
 
@@ -105,7 +105,7 @@ class Proposing:
 
             refuse_foreign(bind(text, is_ours))
             definition = self.definitions.of_query(text, sources, settings or self.engines.user().settings())
-            found.append(Query(f"query {len(found) + 1} ({' '.join(text.split()):.60})", definition, rate))
+            found.append(CountedQuery(f"query {len(found) + 1} ({' '.join(text.split()):.60})", definition, rate))
         return found
 
     def _rounds(self, over: Workload) -> float:

@@ -31,7 +31,7 @@ Known = Sequence[tuple[Relation, Definition]]  # views with their definitions, l
 
 
 @dataclass(frozen=True)
-class Query:
+class CountedQuery:
     """A query of the workload, read as if it were a view, and how often it runs between two refreshes."""
 
     name: str
@@ -39,7 +39,7 @@ class Query:
     rate: float
 
 
-def no_queries(settings: Settings) -> Sequence[Query]:  # noqa: ARG001
+def no_queries(settings: Settings) -> Sequence[CountedQuery]:  # noqa: ARG001
     return ()
 
 
@@ -69,7 +69,7 @@ class Workload:
 
 
 def workload(
-    known: Known, now: Iterable[Relation], queries: Callable[[Settings], Sequence[Query]] = no_queries
+    known: Known, now: Iterable[Relation], queries: Callable[[Settings], Sequence[CountedQuery]] = no_queries
 ) -> Workload:
     """The search space of these views, and of queries that are read under their settings; `now` are all relations of
     the warehouse."""

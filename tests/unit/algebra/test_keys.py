@@ -14,7 +14,7 @@ from tests.unit.algebra.oracle import Bag, evaluate
 from tests.unit.delta.cases import VIEWS, forms, laws
 from tests.unit.sql.view_grammar import SCHEMAS, kind_of, lowered_view, reading, states, views
 
-from freshview.algebra.keys import Source, dependencies
+from freshview.algebra.keys import SourceFacts, dependencies
 from freshview.algebra.nodes import Aggregate, Generate, Node, Project, Scan, Table, Window, column
 from freshview.delta.forms import choose_form
 from freshview.sql.lowering import lower
@@ -29,11 +29,11 @@ _keys = st.fixed_dictionaries({table: st.sampled_from(keys) for table, keys in _
 Keys = Mapping[str, tuple[str, ...]]
 
 
-def _sources(keys: Keys) -> dict[str, Source]:
+def _sources(keys: Keys) -> dict[str, SourceFacts]:
     def exact(table: str) -> dict[str, str]:
         return {c: _EXACT[kind_of(c)] for c in SCHEMAS[table] if kind_of(c) in _EXACT}
 
-    return {table: Source(key, exact(table)) for table, key in keys.items()}
+    return {table: SourceFacts(key, exact(table)) for table, key in keys.items()}
 
 
 def _unique(bag: Bag, columns: tuple[str, ...], key: tuple[str, ...]) -> Bag:
@@ -87,10 +87,10 @@ def test_no_two_rows_of_a_view_agree_on_its_key(text: str, run: list[Any], keys:
 
 _TABLES = {"o": ("ok", "ck", "day"), "l": ("ok", "line", "qty"), "c": ("ck", "name"), "b": ("x", "y")}
 _SOURCES = {
-    "o": Source(("ok",), {"ok": "bigint", "ck": "int", "day": "date"}),
-    "l": Source(("ok", "line"), {"ok": "bigint", "line": "int", "qty": "int"}),
-    "c": Source(("ck",), {"ck": "int", "name": "string"}),
-    "b": Source((), {"x": "int", "y": "int"}),
+    "o": SourceFacts(("ok",), {"ok": "bigint", "ck": "int", "day": "date"}),
+    "l": SourceFacts(("ok", "line"), {"ok": "bigint", "line": "int", "qty": "int"}),
+    "c": SourceFacts(("ck",), {"ck": "int", "name": "string"}),
+    "b": SourceFacts((), {"x": "int", "y": "int"}),
 }
 _FOUND = {
     "SELECT * FROM l WHERE qty > 1": "ok line",

@@ -20,7 +20,7 @@ from freshview.optimizer.cost import FULL, INCREMENTAL, Costs
 from freshview.optimizer.existing import count_stored
 from freshview.optimizer.prices import Prices
 from freshview.refresh import calibration
-from freshview.refresh.accuracy import Accuracy, Compared, accuracy, compared, computing, corrected
+from freshview.refresh.accuracy import Accuracy, ComparedTimes, accuracy, compared, computing, corrected
 from freshview.refresh.calibration import priced
 from freshview.storage.store import Storage
 
@@ -99,7 +99,7 @@ def test_the_history_corrects_each_way_by_its_median_and_needs_three_jobs() -> N
     assert again.incremental == pytest.approx(2 * cost.incremental)
     assert again.full == pytest.approx(2 * cost.full)
     assert corrected(Prices(), compared(costs, {"v1": jobs[:2]})) == Prices()
-    slow = [*rows, Compared("v1", FULL, 1.0, 1000.0, 5)]
+    slow = [*rows, ComparedTimes("v1", FULL, 1.0, 1000.0, 5)]
     assert corrected(Prices(), slow).full == 20.0  # one bad day does not rule a way out for good
 
 

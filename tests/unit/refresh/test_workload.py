@@ -18,7 +18,7 @@ from freshview.definition.analysis import Definition, analyse
 from freshview.delta.derive import at_version
 from freshview.optimizer.choice import optimise
 from freshview.optimizer.statistics import Facts
-from freshview.refresh.workload import Query, Workload, over_stored, workload
+from freshview.refresh.workload import CountedQuery, Workload, over_stored, workload
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 from freshview.sql.lowering import lower
@@ -115,7 +115,7 @@ def test_views_of_other_settings_are_left_out_and_said_to_be() -> None:
 def test_queries_of_the_workload_share_the_results_of_views_and_unread_ones_are_left_out() -> None:
     one = _definition("SELECT a, SUM(b) AS s FROM t GROUP BY a")
     unread = replace(one, form=None, lowered=None, reason="x has no delta rule")
-    asked = [Query("q", one, 5.0), Query("odd", unread, 1.0)]
+    asked = [CountedQuery("q", one, 5.0), CountedQuery("odd", unread, 1.0)]
     space = workload([(_view(100, "v", one, zone="UTC"), one)], TABLES.values(), lambda s: asked if s else [])
     assert [(r.name, r.rate) for r in space.dag.roots] == [("v", 0.0), ("q", 5.0)]
     assert len({r.node.number for r in space.dag.roots}) == 1
