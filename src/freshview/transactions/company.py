@@ -6,10 +6,17 @@ from collections.abc import Collection
 from typing import Protocol
 
 from freshview.catalog.frontiers import ViewChange
+from freshview.catalog.records import Relation, RelationState
 
 
 class Company(Protocol):
     """The views that a transaction's commit maintains, or whose rows the transaction has computed."""
+
+    seen: dict[int, int]  # what deferred views showed when the transaction first read them: view id → CSN
+
+    def state(self, view: Relation) -> RelationState | None:
+        """A view's stored rows with the transaction's own writes; None if only the definition has them."""
+        ...
 
     def changes(self) -> tuple[ViewChange, ...]:
         """The changes of views that the commit is to publish, lower views first."""

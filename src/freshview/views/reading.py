@@ -24,7 +24,6 @@ from freshview.spark.running import Frame
 from freshview.storage.segments import in_memory
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction
-from freshview.views.commits import Inside
 from freshview.views.deferred import Deferred
 from freshview.views.maintenance import Maintenance
 
@@ -123,7 +122,7 @@ class Reading:
         """The view with the writes of a transaction: by their deltas, or else from the definition; None if they do not
         touch what the view reads. A deferred view shows one state throughout, without the writes."""
         inside = transaction.company
-        assert isinstance(inside, Inside)
+        assert inside is not None
         self.maintenance.right_since(view)
         if is_deferred(view):
             return self.read_shown(view, inside.seen)
