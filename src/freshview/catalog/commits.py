@@ -12,8 +12,8 @@ from freshview.catalog import tables as t
 from freshview.catalog.engine import Clock, Database
 from freshview.catalog.frontiers import ViewChange, end_leases, publish_with_commit
 from freshview.catalog.positions import Move, move
-from freshview.catalog.reader import relation_row
 from freshview.catalog.records import Commit, Pin, Relation, Segment, segment_values
+from freshview.catalog.selections import relation_row
 from freshview.errors import SnapshotExpired, StorageUnavailable, WriteConflict
 
 

@@ -19,8 +19,8 @@ from freshview.catalog import tables as t
 from freshview.catalog.commits import check_leases
 from freshview.catalog.frontiers import COMPOSED, MAINTAIN, Job, changes_after, end_leases, record
 from freshview.catalog.lineage import read_ids
-from freshview.catalog.reader import APPLIED, newest_main, readable_csn, segments_of
 from freshview.catalog.records import Deferral, Relation, RelationState, Segment, segment_values
+from freshview.catalog.selections import APPLIED, newest_main, readable_csn, segments_of
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import checkpoint_lease
 from freshview.errors import InvalidStatement

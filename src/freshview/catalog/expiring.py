@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Clock, Database
-from freshview.catalog.reader import last_csn, readable_csn, shown_csns
+from freshview.catalog.selections import last_csn, readable_csn, shown_csns
 
 HISTORY = 30 * 86_400 * 1_000_000  # µs for which jobs and commits are kept at least
 

@@ -17,8 +17,8 @@ from freshview.catalog import tables as t
 from freshview.catalog.deferred import deferrals
 from freshview.catalog.frontiers import CHANGES, MAINTAINED
 from freshview.catalog.lineage import source_ids
-from freshview.catalog.reader import last_csn, readable_csn, shown_csns
 from freshview.catalog.records import Backlog, Deferral, Relation
+from freshview.catalog.selections import last_csn, readable_csn, shown_csns
 from freshview.catalog.uses import Use
 from freshview.catalog.view_reader import beyond_frontiers
 from freshview.catalog.views import ViewCatalog

@@ -18,8 +18,8 @@ from freshview.catalog.frontiers import (
     move_frontier,
     record,
 )
-from freshview.catalog.reader import readable_csn
 from freshview.catalog.records import Frontier, Relation, Segment, segment_values
+from freshview.catalog.selections import readable_csn
 from freshview.catalog.uses import used_again
 from freshview.catalog.view_reader import ViewReader, beyond_frontiers
 from freshview.errors import StorageUnavailable, WriteConflict

@@ -18,13 +18,9 @@ from freshview.catalog.commits import CommitRequest, OpenCommit, check_leases, c
 from freshview.catalog.engine import Database
 from freshview.catalog.expiring import expire
 from freshview.catalog.positions import Move, move
-from freshview.catalog.reader import (
-    CatalogReader,
-    newest_main,
-    relation_row,
-    segments_of,
-)
+from freshview.catalog.reader import CatalogReader
 from freshview.catalog.records import Commit, Lease, Main, Pin, Relation, Segment, segment_values
+from freshview.catalog.selections import newest_main, relation_row, segments_of
 from freshview.errors import (
     AlreadyExists,
     FreshviewError,
