@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PATHS = (ROOT / "docs" / "architecture.md").read_text().split("### Two paths, from top to bottom")[1].split("\n## ")[0]
 
 
+@cache
 def _defined() -> set[str]:
     """The names of all functions, methods and classes of the package; methods also with their class."""
     found: set[str] = set()
@@ -32,6 +34,6 @@ def _named(listing: str) -> list[str]:
 
 @pytest.mark.parametrize("listing", re.findall(r"```\n(.*?)```", PATHS, re.DOTALL), ids=["query", "commit"])
 def test_the_functions_of_the_two_paths_exist(listing: str) -> None:
-    named = _named(listing)
+    named, defined = _named(listing), _defined()
     assert len(named) > 12
-    assert [name for name in named if name not in _defined()] == []
+    assert [name for name in named if name not in defined] == []

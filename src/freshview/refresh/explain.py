@@ -114,9 +114,9 @@ def _costs(done: Sequence[Job], learnt: Mapping[str, float]) -> list[str]:
     return found if len(found) > 1 else []
 
 
-def planned_together(name: str, views: Sequence[str], plan: RefreshPlan) -> list[str]:
+def planned_together(name: str, plan: RefreshPlan) -> list[str]:
     """The lines that describe what a view shares with others that are refreshed with it."""
-    jobs = dict(zip(views, plan.jobs, strict=True))
+    jobs = dict(zip((taken.view for taken in plan.takes), plan.jobs, strict=True))
     if jobs[name] is None:
         return ["  refreshed alone: it shares nothing with the other views that have the same changes pending"]
     members = [view for view, job in jobs.items() if job is not None and view != name]

@@ -92,11 +92,18 @@ class GroupRunner:
         self._jobs = jobs
         self._clock = clock
 
-    def bring(self, views: Sequence[Relation], csn: int, *, known: Mapping[int, Pending] | None = None) -> list[Job]:
+    def bring(
+        self,
+        views: Sequence[Relation],
+        csn: int,
+        *,
+        most_rows: int | None = None,
+        known: Mapping[int, Pending] | None = None,
+    ) -> list[Job]:
         """Maintain views up to a CSN, lower ones first, as far as they are stale over the same spans; return the jobs.
 
-        What their rewritings read is maintained with them. What is left has to be maintained by jobs of its own. `known`
-        are the tasks up to that CSN of views, by their ids, if the caller has asked for them already.
+        What their rewritings read is maintained with them. What is left has to be maintained by jobs of its own.
+        `known` are the tasks up to that CSN of views, by their ids, if the caller has asked for them already.
         """
         if not TOGETHER or len(views) < 2:
             return []
@@ -107,12 +114,12 @@ class GroupRunner:
         for level in levels(list(every.values())):
             waiting = list(level)
             while len(waiting) > 1:
-                ran = [job for group in self._groups(waiting, csn, None, left) for job in self._run(group)]
+                ran = [job for group in self._groups(waiting, csn, most_rows, left) for job in self._run(group)]
                 moved = {job.view_id for job in ran}
                 left |= {job.view_id: left[job.view_id].after(job.to_csn) for job in ran if job.view_id in left}
                 waiting = [view for view in waiting if view.id in moved]
                 done += ran
-            done += [job for view in level if view.id in helping for job in self._alone(view, csn)]
+            done += [job for view in level if view.id in helping for job in self._alone(view, csn, most_rows)]
         return done
 
     def _helping(self, views: Sequence[Relation]) -> dict[int, Relation]:
@@ -126,11 +133,11 @@ class GroupRunner:
                 left += self._views.catalog.relations_by_id(read_ids(one)).values()
         return found
 
-    def _alone(self, view: Relation, csn: int) -> list[Job]:
+    def _alone(self, view: Relation, csn: int, most_rows: int | None) -> list[Job]:
         """Maintain a view that rewritings read by jobs of its own, as far as it was not refreshed with others. One that
         fails holds up no view: those that are rewritten over it have their own jobs."""
         try:
-            return self._jobs.bring(view, csn)
+            return self._jobs.bring(view, csn, most_rows=most_rows)
         except Cancelled:
             raise
         except FreshviewError:

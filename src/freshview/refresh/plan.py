@@ -100,8 +100,8 @@ class JobFacts:
         return all(s in self.scans and not self.scans[s].from_files for s in scans(_query(way)))
 
     def counted(self, scan: Scan) -> int:
-        """The rows that a scan reads from files, as an estimate counts them. Rows that were not looked up count double: a
-        delta meets many of them, or they would have been looked up."""
+        """The rows that a scan reads from files, as an estimate counts them. Rows that were not looked up count double:
+        a delta meets many of them, or they would have been looked up."""
         return self.scans[scan].from_files * (1 if scan.version == "delta" else 2)
 
 
@@ -218,7 +218,8 @@ class RefreshPlan:
     here the one that reads the parts.
     """
 
-    jobs: tuple[JobPlan | None, ...]  # None: the view's own job computes it
+    takes: tuple[ViewSpan, ...]  # the views, and from where to where
+    jobs: tuple[JobPlan | None, ...]  # of each view; None: its own job computes it
     parts: tuple[SharedPart, ...] = ()
     queries: Mapping[int, Node] = field(default_factory=dict)  # by the place of a job
 

@@ -64,6 +64,7 @@ def plan_together(
     spark = _OnSpark(group, rest, [ways[place][1] for place in rest])
     plans |= spark.plans(ways)
     return RefreshPlan(
+        tuple(job.takes for job in group.jobs),
         tuple(plans.get(place) for place in range(len(ways))),
         (*embedded.parts(plans), *spark.parts(plans)),
         {place: query for place, query in spark.queries.items() if place in plans},

@@ -30,9 +30,10 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from freshview.catalog.lineage import source_ids
 from freshview.catalog.positions import Move
 from freshview.catalog.records import DIMENSION, Relation
-from freshview.catalog.views import ViewCatalog, source_ids
+from freshview.catalog.views import ViewCatalog
 from freshview.cdc.model import PartialDelta
 from freshview.cdc.remote import Identity, RemoteTable, RemoteTables, States, snapshots, whole_states
 from freshview.cdc.rules import propagate

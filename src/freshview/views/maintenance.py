@@ -79,9 +79,9 @@ class Maintenance:
         finally:
             self.views.catalog.release(pin)
 
-    def next_refresh(self, view: Relation) -> tuple[list[str], RefreshPlan] | None:
-        """The views that would be refreshed with a view now, itself included, and the plan of that; None if there are
-        none, or its input cannot be read now."""
+    def next_refresh(self, view: Relation) -> RefreshPlan | None:
+        """The plan of the refresh that would take a view with others now; None if there are no others, or if its input
+        cannot be read now."""
         waiting = {backlog.view_id for backlog in self.views.backlogs()}
         others = [v for v in self.views.by_id(waiting - {view.id}) if waiting.isdisjoint(self.views.inputs(v))]
         if view.id not in waiting or not waiting.isdisjoint(self.views.inputs(view)):
@@ -92,8 +92,8 @@ class Maintenance:
             if not members:
                 return None
             given = self.changing.group([(m.view, self.groups.stored(m)) for m in members], self.groups.span(members))
-            names = [job.view.name for job in given.jobs]
-            return (names, self.changing.plan_together(given)) if view.name in names else None
+            takes_it = any(job.view.id == view.id for job in given.jobs)
+            return self.changing.plan_together(given) if takes_it else None
         except FreshviewError:
             return None
         finally:

@@ -148,4 +148,4 @@ def explain_view(views: Views, view: Relation) -> str:
     status = next((s.about for s in overview(views.catalog.catalog) if s.name == view.name and s.about), "")
     text = f"{text}\n  {status}" if status else text
     together = views.maintenance.next_refresh(view)
-    return text if together is None else "\n".join([text, *planned_together(view.name, *together)])
+    return text if together is None else "\n".join([text, *planned_together(view.name, together)])

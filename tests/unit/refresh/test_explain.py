@@ -93,12 +93,13 @@ def test_explain_prints_what_views_that_are_refreshed_together_share() -> None:
     queries = [derive(with_sources(text).lowered.node, {"t"}) for text in texts]  # type: ignore[union-attr]
     both = put_together([query for query in queries if query is not None])
     parts = [SharedPart(part.scan, part.node, ("v", "w"), None) for part in both.parts]
-    plan = RefreshPlan((JobPlan("incremental"), JobPlan("incremental"), None), tuple(parts))
-    text = "\n".join(planned_together("v", ("v", "w", "x"), plan))
+    takes = tuple(taking(view, 1, 2) for view in ("v", "w", "x"))
+    plan = RefreshPlan(takes, (JobPlan("incremental"), JobPlan("incremental"), None), tuple(parts))
+    text = "\n".join(planned_together("v", plan))
     assert "  refreshed together with w\n" in text
     assert "    shared1, computed once for v, w, on Spark, held in files:\n" in text
     assert "t@delta" in text
-    assert planned_together("x", ("v", "w", "x"), plan) == [
+    assert planned_together("x", plan) == [
         "  refreshed alone: it shares nothing with the other views that have the same changes pending"
     ]
 

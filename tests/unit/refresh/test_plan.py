@@ -93,7 +93,7 @@ def test_other_prices_turn_the_choice() -> None:
 
     def strategy(prices: Prices) -> str:
         full = estimate_full(definition, lambda _: MILLION, Rates.of(prices))
-        return choose(definition, changes, ways, lambda scan: reads[scan.relation], full, {}).strategy
+        return choose(definition, changes, ways, facts(ways, lambda scan: reads[scan.relation], full)).strategy
 
     assert strategy(Prices()) == INCREMENTAL
     assert strategy(Prices.of({"spark": {"operator": 10.0}})) == FULL  # the delta query has more operators
