@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
 from tests.internals import internals
 
 import freshview
 from freshview.errors import AlreadyExists, CaptureFailed, FreshviewError, InvalidStatement, NotFound
+from freshview.relation.conditions import Among, Compared, Condition
 
 pytestmark = pytest.mark.postgres
 
@@ -76,3 +80,34 @@ def test_a_remote_table_that_is_dropped_frees_its_source(wh: freshview.Warehouse
     wh.sql("DROP SOURCE crm")
     with pytest.raises(NotFound, match="source crm"):
         wh.sql(f"CREATE REMOTE TABLE c FROM crm.{table}")
+
+
+def test_conditions_on_columns_are_answered_by_the_server_where_its_equality_is_spark_s(
+    wh: freshview.Warehouse, database: str
+) -> None:
+    """Law: what the server leaves out does not meet the conditions; types that are texts here only are read whole."""
+    with psycopg.connect(database) as connection:
+        connection.execute("DROP TABLE IF EXISTS public.remote_typed")
+        columns = "id int PRIMARY KEY, code varchar(3), fixed char(3), day date, uid uuid, amount numeric"
+        connection.execute(f"CREATE TABLE public.remote_typed ({columns})".encode())
+        for i in range(5):
+            row = (i, "abc"[: i % 3 + 1], "x" * (i % 3), f"2024-01-0{i + 1}", uuid.UUID(int=i), i)
+            connection.execute("INSERT INTO public.remote_typed VALUES (%s, %s, %s, %s, %s, %s)", row)
+    wh.sql(f"CREATE SOURCE crm USING POSTGRES OPTIONS (url '{database}')")
+    wh.sql("CREATE REMOTE TABLE typed FROM crm.remote_typed")
+    relation, dimensions = internals(wh).catalog.relation("typed"), internals(wh).dimensions
+
+    def found(*asked: tuple[str, Condition]) -> list[int]:
+        return sorted(dimensions.contents([relation], {"typed": asked})["typed"].column("id").to_pylist())
+
+    def among(name: str, *values: object) -> tuple[str, Condition]:
+        return name, Among(pa.array(values, relation.schema.column(name).type.arrow))
+
+    assert found() == [0, 1, 2, 3, 4]
+    assert found(among("id", 3, 4, 99)) == [3, 4]
+    assert found(among("id")) == []
+    assert found(among("code", "a"), among("id", 0, 1)) == [0]
+    assert {0, 3} <= set(found(among("fixed", "   "))), "padded or not"
+    assert found(among("day", dt.date(2024, 1, 2))) == [1]
+    assert found(among("uid", "no uuid")) == found(among("amount", "1.0")) == [0, 1, 2, 3, 4]
+    assert found(("id", Compared("<", pa.scalar(3, pa.int32())))) == [0, 1, 2, 3, 4]

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from freshview import Warehouse
+from freshview.cdc.postgres.tables import PostgresTable
 from freshview.errors import CaptureFailed, InvalidStatement, NotMaintainable
 
 pytestmark = pytest.mark.postgres
@@ -94,11 +96,21 @@ def test_views_above_a_dimension_view_are_maintained_from_its_segments(world: Wo
     assert [job.strategy for job in wh.history("per_city")][-1] == "incremental"
 
 
-def test_a_remote_table_is_queried_at_its_source(world: World) -> None:
+def test_a_remote_table_is_queried_at_its_source(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     wh = world.wh
     assert _rows(wh, "SELECT cname, city FROM cust JOIN addr ON addr = aid WHERE aid = 1") == [("Adam", "Austin")]
     world.run("UPDATE $.addr SET city = 'Aachen' WHERE aid = 1")
+    fetched, rows = [], PostgresTable.rows
+
+    def counted(table: PostgresTable, *given: Any) -> pa.Table:
+        fetched.append(rows(table, *given))
+        return fetched[-1]
+
+    monkeypatch.setattr(PostgresTable, "rows", counted)
     assert _rows(wh, "SELECT city FROM addr WHERE aid = 1") == [("Aachen",)]
+    assert _rows(wh, "SELECT cid, city FROM cust c JOIN addr a ON addr = aid WHERE c.cid IN (2, 9)") == [(2, "Berlin")]
+    assert _rows(wh, "SELECT aid FROM addr WHERE city = 'Chemnitz' AND length(country) = 2") == [(3,)]
+    assert [t.num_rows for t in fetched] == [1, 1, 3, 1], "only rows with the keys come from the server"
     with pytest.raises(InvalidStatement, match="its old state cannot be queried"):
         wh.sql("SELECT * FROM cust", as_of=1)
     with pytest.raises(InvalidStatement, match="is read-only here"):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -18,10 +19,11 @@ from freshview.catalog.flows import FlowCatalog, SourceRecord
 from freshview.catalog.records import REMOTE, Relation
 from freshview.catalog.writer import Catalog
 from freshview.cdc.opening import Installed, open_table
-from freshview.cdc.postgres.server import Server, Snapshot
-from freshview.cdc.postgres.tables import PostgresTable
+from freshview.cdc.postgres.server import Server, Snapshot, quoted
+from freshview.cdc.postgres.tables import PostgresTable, is_text_form
 from freshview.cdc.source import Poll
 from freshview.errors import CaptureFailed, InvalidStatement, NotFound
+from freshview.relation.conditions import Among, Conditions
 from freshview.relation.schema import Schema, fold
 from freshview.relation.types import DataType
 
@@ -98,9 +100,27 @@ class States:
         self.fetched_bytes += fetched.nbytes
 
 
-def whole_states(tables: Sequence[RemoteTable], snapshots: Snapshots) -> Mapping[str, pa.Table]:
-    """All rows of tables, by the names that the tables have here."""
-    return {t.relation.name: t.table.rows(snapshots[t.server], t.table.live) for t in tables}
+def whole_states(
+    tables: Iterable[RemoteTable], snapshots: Snapshots, asked: Mapping[str, Conditions] = MappingProxyType({})
+) -> dict[str, pa.Table]:
+    """The rows of tables, by the names that the tables have here: all of them, but where `asked` has conditions on the
+    rows of a table, at least those that meet these."""
+    return {t.relation.name: _rows(t.table, snapshots[t.server], asked.get(t.relation.name, ())) for t in tables}
+
+
+def _rows(table: PostgresTable, snapshot: Snapshot, conditions: Conditions) -> pa.Table:
+    """The rows of a table that meet conditions, as far as the server can tell, and maybe others.
+
+    Law: the server finds a value equal wherever Spark does. So it is for integers, dates and texts (under a collation
+    that is not deterministic it finds more); other types are left to Spark.
+    """
+    tests, values = [table.live], []
+    for name, condition in conditions:
+        type_ = table.layout.types.get(name)
+        if isinstance(condition, Among) and not condition.nulls and type_ and not is_text_form(type_):
+            tests.append(f"t.{quoted(name)} = ANY (%s::{type_}[])")
+            values.append(condition.values.to_pylist())
+    return table.rows(snapshot, " AND ".join(tests), values)
 
 
 class RemoteTables:

@@ -11,7 +11,7 @@ with and without Spark (`relation/conditions.py`): `k = '1'` and `k = 1.0` are S
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -77,6 +77,12 @@ def pins(where: str, schema: Schema, qualifiers: Sequence[str]) -> Pins | None:
         exact = exact and column is not None and column.type.kind != "char"
         matches += _subquery_match(conjunct, schema, qualifiers)
     return Pins(tuple(found), exact, tuple(matches)) if found or matches else None
+
+
+def asked(conditions: Iterable[exp.Expr], schema: Schema) -> Conditions:
+    """What conditions of a query on a relation (`predicates.asked_of`) ask of single columns."""
+    found = [_pinned(c.unnest(), schema, ()) for c in conditions]
+    return tuple((column.name, condition) for column, each in found if column is not None for condition in each)
 
 
 def merge_pins(on: str, schema: Schema, target: str, source: str, alias: str) -> Pins:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -28,6 +28,7 @@ from freshview.delta.tolerance import Difference
 from freshview.errors import FreshviewError, InvalidStatement, NotMaintainable
 from freshview.events import Events
 from freshview.refresh.runner import Runner
+from freshview.relation.conditions import Conditions
 from freshview.spark.engines import Engines
 from freshview.sql.statements import CreateView
 from freshview.storage.store import Storage
@@ -77,11 +78,14 @@ class DimensionViews:
             transaction.rollback()
             raise
 
-    def contents(self, relations: Collection[Relation]) -> dict[str, pa.Table]:
-        """All rows of remote tables now, by their names; those of one server in one snapshot."""
+    def contents(self, relations: Iterable[Relation], asked: Mapping[str, Conditions]) -> dict[str, pa.Table]:
+        """The rows of remote tables now, by their names; those of one server in one snapshot.
+
+        Where `asked` has conditions on the rows of a table, rows that do not meet them may be missing.
+        """
         tables = [self.tables.open(r) for r in relations]
         with snapshots(tables) as opened:
-            return dict(whole_states(tables, opened))
+            return whole_states(tables, opened, asked)
 
     # -- views -------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from freshview.errors import FreshviewError, InvalidStatement
 from freshview.refresh.relevance import Matching
 from freshview.refresh.tasks import Pending
 from freshview.sql.binding import TableRef, bind
+from freshview.sql.pins import asked
 from freshview.sql.predicates import asked_of
 from freshview.sql.statements import Describe, ExplainFlow, ExplainOptimize, ExplainRefresh, Query, Show, Statement
 from freshview.transactions.reading import ReadContext, to_micros
@@ -164,7 +165,7 @@ class Queries:
         self._make_way((ref.name for ref in bound.tables.values()) if freshness != "any" else ())
         engine = self._engine()
         lost = dict(self._watch.lost)
-        remote = self._remote_frames(bound.tables.values(), reading, past=past)
+        remote = self._remote_frames(bound.tables.values(), reading, text, past=past)
         states = {ref: self._state(ref, reading) for ref in bound.tables.values() if ref.name not in remote}
         with self._views.maintenance.together(()):
             is_fresh = transaction is None and freshness in (None, "fresh") and not lost
@@ -192,9 +193,12 @@ class Queries:
         return self._views.reading.refresh_together(list(views.values())) if len(views) > 1 else {}
 
     def _remote_frames(
-        self, refs: Iterable[TableRef], reading: ReadContext, *, past: bool = False
+        self, refs: Iterable[TableRef], reading: ReadContext, text: str = "", *, past: bool = False
     ) -> dict[str, DataFrame]:
-        """Return the present rows of the remote tables among these; those of one server are of one moment."""
+        """Return the present rows of the remote tables among these; those of one server are of one moment.
+
+        Rows that the text of the query, if it is given, certainly does not use are left at the server.
+        """
         found = {}
         known = {r.id for r in self._dimensions.tables.relations()}
         for ref in refs if known else ():
@@ -204,7 +208,9 @@ class Queries:
                     cause = "its old state cannot be queried: no rows of it are stored here"
                     raise InvalidStatement(f"remote table {ref.name}", cause, "Query it as it is, or a view of it.")
                 found[ref.name] = relation
-        rows = self._dimensions.contents(found.values()) if found else {}
+        conditions = {name: asked_of(text, name, r.schema.names) if text else None for name, r in found.items()}
+        needed = {found[name].name: asked(given, found[name].schema) for name, given in conditions.items() if given}
+        rows = self._dimensions.contents(found.values(), needed) if found else {}
         return {name: self._engine().frame(rows[r.name], r.schema) for name, r in found.items()}
 
     def _frame(

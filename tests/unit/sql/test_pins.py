@@ -18,7 +18,8 @@ from tests.effort import examples
 from freshview.relation.conditions import Among, Compared, comparable
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
-from freshview.sql.pins import Match, Pins, merge_pins, pins
+from freshview.sql.pins import Match, Pins, asked, merge_pins, pins
+from freshview.sql.predicates import asked_of
 
 
 def schema_of(*columns: str, key: tuple[str, ...] = ()) -> Schema:
@@ -175,6 +176,27 @@ def test_further_conditions_are_left_to_spark(where: str, conditions: list[tuple
 )
 def test_other_conditions_pin_nothing(where: str) -> None:
     assert pins(where, SINGLE, ("t",)) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "conditions"),
+    [
+        ("SELECT * FROM t WHERE k = 1 AND v > 2", [("k", "in", [1]), ("v", ">", 2)]),
+        ("SELECT x.s FROM t x JOIN u ON x.v = u.k AND x.k IN (1, 2) WHERE u.s = 'a'", [("k", "in", [1, 2])]),
+        ("SELECT * FROM u LEFT JOIN t ON u.k = t.k AND t.k = 1", None),
+        ("SELECT * FROM t WHERE s = 'a' AND k < 3", [("s", "in", ["a"]), ("k", "<", 3)]),
+        ("SELECT * FROM t WHERE s = 'it''s' AND k = 3", None),
+        ("SELECT * FROM t WHERE s = 'it' 's' OR k = 3", []),
+        ("SELECT * FROM t WHERE k = '1'", []),
+        ("SELECT * FROM t WHERE k = NULL", [("k", "in", [])]),
+        ("SELECT k FROM t GROUP BY k HAVING k = 1", []),
+        ("SELECT * FROM t WHERE k = 1 UNION ALL SELECT * FROM t", None),
+    ],
+)
+def test_what_a_query_asks_of_single_columns(query: str, conditions: list[tuple[Any, ...]] | None) -> None:
+    """None: the query may use any row."""
+    found = asked_of(query, "t", SINGLE.names)
+    assert (None if found is None else told(Pins(asked(found, SINGLE)))) == conditions
 
 
 @pytest.mark.parametrize("word", ["user", "current_date", "localtimestamp", "session_user", "null", "true"])
