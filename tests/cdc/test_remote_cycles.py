@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from tests.cdc.remote_without_spark import create, rows_of, types_of, without_spark
+from tests.cdc.remote_without_spark import computed_by_the_server, create, rows_of, types_of, without_spark
 from tests.cdc.remote_world import World
 from tests.cdc.servers import TECHNIQUES
 from tests.conftest import PostgresServer
@@ -26,10 +26,14 @@ import freshview
 from freshview import Warehouse
 from freshview.catalog import tables as t
 from freshview.catalog.flows import FlowCatalog
+from freshview.cdc.dimension import Node
 from freshview.cdc.postgres.tables import PostgresTable
-from freshview.errors import CaptureFailed, InvalidStatement
+from freshview.cdc.rules import propagate
+from freshview.errors import CaptureFailed, InvalidStatement, QueryFailed
 from freshview.refresh.evaluation import Evaluation
 from freshview.sql.statements import Show
+from freshview.views import cycles
+from freshview.views.dimensions import DimensionViews
 from freshview.warehouse.dimensions import explain_dimension
 from freshview.warehouse.show import show
 
@@ -192,6 +196,71 @@ def test_a_statement_that_empties_a_table_for_old_snapshots_waits_for_the_cycle(
 def _execute(url: str, command: str) -> None:
     with psycopg.connect(url) as connection:
         connection.execute(command.encode())
+
+
+def test_a_view_whose_expression_fails_is_left_behind_alone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries of it say so, in every process, until a refresh computes it; others go on."""
+    failing = {"w"}
+
+    def propagated(node: Node, name: str, *given: Any, **options: Any) -> Any:
+        if name in failing:
+            raise QueryFailed("view", "[DIVIDE_BY_ZERO] of a row", "")
+        return propagate(node, name, *given, **options)
+
+    def computed(wh: Warehouse) -> DimensionViews:
+        computed_by_the_server(wh, world, monkeypatch)
+        recomputation = internals(wh).dimensions.recomputation
+        rows = recomputation.rows
+
+        def computed_rows(name: str, *given: Any) -> Any:
+            if name in failing:
+                raise QueryFailed("view", "[DIVIDE_BY_ZERO] of a row", "")
+            return rows(name, *given)
+
+        monkeypatch.setattr(recomputation, "rows", computed_rows)
+        return without_spark(wh)
+
+    monkeypatch.setattr(cycles, "propagate", propagated)
+    with freshview.connect(tmp_path / "warehouse") as wh:
+        world.name(wh)
+        for name in ("v", "w"):
+            create(wh, world, name, _QUERY, monkeypatch)
+        dimensions, before = computed(wh), rows_of(wh, "w")
+
+        def change() -> None:
+            with world.tables[0].connect() as connection:
+                world.tables[0].insert(connection, world.rng.randrange(100, 10**6), 1, "x")
+
+        with world.tables[1].connect() as connection:
+            world.tables[1].insert(connection, 1, 1, "x")
+        for _ in range(2):
+            change()
+            dimensions.refresh_for(lambda: ["v"])
+            assert rows_of(wh, "v") == world.answer(_QUERY)
+        with pytest.raises(CaptureFailed, match=r"view w: a changed row cannot be computed \(\[DIVIDE_BY_ZERO\]"):
+            dimensions.refresh_for(lambda: ["w"])
+        dimensions.refresh_for(lambda: ["w"], "any")
+        assert rows_of(wh, "w") == before
+        listed = {row[0]: row[6] for row in show(internals(wh).catalog, Show("views")).rows}
+        assert listed == {"v": "as of the last poll", "w": "left behind: [DIVIDE_BY_ZERO] of a row"}
+    with freshview.connect(tmp_path / "warehouse") as wh:
+        dimensions = computed(wh)
+        for full in (False, True):
+            change()
+            with pytest.raises(CaptureFailed, match="Correct the row at the source"):
+                dimensions.refresh([internals(wh).catalog.relation("w")], full=full)
+            assert rows_of(wh, "v") == world.answer(_QUERY)
+            assert rows_of(wh, "w") == before
+        failing.clear()
+        with pytest.raises(CaptureFailed, match="REFRESH MATERIALIZED VIEW"):
+            dimensions.refresh_for(lambda: ["w"])
+        dimensions.refresh([internals(wh).catalog.relation("w")])
+        for _ in range(2):
+            assert rows_of(wh, "v") == rows_of(wh, "w") == world.answer(_QUERY)
+            change()
+            dimensions.refresh_for(lambda: ["w"])
 
 
 def test_explain_of_a_view_of_several_techniques(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,10 @@ a', B at b' and no other state; so the views become those over (a', b'), from wh
 stored with a turn, which each commit counts up: a cycle that did not see a view that was created meanwhile, be it one
 that joins its servers to others, fails and is repeated.
 
+A view for which an expression fails on a changed row is left behind: the commit that moves the positions marks it, and
+the others go on. A marked view is behind the positions, so no delta can bring it forward: `repair` computes it from
+whole states, in the snapshots of a cycle, and takes the mark away.
+
 Where changes were lost at a server (a truncated table, a dropped slot, an ALTER, a failover), no cycle succeeds. Then
 `anew` begins anew for all dimension views of the group: it installs the captures, reads the tables in one snapshot of
 each server, and commits the differences between the stored rows and the definitions with the positions.
@@ -39,7 +43,7 @@ from freshview.cdc.remote import Identity, RemoteTable, RemoteTables, States, sn
 from freshview.cdc.rules import propagate
 from freshview.cdc.source import Poll
 from freshview.definition.analysis import Definition
-from freshview.errors import CaptureFailed, FreshviewError, WriteConflict
+from freshview.errors import CaptureFailed, QueryFailed, SparkFailed, WriteConflict
 from freshview.events import Events
 from freshview.relation.delta import INSERT, tag
 from freshview.storage.store import Storage
@@ -97,21 +101,31 @@ class Position:
 
 @dataclass(frozen=True)
 class _Group:
-    """Servers that belong together: their remote tables, the positions of these, and the dimension views."""
+    """Servers that belong together: their remote tables, the positions of these, and the dimension views.
+
+    `marks` are the stored texts of views that are or were left behind.
+    """
 
     servers: frozenset[Identity]
     tables: Sequence[Relation]
     positions: Mapping[str, Position]
     views: Sequence[Relation]
+    marks: Mapping[int, str]
+
+    def sources(self, views: Iterable[Relation]) -> list[Relation]:
+        """The tables that views read."""
+        ids = {i for view in views for i in source_ids(view).values()}
+        return [table for table in self.tables if table.id in ids]
 
 
 @dataclass(frozen=True)
 class _Polled:
-    """What was read in one snapshot of each server: the changes of tables, the deltas of views, and whole states if
-    they were asked for."""
+    """What was read in one snapshot of each server: the changes of tables, the deltas of views or why there is none,
+    and whole states if they were asked for."""
 
     polls: Mapping[str, Poll]
     deltas: Mapping[int, PartialDelta]
+    failed: Mapping[int, str]
     whole: Mapping[str, pa.Table]
     states: States
 
@@ -154,12 +168,16 @@ class Cycles:
         new: NewView | None = None,
         inspect: Inspect | None = None,
         anew: bool = False,
+        repair: Collection[int] = (),
     ) -> Outcome:
-        """One cycle of the group of these servers; again if another process has moved a position meanwhile."""
+        """One cycle of the group of these servers; again if another process has moved a position meanwhile.
+
+        `repair` has the ids of views that are computed from whole states if they were left behind.
+        """
         with self._turn:
             for attempt in range(_RETRIES):
                 try:
-                    return self._cycle(servers, new, inspect, anew=anew)
+                    return self._cycle(servers, new, inspect, anew=anew, repair=repair)
                 except WriteConflict:
                     if attempt == _RETRIES - 1:
                         raise
@@ -184,10 +202,28 @@ class Cycles:
         group = connected(servers, [s for _, s in every])
         tables = [r for r in relations if known.get(r.id) in group]
         positions = {r.name: Position.of(stored.get(r.id)) for r in tables}
-        return _Group(group, tables, positions, [v for v, s in every if s & group])
+        views = [v for v, s in every if s & group]
+        return _Group(group, tables, positions, views, self.views.catalog.positions([v.id for v in views]))
+
+    def require_kept(self, views: Iterable[Relation]) -> None:
+        """Raise CaptureFailed if one of these views was left behind."""
+        named = {v.id: v for v in views}
+        for id_, mark in self.views.catalog.positions(named).items() if named else ():
+            if cause := left_behind(mark):
+                raise CaptureFailed(
+                    f"dimension view {named[id_].name}",
+                    f"a changed row cannot be computed ({cause})",
+                    "Correct the row at the source, and REFRESH MATERIALIZED VIEW; or drop the view. Others go on.",
+                )
 
     def _cycle(
-        self, servers: frozenset[Identity], new: NewView | None, inspect: Inspect | None, *, anew: bool
+        self,
+        servers: frozenset[Identity],
+        new: NewView | None,
+        inspect: Inspect | None,
+        *,
+        anew: bool,
+        repair: Collection[int],
     ) -> Outcome:
         begun = time.monotonic()
         group = self._group(servers)
@@ -200,8 +236,13 @@ class Cycles:
             for table in read:
                 self.tables.install(table)
             positions = {name: replace(position, at=None) for name, position in positions.items()}
-        polled = self._polled(read, positions, views, inspect[0] if inspect else new.sources if new else ())
-        is_idle = not (polled.has_changes or new or inspect or anew)
+        behind = {id_ for id_, mark in group.marks.items() if left_behind(mark)}
+        repaired = [v for v in views if anew or v.id in behind.intersection(repair)]
+        whole = [*(inspect[0] if inspect else new.sources if new else ()), *group.sources(repaired)]
+        polled = self._polled(read, positions, [v for v in views if v.id not in behind], whole)
+        computed, failed = self._computed(repaired, polled.whole)
+        failed |= polled.failed
+        is_idle = not (polled.has_changes or new or inspect or repaired)
         if is_idle and all(begun - self._moved_at.get(t.relation.id, begun - 1e9) < _IDLE_SECONDS for t in read):
             self._note(views, polled, begun)
             return Outcome(0, self.views.catalog.snapshot())
@@ -210,7 +251,11 @@ class Cycles:
             known, after = positions[t.relation.name], polled.polls[t.relation.name].position
             text = json.dumps({"turn": known.turn + 1, "position": after, "at": now})
             moves.append(Move(t.relation.id, t.relation.name, t.label, known.text, text))
-        outcome = self._commit(views, polled, new, moves, anew=anew)
+        for view in views:
+            if view.id in failed or view.id in computed.keys() & group.marks.keys():
+                mark = json.dumps({"failed": failed.get(view.id)})
+                moves.append(Move(view.id, view.name, DIMENSION, group.marks.get(view.id), mark))
+        outcome = self._commit(views, polled, computed, new, moves)
         self.events.emit("remote.committed", csn=outcome.csn)
         for table in read:
             table.table.confirm(polled.polls[table.relation.name].position)
@@ -236,41 +281,48 @@ class Cycles:
             for delta in changed.values():
                 for rows in delta.sets.values():
                     states.count(rows)
-            deltas = {}
+            deltas, failed = {}, {}
             for view in views:
                 shape = self.shapes.of_view(view)
                 own = {t.relation.name: changed[t.relation.name] for t in shape.tables if t.relation.name in changed}
-                if own:
-                    deltas[view.id] = self._propagated(view, shape, own, states)
+                try:
+                    if own:
+                        tested = shape.effectiveness
+                        deltas[view.id] = propagate(shape.node, view.name, own, states, effectiveness=tested)
+                except QueryFailed as error:
+                    failed[view.id] = _of_the_data(error)
             self.events.emit("remote.polled", tables=len(read))
             first = {n: all_rows(p.delta) for n, p in polls.items() if not positions[n].at}
             names = {r.name for r in whole} - first.keys()
             later = [t for t in read if t.relation.name in names]
-            return _Polled(polls, deltas, {**first, **whole_states(later, opened)}, states)
+            return _Polled(polls, deltas, failed, {**first, **whole_states(later, opened)}, states)
 
-    def _propagated(
-        self, view: Relation, shape: Shape, deltas: Mapping[str, PartialDelta], states: States
-    ) -> PartialDelta:
-        try:
-            return propagate(shape.node, view.name, deltas, states, effectiveness=shape.effectiveness)
-        except CaptureFailed:
-            raise
-        except FreshviewError as error:  # of an expression: the other views of the server wait too
-            raise CaptureFailed(
-                f"dimension view {view.name}",
-                f"a changed row cannot be computed ({error.cause})",
-                "Correct the row at the source, or drop the view: until then no view of this server moves.",
-            ) from error
+    def _computed(
+        self, views: Sequence[Relation], whole: Mapping[str, pa.Table]
+    ) -> tuple[dict[int, pa.Table], dict[int, str]]:
+        """The rows of views over whole states, and why those of others cannot be computed."""
+        computed, failed = {}, {}
+        for view in views:
+            try:
+                computed[view.id] = self.recomputation.of(view, whole)
+            except QueryFailed as error:
+                failed[view.id] = _of_the_data(error)
+        return computed, failed
 
     def _commit(
-        self, views: Sequence[Relation], polled: _Polled, new: NewView | None, moves: Sequence[Move], *, anew: bool
+        self,
+        views: Sequence[Relation],
+        polled: _Polled,
+        computed: Mapping[int, pa.Table],
+        new: NewView | None,
+        moves: Sequence[Move],
     ) -> Outcome:
         transaction = self.begin()
         rows = 0
         try:
             for view in views:
-                if anew:
-                    rows += self._write_anew(transaction, view, polled.whole)
+                if view.id in computed:
+                    rows += self._write_difference(transaction, view, computed[view.id])
                 elif view.id in polled.deltas:
                     delta = self.shapes.of_view(view).rows(polled.deltas[view.id], transaction.next_stmtsn)
                     rows += transaction.apply_delta(view, delta)
@@ -289,9 +341,8 @@ class Cycles:
         relation = transaction.create(new.name, schema, new.properties, DIMENSION, new.facts)
         return transaction.apply_delta(relation, tag(rows, schema, INSERT, transaction.next_stmtsn))
 
-    def _write_anew(self, transaction: Transaction, view: Relation, whole: Mapping[str, pa.Table]) -> int:
-        """Write the difference between the stored rows of a view and its definition over whole states."""
-        rows = self.recomputation.of(view, whole)
+    def _write_difference(self, transaction: Transaction, view: Relation, rows: pa.Table) -> int:
+        """Write the difference between the stored rows of a view and others."""
         stored = self.storage.reader.contents(transaction.state(view))
         delta = self.shapes.of_view(view).difference(view.name, stored, rows, transaction.next_stmtsn)
         return transaction.apply_delta(view, delta)
@@ -315,6 +366,18 @@ def connected(start: frozenset[Identity], joined: Iterable[frozenset[Identity]])
         if wider == found:
             return found
         found = wider
+
+
+def left_behind(mark: str | None) -> str:
+    """Why a view was left behind, by its mark; empty if it was not."""
+    return (json.loads(mark)["failed"] or "") if mark else ""
+
+
+def _of_the_data(error: QueryFailed) -> str:
+    """The cause of an error that the data makes; raise it if Spark could not run, which is nobody's fault here."""
+    if isinstance(error, SparkFailed):
+        raise error
+    return error.cause
 
 
 def _servers(view: Relation, servers: Mapping[int, Identity]) -> frozenset[Identity]:

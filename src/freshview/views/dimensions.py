@@ -164,20 +164,31 @@ class DimensionViews:
     def refresh(self, views: Iterable[Relation], *, full: bool = False) -> Outcome:
         """Bring dimension views, and all others of their servers, to the present state of the servers.
 
-        `full`: install the captures anew, and compute the views from all rows of their tables.
+        `full`: install the captures anew, and compute the views from all rows of their tables. A view that was left
+        behind is computed from them in any case; CaptureFailed if that fails again, after the others were refreshed.
         """
-        outcomes = [self.cycles.run(group, anew=full) for group in self.cycles.groups(views)]
+        wanted = list(views)
+        ids = [v.id for v in wanted]
+        outcomes = [self.cycles.run(group, anew=full, repair=ids) for group in self.cycles.groups(wanted)]
+        self.cycles.require_kept(wanted)
         return Outcome(sum(o.rows for o in outcomes), max((o.csn or 0 for o in outcomes), default=None))
 
     def refresh_for(self, names: Callable[[], Iterable[str]], freshness: object = None) -> None:
         """Poll before a query, for the dimension views below the relations it names whose source asks for that."""
         if freshness == "any" or not (every := self.all()):
             return
-        wanted = [v for v in self.below(names(), every) if self._poll_mode(v) == "on query"]
+        read = self.below(names(), every)
+        wanted = [v for v in read if self._poll_mode(v) == "on query"]
         if isinstance(freshness, timedelta):
             now, most, polled_at = time.monotonic(), freshness.total_seconds(), self.cycles.polled_at
             wanted = [v for v in wanted if now - polled_at.get(v.id, -1e9) > most]
-        self.refresh(wanted)
+        self.poll(wanted)
+        self.cycles.require_kept(read)
+
+    def poll(self, views: Sequence[Relation]) -> None:
+        """Run the cycles of views, without computing those that were left behind: that reads whole tables."""
+        for group in self.cycles.groups(views) if views else ():
+            self.cycles.run(group)
 
     def below(self, names: Iterable[str], every: Sequence[Relation] | None = None) -> list[Relation]:
         """The dimension views among these relations and what they read."""
@@ -197,7 +208,8 @@ class DimensionViews:
                 due.append(view)
         for view in due:
             try:
-                self.refresh([view])
+                self.poll([view])
+                self.cycles.require_kept([view])
             except FreshviewError as error:
                 self.cycles.polled_at[view.id] = time.monotonic()
                 self.events.emit("remote.failed", view=view.name, error=str(error))
@@ -217,6 +229,7 @@ class DimensionViews:
         found: list[Difference] = []
 
         def inspect(whole: Whole, csn: int) -> None:
+            self.cycles.require_kept([view])
             found.append(self.recomputation.difference(view, whole, csn))
 
         (group,) = self.cycles.groups([view])

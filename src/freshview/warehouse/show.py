@@ -13,6 +13,7 @@ from freshview.catalog.records import DIMENSION, REMOTE, Relation
 from freshview.catalog.writer import Catalog
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
+from freshview.views.cycles import left_behind
 from freshview.warehouse.flow_states import flow_states
 from freshview.warehouse.overview import condition_text, mode_text, overview, pending_tasks
 from freshview.warehouse.remote_states import remote_states
@@ -62,6 +63,8 @@ def _views(catalog: Catalog, statement: Show) -> Listing:
         if r.kind == DIMENSION and _matches(r.name, statement.pattern):
             tables = [t.name for t in catalog.relations_by_id(source_ids(r).values()).values() if t.name in warnings]
             condition = f"{tables[0]}: {warnings[tables[0]]}" if tables else "as of the last poll"
+            if cause := left_behind(catalog.positions([r.id]).get(r.id)):
+                condition = f"left behind: {cause}"
             newest = max((c.csn for c in catalog.commits(r.id)), default=r.created_csn)
             rows.append((r.name, "remote", str(newest), "0", "0", "", condition, "", ""))
     return Listing(("name", "mode", "frontier", "tasks", "rows", "age", "status", "next", "about"), sorted(rows))

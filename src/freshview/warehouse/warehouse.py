@@ -386,8 +386,10 @@ class Warehouse:
         with self._activity.working():
             self._watch.look()
             self._flows.look()
-            below = self._dimensions.all() if views is None else self._dimensions.below(views)
-            self._dimensions.refresh(below)
+            if views is None:
+                self._dimensions.poll(self._dimensions.all())
+            else:
+                self._dimensions.refresh(self._dimensions.below(views))
             csn = self._catalog.snapshot()
             every = lower_first(self._catalog.relations())
             given = None if views is None else [self._refreshed(name, "") for name in views]
