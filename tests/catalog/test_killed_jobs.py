@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from tests.catalog.view_world import World
 from tests.effort import examples, seed_of
 from tests.forks import forks, unflushed
 
+from freshview.catalog.rewritings import RewritingCatalog
 from freshview.catalog.writer import LIFETIME
 
 _KILLS = 20  # fifty, of a serving process, in tests/soak
@@ -21,7 +23,8 @@ _MOMENTS = 1000  # a round of jobs has about so many: before and after a stateme
 
 
 def maintain(folder: Path, now: int, moments: int, ready: Event, *, is_after_a_job: bool) -> None:
-    """What the process does until it is killed, by itself at a moment of its catalog: one small job after another."""
+    """What the process does until it is killed, by itself at a moment of its catalog: one small job after another, of
+    one view or of several in one refresh."""
     unflushed()
     process = World(folder, now).process()
     views = [r for r in process.catalog.relations() if r.kind == "view"]
@@ -39,6 +42,7 @@ def maintain(folder: Path, now: int, moments: int, ready: Event, *, is_after_a_j
         sa.event.listen(process.catalog.database._engine, moment, count)
     ready.set()
     while True:
+        process.groups.bring(views, process.catalog.snapshot(), most_rows=3)  # level by level
         for view in views:
             process.jobs.bring(view, process.catalog.snapshot(), most_rows=3)
 
@@ -53,7 +57,10 @@ def test_kills_at_random_lose_nothing_and_apply_nothing_twice(tmp_path: Path) ->
     p = world.process()
     a, b = p.table("a"), p.table("b")
     low = p.view("low", a, b)
-    views = (low, p.view("high", low, b), p.view("other", a))
+    other, auxiliary = p.view("other", a), p.view("auxiliary", a)
+    rewriting = {"text": "", "sources": {"auxiliary": {"id": auxiliary.id, "columns": ["k", "v"]}}}
+    RewritingCatalog(p.views).attach(other, json.dumps(rewriting), [auxiliary])
+    views = (low, p.view("high", low, b), other, auxiliary)
     processes = forks()
     for kill in range(examples(_KILLS)):
         world.now += 2 * LIFETIME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -17,7 +18,9 @@ from freshview import Warehouse
 from freshview.catalog.lineage import is_auxiliary, rewriting_ids
 from freshview.catalog.records import Relation
 from freshview.definition import selftest
+from freshview.definition.known import settings_of
 from freshview.definition.proof import RewritingTest
+from freshview.definition.rewriting import Auxiliary as AuxiliaryFacts
 from freshview.definition.rewriting import Rewriting
 from freshview.errors import InvalidStatement
 from freshview.optimizer.choice import Choice, choice_of, described
@@ -27,6 +30,7 @@ from freshview.optimizer.operations import Equivalence, StoredRelation
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Facts
 from freshview.refresh.workload import workload
+from freshview.sql.statements import CreateView
 from freshview.views import auxiliaries
 from freshview.views.auxiliaries import CREATED, DROPPED, KEPT, REFUSED, REWRITTEN, Auxiliaries, Step
 from freshview.views.benefit import Benefit
@@ -303,6 +307,23 @@ def test_users_tables_and_views_can_be_dropped_replaced_and_renamed_whatever_is_
         wh.sql("DROP MATERIALIZED VIEW sizes")
         wh.sql("CREATE OR REPLACE MATERIALIZED VIEW v1 AS SELECT c_nationkey, count(*) n FROM clients GROUP BY 1")
         assert not _auxiliaries(wh)
+        _check(wh)
+
+
+def test_a_users_view_that_only_auxiliary_views_read_can_be_dropped(tmp_path: Path, spark: SparkSession) -> None:
+    """They go with it, and what was rewritten over them goes on by its own text."""
+    with _shop(tmp_path / "w", spark, "v1", "total") as wh:
+        parts = internals(wh)
+        facts = AuxiliaryFacts("v1", settings=settings_of(parts.relation("v1")))
+        parts.views.lifecycle.create(CreateView("aux_x", "SELECT c_segment, quantity FROM v1"), facts)
+        (auxiliary,) = _auxiliaries(wh)
+        sources = {"aux_x": {"id": auxiliary.id, "columns": ["c_segment", "quantity"]}}
+        rewriting = json.dumps({"text": "", "sources": sources})
+        parts.views.auxiliaries.rewritings.attach(parts.relation("total"), rewriting, [auxiliary])
+        wh.sql("DROP MATERIALIZED VIEW v1")
+        assert not _auxiliaries(wh)
+        assert not _rewritten(wh)
+        wh.sql(_STATEMENTS[2])
         _check(wh)
 
 

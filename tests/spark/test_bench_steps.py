@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.effort import IS_SOAK
 
-from freshview.bench import growth, large, optimizer, profile, strategy, views
+from freshview.bench import growth, large, optimizer, profile, stored, strategy, views
 from freshview.bench.measure import Figure
 from freshview.bench.peers import OURS, Maker
 from freshview.bench.peers_systems import Duck, Freshview
@@ -34,7 +34,8 @@ _STEPS: dict[Step, tuple[str, ...]] = {
     large.large_view: ("large view, read", "large view, checkpoint"),
     large.large_insert: ("V1, a sixth of lineitem inserted",),
     large.all_rows: ("all rows of lineitem changed",),
-    optimizer.together: ("workload of MQO §7.1, 0.1% inserted", "workload of MQO §7.1, 1.0% inserted"),
+    stored.together: (*["workload of MQO §7.1, 0.1% inserted"] * 3, *["workload of MQO §7.1, 1.0% inserted"] * 3),
+    stored.separately: ("3 views of MQO §7.1 separately",),
     optimizer.adaptive: ("workload of MQO §7.1: chosen strategies",),
     profile.fresh_answer: ("V1, 100 customers, fresh answer, in parts",),
 }

@@ -253,6 +253,7 @@ def test_large_changes_share_parts_on_spark_which_leave_no_files(
             assert [name for name in names if not wh.check(name).ok] == []
         parts = [part for plan in seen for part in plan.parts]
         assert any(part.local is None and len(part.users) > 1 for part in parts)
+        assert any({"revenue", "lines"} <= {*part.users} for part in parts)  # one of them selects a segment
         shared = [job for job in wh.history() if "shared" in job.phases]
         assert any(job.engine.startswith("spark") for job in shared)
         assert not list((tmp_path / "w").glob("**/stage*/*.parquet"))

@@ -1,7 +1,11 @@
-"""The optimiser over all views (MQO §7): maintenance together and apart, the adaptive strategy, and the search itself.
+"""The optimiser over all views (MQO §7): what it shares and stores, the adaptive strategy, and the search itself.
 
-The paper gives estimated costs; `together` and `adaptive` measure times, over the workload of §7.1 (`workload.py`).
-What stored results save is not measured here.
+The paper gives estimated costs; here times are measured, over the workload of §7.1 (`workload.py`): what sharing and
+stored results save (`stored.py`), V1 of LAZY with what is chosen for it (`stored_v1.py`), and how far the estimates of
+all these jobs were off (`estimates.py`).
+
+`variants` (§7.2.1) are of the search alone, over the workload at scale 1: without shared differentials, with each
+differential as a unit of its own, without transient or without permanent results.
 
 `scalability` (§7.2.3, Figure 6) is of the paper's benchmark: relations R1, R2, … with columns p, sp and n; view i is a
 star of four of them, R1.sp joined with p of R(2i), R(2i+1) and R(2i+2). Ten views read 22 relations. Everything changes
@@ -18,10 +22,14 @@ from pathlib import Path
 
 from freshview.algebra.nodes import Node
 from freshview.bench.data import KEYS
-from freshview.bench.measure import Chart, Figure, Timing, duration, is_trial, seconds_of, spread
-from freshview.bench.tables import copied, prepared, tables
+from freshview.bench.estimates import estimated, keep_estimates
+from freshview.bench.measure import Chart, Figure, Timing, duration, is_trial, seconds_of
+from freshview.bench.stored import separately, together, workload
+from freshview.bench.stored_v1 import chosen_for_v1, v1_tenfold
+from freshview.bench.tables import copied
+from freshview.bench.variants import variants
 from freshview.bench.views import exact
-from freshview.bench.workload import VIEWS, create, grow
+from freshview.bench.workload import VIEWS, grow
 from freshview.definition.properties import REFRESH
 from freshview.delta.forms import choose_form
 from freshview.optimizer.choice import Choice, optimise
@@ -85,28 +93,6 @@ def scalability(folder: Path, scale: float, repeat: int) -> list[Figure]:  # noq
     ]
 
 
-def together(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Time the maintenance of the ten views, together and one by one, after all tables have grown (Figure 4)."""
-    figures, draw = [], random.Random(18)
-    with copied(_workload(folder, scale), folder / "optimizer") as wh:
-        grow(wh, draw, 0.001)
-        wh.maintain()  # warm-up
-        for share in (0.001, 0.01):
-            seconds: dict[str, list[float]] = {"together": [], "apart": []}
-            for _ in range(repeat):
-                for way, times in seconds.items():
-                    grow(wh, draw, share)
-                    orders = [None] if way == "together" else [[view] for view in VIEWS]
-                    times.append(sum(seconds_of(lambda names=names: wh.maintain(names)) for names in orders))  # type: ignore[misc]
-                    print(f"{share:.1%}, {way}: {duration(times[-1])}", file=sys.stderr, flush=True)
-            shared, apart = (Timing(tuple(s)) for s in seconds.values())
-            details = {"together": str(shared), "one view at a time": str(apart), "views": str(len(VIEWS))}
-            name = f"workload of MQO §7.1, {share:.1%} inserted: maintained together / one view at a time"
-            between = spread(shared, apart)
-            figures.append(Figure(name, shared.p50 / apart.p50, 0.5, "×", details, spread=between))
-        return [*figures, exact(wh, list(VIEWS))]
-
-
 def adaptive(folder: Path, scale: float, _repeat: int) -> list[Figure]:
     """Time the ten views as they choose their strategy, all incremental, and all recomputed (§7.2.2, Figure 5).
 
@@ -114,7 +100,7 @@ def adaptive(folder: Path, scale: float, _repeat: int) -> list[Figure]:
     """
     draw = random.Random(19)
     lines: dict[str, dict[str, float]] = {way: {} for way in REFRESH}
-    with copied(_workload(folder, scale), folder / "optimizer") as wh:
+    with copied(workload(folder, scale), folder / "optimizer") as wh:
         for way in REFRESH[1:]:
             for view, text in VIEWS.items():
                 wh.sql(f"CREATE MATERIALIZED VIEW {view}_{way} TBLPROPERTIES ('refresh' = '{way}') AS {text}")
@@ -128,6 +114,7 @@ def adaptive(folder: Path, scale: float, _repeat: int) -> list[Figure]:
                     lines[way][f"{100 * share:g}"] = taken
             for table in KEYS:
                 wh.sql(f"CHECKPOINT {table}")
+        keep_estimates(folder, "adaptive", wh)
         return [*_adapted(lines), exact(wh, list(VIEWS))]
 
 
@@ -143,8 +130,4 @@ def _adapted(lines: dict[str, dict[str, float]]) -> list[Figure]:
     return [Figure(name, max(ratios.values()), 1.1, "×", details, chart=chart)]
 
 
-def _workload(folder: Path, scale: float) -> Path:
-    return prepared(folder, "workload", lambda wh: create(wh, VIEWS), on=tables(folder, scale))
-
-
-STEPS = (together, adaptive, scalability)
+STEPS = (together, separately, adaptive, chosen_for_v1, v1_tenfold, variants, scalability, estimated)

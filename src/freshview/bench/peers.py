@@ -32,7 +32,7 @@ from freshview.errors import FreshviewError, QueryFailed
 from freshview.storage.main import plain
 
 TABLES = ("customer", "orders", "lineitem", "nation")
-OURS = "Freshview"
+OURS, STORED = "Freshview", "Freshview with stored results"
 DUCKDB, PATHWAY = "DuckDB, recomputed", "Pathway"
 _CUSTOMERS, _ORDERS = "100 customers", "0.1 % of orders and lineitem"
 _LIMITS = {(_CUSTOMERS, DUCKDB): 3.0, (_CUSTOMERS, PATHWAY): 1.5, (_ORDERS, DUCKDB): 1.5}  # of fresh answers
@@ -187,7 +187,7 @@ def raced(systems: Sequence[System], changes: Changes, repeat: int, *, warmup: i
                     spent = race.setdefault(change.name, {}).setdefault(system.name, Spent())
                     spent.update.append(updated)
                     spent.answer.append(answered)
-            compared += _agreed(answers, change)
+            compared += agreed(answers, change)
     return race, compared
 
 
@@ -199,7 +199,7 @@ def timed(system: System, change: Change) -> tuple[float, float, list[Sequence[o
     return updated, answered, rows
 
 
-def _agreed(answers: dict[str, list[Row]], change: Change) -> int:
+def agreed(answers: dict[str, list[Row]], change: Change) -> int:
     """Return the number of equal answers; raise QueryFailed with the first difference if not all are equal."""
     (first, expected), *others = answers.items()
     for name, rows in others:

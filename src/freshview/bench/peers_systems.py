@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable, convert_to_deltalake, write_deltalake
 
+from freshview import Warehouse
 from freshview.bench.data import V1
-from freshview.bench.peers import DUCKDB, ORDER_KEY, OURS, TABLES, Change, Maker, Missing
+from freshview.bench.peers import DUCKDB, ORDER_KEY, OURS, STORED, TABLES, Change, Maker, Missing
 from freshview.bench.peers_pathway import Pathway, pathway
 from freshview.bench.peers_postgres import Postgres, postgres
 from freshview.bench.tables import load, new
@@ -27,7 +28,7 @@ class Freshview:
     setup = "lazy view, refreshed by the query"
 
     def __init__(self, home: Path, data: Path) -> None:
-        self._wh = new(home / "freshview")
+        self._wh = new(home / self.name.replace(" ", "-").lower())
         load(self._wh, data, TABLES)
         self._wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
 
@@ -48,6 +49,24 @@ class Freshview:
 
     def close(self) -> None:
         self._wh.close()
+
+
+class WithStored(Freshview):
+    """A lazy view over results that the optimiser stores, once it is asked to."""
+
+    name = STORED
+    setup = "lazy view, refreshed by the query, over what `optimize` stores"
+    stored = "nothing"
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return self._wh
+
+    def optimise(self) -> None:
+        """Store what is proposed by what the history says of changes."""
+        self._wh.optimize(apply=True)
+        found = [view.about for view in self._wh.status().views if view.mode == "auxiliary"]
+        self.stored = "; ".join(about.split(";")[0] for about in found) or "nothing"
 
 
 class PlainSpark:

@@ -6,6 +6,7 @@ Most views have selections of their own, so that what they share is a join or a 
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 from freshview import Warehouse
 
@@ -48,8 +49,91 @@ JOINS = {
 }
 VIEWS = AGGREGATES | JOINS
 
+_KEY, _TEXT, _NUMBER, _DAY = "bigint", "string", "decimal(15,2)", "date"
+# The columns that the views use, and the sizes of scale 1, for searches without tables.
+TYPES = {
+    "region": {"r_regionkey": _KEY, "r_name": _TEXT},
+    "nation": {"n_nationkey": _KEY, "n_name": _TEXT, "n_regionkey": _KEY},
+    "supplier": {"s_suppkey": _KEY, "s_name": _TEXT, "s_nationkey": _KEY},
+    "customer": {
+        "c_custkey": _KEY,
+        "c_name": _TEXT,
+        "c_nationkey": _KEY,
+        "c_acctbal": _NUMBER,
+        "c_mktsegment": _TEXT,
+    },
+    "part": {
+        "p_partkey": _KEY,
+        "p_name": _TEXT,
+        "p_brand": _TEXT,
+        "p_type": _TEXT,
+        "p_size": _KEY,
+        "p_container": _TEXT,
+    },
+    "partsupp": {"ps_partkey": _KEY, "ps_suppkey": _KEY, "ps_availqty": _KEY, "ps_supplycost": _NUMBER},
+    "orders": {
+        "o_orderkey": _KEY,
+        "o_custkey": _KEY,
+        "o_totalprice": _NUMBER,
+        "o_orderdate": _DAY,
+        "o_orderpriority": _TEXT,
+    },
+    "lineitem": {
+        "l_orderkey": _KEY,
+        "l_linenumber": _KEY,
+        "l_partkey": _KEY,
+        "l_suppkey": _KEY,
+        "l_quantity": _NUMBER,
+        "l_extendedprice": _NUMBER,
+        "l_returnflag": _TEXT,
+        "l_shipdate": _DAY,
+        "l_shipmode": _TEXT,
+    },
+}
+ROWS = {
+    "region": 5.0,
+    "nation": 25.0,
+    "supplier": 1e4,
+    "customer": 150e3,
+    "part": 2e5,
+    "partsupp": 8e5,
+    "orders": 1.5e6,
+    "lineitem": 6e6,
+}
+DISTINCT = {
+    "r_regionkey": 5.0,
+    "r_name": 5.0,
+    "n_nationkey": 25.0,
+    "n_regionkey": 5.0,
+    "n_name": 25.0,
+    "s_suppkey": 1e4,
+    "s_nationkey": 25.0,
+    "c_custkey": 150e3,
+    "c_nationkey": 25.0,
+    "c_mktsegment": 5.0,
+    "p_partkey": 2e5,
+    "p_size": 50.0,
+    "p_brand": 25.0,
+    "p_type": 150.0,
+    "p_container": 40.0,
+    "ps_partkey": 2e5,
+    "ps_suppkey": 1e4,
+    "ps_availqty": 1e4,
+    "o_orderkey": 1.5e6,
+    "o_custkey": 1e5,
+    "o_orderpriority": 5.0,
+    "o_orderdate": 2400.0,
+    "l_orderkey": 1.5e6,
+    "l_partkey": 2e5,
+    "l_suppkey": 1e4,
+    "l_returnflag": 3.0,
+    "l_quantity": 50.0,
+    "l_shipdate": 2500.0,
+    "l_shipmode": 7.0,
+}
+
 # The key column by which rows of a table are copied; tables of one kind of key get the copies of the same rows.
-_COPIED = {
+COPIED = {
     "region": "r_regionkey",
     "nation": "n_nationkey",
     "supplier": "s_suppkey",
@@ -67,12 +151,14 @@ def create(wh: Warehouse, views: dict[str, str]) -> None:
         wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
 
 
-def grow(wh: Warehouse, draw: random.Random, share: float) -> int:
-    """Insert copies of a share of every table under new keys, one row at least; return the number of rows."""
+def grow(wh: Warehouse, draw: random.Random, share: float, tables: Collection[str] = tuple(COPIED)) -> int:
+    """Insert copies of a share of these tables under new keys, one row at least; return the number of rows."""
     seed, offset = draw.randrange(1_000_000), 10_000_000_000 + draw.randrange(1_000_000) * 10_000_000
     rows = 0
     with wh.transaction() as tx:
-        for table, key in _COPIED.items():
+        for table, key in COPIED.items():
+            if table not in tables:
+                continue
             columns = wh.sql(f"SELECT * FROM {table}").columns
             copied = ", ".join(f"{key} + {offset} AS {key}" if c == key else c for c in columns)
             some = f"WHERE pmod(hash({key}, {seed}), {_BUCKETS}) < {round(share * _BUCKETS)}"

@@ -17,7 +17,7 @@ from freshview.algebra.nodes import Node, Project, Scan, Shared, Source, Table, 
 from freshview.algebra.traversal import scans
 from freshview.optimizer.cost import FULL, INCREMENTAL, NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Share, Store
 from freshview.optimizer.dag import Dag, Root
-from freshview.optimizer.greedy import Limits, Selection, Taken, select
+from freshview.optimizer.greedy import Limits, Selection, select
 from freshview.optimizer.identity import Identities
 from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, StoredRelation
 from freshview.optimizer.prices import Prices
@@ -263,11 +263,11 @@ class _Choosing:
 
     def _shared(self, node: Equivalence) -> SharedResult:
         number, size = node.number, self._costs.size(node)
-        is_full, is_shared = self._costs.mode[number] == TRANSIENT, number in self._costs.shared
-        changes = [self._costs.updated[i] for i in self._costs.changes[number]] if is_shared else []
-        deltas = sum(size.deltas.values()) * size.width if is_shared else 0.0
+        is_full, places = self._costs.mode[number] == TRANSIENT, sorted(self._costs.shared.get(number, ()))
+        changes = [self._costs.updated[i] for i in places]
+        deltas = sum(size.deltas[relation] for relation in changes) * size.width
         seconds = self._costs.trmatcost(number) if is_full else 0.0
-        seconds += sum(self._costs.computed_delta(number, i) for i in self._costs.changes[number]) if is_shared else 0.0
+        seconds += sum(self._costs.computed_delta(number, i) for i in places)
         return SharedResult(
             number=self._numbers[number],
             node=number,
@@ -292,8 +292,8 @@ class _Choosing:
         return found
 
     def _benefit(self, kind: type, number: int) -> float:
-        taken: Taken | None = self._saved.get((kind, number))
-        return taken.benefit if taken is not None else 0.0
+        found = [t for t in self._selection.taken if isinstance(t.change, kind) and t.change.node == number]
+        return sum(t.benefit for t in found)
 
     def _alternatives(self) -> list[Alternative]:
         found = []
@@ -303,8 +303,9 @@ class _Choosing:
             match refused.change:
                 case Store(mode=mode):
                     what = f"{'store' if mode == PERMANENT else 'share'} {what}"
-                case Share():
-                    what = f"share the differentials of {what}"
+                case Share(place=place):
+                    by = "" if place is None else f" by {self._costs.updated[place]}"
+                    what = f"share the differentials{by} of {what}"
                 case Cluster(by=by):
                     what = f"sort {what} by {column_in_words(self._dag, by)}"
             found.append(Alternative(what, refused.alone, refused.benefit, refused.bytes, refused.why))

@@ -73,10 +73,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Share:
-    """Keep all differentials of a node for one refresh, or do not."""
+    """Keep all differentials of a node for one refresh, or the one by the relation at a place; or do not."""
 
     node: int
     on: bool
+    place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Costs:
         self.position = {n.number: i for i, n in enumerate(self.nodes)}
         self.mode = {n.number: PERMANENT if isinstance(n, StoredRelation) else NOT_STORED for n in self.nodes}
         self._reuse = {number: prices.scanned(size.rows) for number, size in self.sizes.of.items()}
-        self.shared: set[int] = set()  # nodes whose differentials are kept
+        self.shared: dict[int, frozenset[int]] = {}  # nodes whose differentials are kept: by the relations at places
         self.clustered: dict[int, str] = {}
         for node in self.nodes:
             if isinstance(node, StoredRelation) and node.name in statistics and statistics[node.name].clustered:
@@ -173,7 +174,8 @@ class Costs:
 
     def deltacost(self, number: int, place: int) -> float:
         """The cost of a differential: reusing it if it is kept, or has changed a stored result; else computing it."""
-        if number in self.shared or (self.mode[number] == PERMANENT and number not in self._relations):
+        is_kept = place in self.shared.get(number, ())
+        if is_kept or (self.mode[number] == PERMANENT and number not in self._relations):
             return self.prices.embedded.row * self._delta_rows(number, place)
         return self.computed_delta(number, place)
 
@@ -189,10 +191,9 @@ class Costs:
         rows = [self._delta_rows(number, i) for i in places]
         sorted_ = number in self.clustered
         changing = self.prices.merged(sum(rows), sorted_=sorted_)
-        if number in self.shared:
-            changing += self.prices.embedded.row * sum(rows)
-        else:
-            changing += sum(self.computed_delta(number, i) for i in places)
+        kept = self.shared.get(number, frozenset())
+        changing += self.prices.embedded.row * sum(self._delta_rows(number, i) for i in kept)
+        changing += sum(self.computed_delta(number, i) for i in places if i not in kept)
         if isinstance(self.dag.nodes[number], Grouping):  # the stored groups that change are read
             changing += self.prices.looked_up(self.sizes.of[number].rows, sum(rows), pruned=sorted_)
         return self.prices.incremental * (changing + self.prices.commit + self.prices.engine(sum(rows)).query)
@@ -234,10 +235,8 @@ class Costs:
                 cost += self.imntcost(number) + self.buildcost(number)
         elif self.mode[number] == TRANSIENT:
             cost += self.trmatcost(number)
-        if number in self.shared:
-            for place in self.changes[number]:
-                rows = self._delta_rows(number, place)
-                cost += self.computed_delta(number, place) + self.prices.kept(rows)
+        for place in self.shared.get(number, ()):
+            cost += self.computed_delta(number, place) + self.prices.kept(self._delta_rows(number, place))
         if number in self.clustered and number in self._relations:
             rows = sum(self._delta_rows(number, i) for i in self.changes[number])
             cost += self.prices.sort * (rows + self.sizes.of[number].rows / self.rounds)
@@ -297,7 +296,9 @@ class Costs:
             case Store():
                 self.mode[number] = change.mode
             case Share():
-                (self.shared.add if change.on else self.shared.discard)(number)
+                asked = frozenset(self.changes[number]) if change.place is None else frozenset({change.place})
+                kept = self.shared.get(number, frozenset())
+                self._share(number, kept | asked if change.on else kept - asked)
             case Cluster():
                 self.clustered[number] = change.by
                 if not change.by:
@@ -321,6 +322,11 @@ class Costs:
             for user in self._users[current]:
                 heapq.heappush(waiting, (self.position[user], user))
 
+    def _share(self, number: int, places: frozenset[int]) -> None:
+        self.shared.pop(number, None)
+        if places:
+            self.shared[number] = places
+
     def _recount(self, number: int) -> None:
         part = self._contribution(number)
         self.total += part - self._parts[number]
@@ -329,15 +335,16 @@ class Costs:
     def tried(self, change: Change) -> float:
         """The total cost under a change, which is taken back."""
         number = change.node
-        before = (self.total, self.mode[number], number in self.shared, self.clustered.get(number), self._parts[number])
+        shared, clustered = self.shared.get(number, frozenset()), self.clustered.get(number)
+        before = (self.total, self.mode[number], self._parts[number])
         self._journal = []
         self.apply(change)
         after = self.total
         for node, value, part in reversed(self._journal):
             self._values[node], self._parts[node] = value, part
         self._journal = None
-        self.total, self.mode[number], shared, clustered, self._parts[number] = before
-        (self.shared.add if shared else self.shared.discard)(number)
+        self.total, self.mode[number], self._parts[number] = before
+        self._share(number, shared)
         self.clustered.pop(number, None)
         if clustered:
             self.clustered[number] = clustered

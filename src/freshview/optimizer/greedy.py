@@ -16,7 +16,7 @@ candidates only of nodes that one plan can use twice (sharability). In the end w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Change, Cluster, Costs, Share, Store
@@ -36,6 +36,7 @@ class Limits:
     transient: bool = True
     permanent: bool = True
     differentials: bool = True
+    one_by_one: bool = False  # each differential of a node is a candidate of its own, not all of them as one unit
     clustering: bool = True
     permanent_bytes: float | None = None
     transient_bytes: float | None = None
@@ -158,7 +159,9 @@ class _Greedy:
             return self._costs.mode[change.node] == NOT_STORED
         if isinstance(change, Cluster):
             return self._costs.mode[change.node] == PERMANENT and change.node not in self._costs.clustered
-        return change.node not in self._costs.shared and self._costs.mode[change.node] != PERMANENT
+        kept = self._costs.shared.get(change.node, frozenset())
+        is_open = not kept if change.place is None else change.place not in kept
+        return is_open and self._costs.mode[change.node] != PERMANENT
 
     def _fits(self, candidate: Taken) -> bool:
         place = _place(candidate.change)
@@ -168,7 +171,10 @@ class _Greedy:
     def _bytes(self, change: Change) -> float:
         size = self._costs.sizes.of[change.node]
         if isinstance(change, Share):
-            return sum(size.deltas.values()) * size.width
+            deltas = size.deltas
+            if change.place is not None:
+                return deltas[self._costs.updated[change.place]] * size.width
+            return sum(deltas.values()) * size.width
         return size.bytes if isinstance(change, Store) else 0.0
 
     def _take(self, candidate: Taken) -> None:
@@ -211,7 +217,8 @@ class _Greedy:
             if full:
                 yield tuple(full)
             if limits.transient and limits.differentials and costs.changes[number] and degrees[number] > 1:
-                yield (Share(number, on=True),)
+                places: Sequence[int | None] = costs.changes[number] if limits.one_by_one else [None]
+                yield from ((Share(number, on=True, place=place),) for place in places)
 
     def _clusterings(self, change: Change) -> list[Cluster]:
         """The columns by which a result that has just been stored may be sorted."""
@@ -253,7 +260,7 @@ def _place(change: Change) -> int | None:
 def _opposite(change: Change) -> Change:
     if isinstance(change, Store):
         return Store(change.node, NOT_STORED)
-    return Share(change.node, on=False) if isinstance(change, Share) else Cluster(change.node, "")
+    return replace(change, on=False) if isinstance(change, Share) else Cluster(change.node, "")
 
 
 def _why_not(alone: float, benefit: float) -> str:

@@ -5,7 +5,8 @@ refresh, and is computed once. Queries over rows at hand are put together for th
 
     embedded   a part is a table in memory; filters and projections are not worth one
     Spark      a part is held in files, if it comes from a delta and reading and joining it again for its other users
-               is expected to take longer than writing it
+               is expected to take longer than writing it. Where that is expected to save time, selections stand above
+               the joins (`algebra/loosening.py`): views that select otherwise then have their joins in common
 
 A view that shares nothing on Spark, that is to be recomputed or whose query cannot be planned has no plan here: its own
 job computes it.
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from freshview.algebra.facts import comes_from_delta
+from freshview.algebra.loosening import loosened
 from freshview.algebra.nodes import Aggregate, Join, Node, Scan, SetOperation, Source, Window
 from freshview.algebra.together import Part, Together, Worth, put_together
 from freshview.algebra.traversal import bottom_up, scans
@@ -94,11 +96,11 @@ class _Group:
         return ScanPlan(scan, _OTHERS) if known is None else replace(self.group.measured(known), scan=scan)
 
 
-def _put(group: GroupInput, places: Sequence[int], ways: Sequence[Way], worth: Worth) -> Together:
+def _put(group: GroupInput, places: Sequence[int], queries: Sequence[Node], worth: Worth) -> Together:
     def reading(i: int, scan: Scan) -> tuple[Source, str]:
         return group.reading(places[i], scan)
 
-    return put_together([_query(way) for way in ways], reading, worth)
+    return put_together(queries, reading, worth)
 
 
 def _query(way: Way) -> Node:
@@ -123,7 +125,7 @@ class _Embedded(_Group):
         runner: Callable[[], PlanRunner],
     ) -> None:
         queries = tuple(map(_query, ways))
-        combined = combinations.of(queries, lambda: _put(group, places, ways, worth_a_table))
+        combined = combinations.of(queries, lambda: _put(group, places, queries, worth_a_table))
         super().__init__(group, places, ways, combined.together)
         self._at_hand = {i for i in range(len(places)) if not any(map(group.reads, self.scans(i)))}
         self._translation = Translation(combined, group.relation, preparing(group, runner))
@@ -161,7 +163,15 @@ class _OnSpark(_Group):
         def worth(node: Node, users: int) -> bool:
             return is_worth_files(node, users, group.reads, group.rates)
 
-        super().__init__(group, places, ways, _put(group, places, ways, worth))
+        def seconds(together: Together) -> float:
+            """The expected time of all parts and queries."""
+            nodes = (*(part.node for part in together.parts), *together.plans)
+            computed = sum(estimate(node, group.reads, group.rates).seconds for node in nodes)
+            return computed + len(together.parts) * group.rates.held
+
+        queries = [_query(way) for way in ways]
+        found = [_put(group, places, given, worth) for given in (queries, [loosened(query) for query in queries])]
+        super().__init__(group, places, ways, min(found, key=seconds))
         self.queries = {place: self.together.plans[i] for i, place in enumerate(places)}
 
     def plans(self, ways: Sequence[Sequence[Way]]) -> dict[int, JobPlan]:

@@ -12,6 +12,7 @@ from tests.unit.algebra.oracle import Bag, Row, evaluate, signed
 from tests.unit.delta.cases import VIEWS
 from tests.unit.sql.view_grammar import Change, State, lowered_view, noises, states, views
 
+from freshview.algebra.loosening import loosened
 from freshview.algebra.nodes import Aggregate, Join, Node, Scan, Shared, Source, Table
 from freshview.algebra.together import Together, exactly, put_together
 from freshview.algebra.traversal import bottom_up, scans
@@ -48,13 +49,26 @@ def _all_nodes(together: Together) -> list[Node]:
 @laws
 @given(texts=st.lists(_View, min_size=2, max_size=4), run=states(2), noise=noises())
 def test_delta_plans_together_give_the_same_bags(texts: list[str], run: list[State], noise: Noise) -> None:
-    """Also where a delta has rows that cancel: it has more columns than one of its readers uses."""
+    """Also where a delta has rows that cancel: it has more columns than one of its readers uses; and with selections
+    above joins."""
     change = Change(run[0], run[1], noise)
     derived = [derive(lowered_view(text).node, change.changed) for text in texts]
     plans = [reduced(plan) for plan in derived if plan is not None]
-    together = put_together(plans)
-    assert bags(together, change.read, signed) == [signed(plan, change.read) for plan in plans]
-    assert [p.columns for p in together.plans] == [p.columns for p in plans]
+    for together in (put_together(plans), put_together([loosened(plan) for plan in plans])):
+        assert bags(together, change.read, signed) == [signed(plan, change.read) for plan in plans]
+        assert [p.columns for p in together.plans] == [p.columns for p in plans]
+
+
+def test_plans_that_select_otherwise_have_their_joins_in_common_with_selections_above_these() -> None:
+    texts = [
+        "SELECT t.b, v.d FROM t JOIN u ON t.a = u.a JOIN v ON v.a = u.b WHERE t.b > 1 AND u.c = 2",
+        "SELECT t.c, v.d FROM t JOIN u ON t.a = u.a JOIN v ON v.a = u.b WHERE u.c IN (3, 4) AND v.d <> 1",
+    ]
+    derived = [derive(plan, {"t", "u"}) for plan in _plans(texts)]
+    plans = [plan for plan in derived if plan is not None]
+    given = (plans, [loosened(plan) for plan in plans])
+    joins = [[n for p in put_together(g).parts for n in bottom_up(p.node) if isinstance(n, Join)] for g in given]
+    assert [len(found) for found in joins] == [0, 4]
 
 
 @laws

@@ -6,7 +6,7 @@ import sqlglot
 from sqlglot import exp
 
 from freshview.bench.data import KEYS
-from freshview.bench.workload import _COPIED, AGGREGATES, JOINS, VIEWS
+from freshview.bench.workload import AGGREGATES, COPIED, JOINS, VIEWS
 
 
 def test_ten_views_five_with_aggregates_read_eight_relations() -> None:
@@ -28,4 +28,4 @@ def test_most_views_have_selections_of_their_own() -> None:
 
 
 def test_copies_get_new_keys() -> None:
-    assert all(KEYS[table].split(", ")[0] == key for table, key in _COPIED.items())
+    assert all(KEYS[table].split(", ")[0] == key for table, key in COPIED.items())

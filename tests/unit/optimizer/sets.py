@@ -102,5 +102,6 @@ def changes(costs: Costs) -> list[Change]:
     nodes = [n for n in costs.nodes if not isinstance(n, StoredRelation) and n.number not in costs.owner]
     found: list[Change] = [Store(n.number, m) for n in nodes for m in (PERMANENT, TRANSIENT, NOT_STORED)]
     found += [Share(n.number, on) for n in nodes for on in (True, False) if costs.changes[n.number]]
+    found += [Share(n.number, on, p) for n in nodes for on in (True, False) for p in costs.changes[n.number][:1]]
     found += [Cluster(n, by) for n, columns in costs.lookups_by.items() for by in columns if costs.mode[n] == PERMANENT]
     return found

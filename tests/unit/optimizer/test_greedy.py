@@ -9,7 +9,7 @@ from tests.unit.optimizer.sets import built, from_sql
 
 from freshview.bench.data import V1
 from freshview.optimizer.choice import Choice, optimise
-from freshview.optimizer.cost import PERMANENT, Costs, Store
+from freshview.optimizer.cost import PERMANENT, Costs, Share, Store
 from freshview.optimizer.dag import Dag
 from freshview.optimizer.greedy import LEAST, Limits, select, sharing
 from freshview.optimizer.operations import StoredRelation
@@ -108,6 +108,21 @@ def test_more_freedom_never_costs_more() -> None:
     assert not none.taken
     assert none.after == none.before == transient.before == both.before
     assert both.after < transient.after < none.after
+
+
+def test_differentials_may_be_chosen_one_by_one() -> None:
+    """As single candidates they are searched for longer, and the plan hardly changes (§7.2.1)."""
+    one = select(_dag(), CHAIN_FACTS, limits=Limits(permanent=False, clustering=False))
+    each = select(_dag(), CHAIN_FACTS, limits=Limits(permanent=False, clustering=False, one_by_one=True))
+    shares = [t.change for t in each.taken if isinstance(t.change, Share)]
+    assert shares
+    assert all(share.place is not None for share in shares)
+    assert all(t.change.place is None for t in one.taken if isinstance(t.change, Share))
+    assert each.after <= 1.1 * one.after
+    again = Costs(each.costs.dag, CHAIN_FACTS, each.costs.prices)
+    for taken in each.taken:
+        again.apply(taken.change)
+    assert again.total == pytest.approx(each.after)
 
 
 def test_every_decision_saves_what_it_says() -> None:

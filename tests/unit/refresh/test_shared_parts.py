@@ -1,0 +1,69 @@
+"""What the optimiser chooses to share in one refresh, and what a refresh of several views shares (MQO §7.1)."""
+
+from __future__ import annotations
+
+from freshview.algebra.loosening import loosened
+from freshview.algebra.nodes import Node, Shared, Stored
+from freshview.algebra.together import Together, put_together
+from freshview.algebra.traversal import relations, scans
+from freshview.bench.variants import chosen
+from freshview.bench.workload import TYPES, VIEWS
+from freshview.delta.forms import choose_form, delta_plan
+from freshview.optimizer.choice import Choice, SharedResult
+from freshview.optimizer.greedy import Limits
+from freshview.refresh.together import worth_a_table
+from freshview.sql.lowering import lower
+
+
+def _types(node: Node) -> dict[str, str]:
+    return dict.fromkeys(node.columns, "bigint")
+
+
+def _delta(text: str) -> Node:
+    """The delta query of a view after all its tables have grown."""
+    lowered = lower(text, {table: tuple(columns) for table, columns in TYPES.items()})
+    form = choose_form(lowered, tuple(n for _, n in lowered.outputs), _types)
+    changed = set(relations(lowered.node))
+    plan = delta_plan(form, lowered, changed, _types(form.tree), small=True, inserts_only=frozenset(changed))
+    assert plan is not None
+    return plan
+
+
+def _made_of(choice: Choice, part: SharedResult) -> set[str]:
+    """The tables that a shared result is made of."""
+    parts = {p.number: p for p in choice.shared}
+    found: set[str] = set()
+    for scan in scans(part.tree):
+        found |= _made_of(choice, parts[scan.source.number]) if isinstance(scan.source, Shared) else {scan.relation}
+    return found
+
+
+def _read(together: Together, node: Node) -> frozenset[tuple[str, str]]:
+    """The tables and versions that a part reads, also through other parts."""
+    found: set[tuple[str, str]] = set()
+    for scan in scans(node):
+        if isinstance(scan.source, Shared):
+            found |= _read(together, together.parts[-1 - scan.source.number].node)
+        elif not isinstance(scan.source, Stored):
+            found.add((scan.relation, scan.version))
+    return frozenset(found)
+
+
+def test_the_parts_of_a_refresh_have_the_differentials_that_the_choice_shares_among_views() -> None:
+    """Alone or as a piece of a larger part. Selections stand above the joins, as in what is chosen. No full result is
+    shared in a refresh."""
+    choice = chosen(Limits(permanent=False, clustering=False))
+    names = list(VIEWS)
+    together = put_together([loosened(_delta(text)) for text in VIEWS.values()], worth=worth_a_table)
+    parts = [(_read(together, part.node), {names[user] for user in part.users}) for part in together.parts]
+    asked = 0
+    for shared in choice.shared:
+        readers = {view.name for view in choice.views if f"shared {shared.number}" in view.reads}
+        for relation in shared.differentials if len(readers) > 1 else ():
+            asked += 1
+            wanted = {(relation, "delta"), *((t, "any") for t in _made_of(choice, shared) - {relation})}
+            covering = [
+                users for read, users in parts if wanted <= {(t, v if v == "delta" else "any") for t, v in read}
+            ]
+            assert any(readers <= users for users in covering), (shared.what, relation, readers, covering)
+    assert asked >= 5
