@@ -23,6 +23,7 @@ from freshview.bench.measure import Chart, Figure, Timing, duration, is_trial, s
 from freshview.bench.tables import copied, prepared, tables
 from freshview.bench.views import exact
 from freshview.bench.workload import COPIED, VIEWS, create, grow
+from freshview.display import counted
 
 NONE, TRANSIENT, PERMANENT, BOTH = "none", "transient", "permanent", "transient and permanent"
 _SHARES = (0.001, 0.01)  # of all tables, inserted
@@ -105,7 +106,7 @@ def _ratios(share: float, times: dict[str, Timing], more: dict[str, str]) -> lis
 def _stored(wh: Warehouse) -> str:
     """What is stored in addition, in a few words."""
     found = [v.name for v in wh.status().views if v.mode == "auxiliary"]
-    return f"{len(found)} results" if found else "nothing"
+    return counted(len(found), "result") if found else "nothing"
 
 
 def separately(folder: Path, scale: float, repeat: int) -> list[Figure]:

@@ -1,0 +1,94 @@
+"""Steps of the optimiser's suite: what they keep and compare, and the order in which they do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from freshview.bench.data import tpch
+from freshview.bench.estimates import estimated, keep_estimates
+from freshview.bench.measure import Timing
+from freshview.bench.peers import STORED, TABLES, Change, Changes
+from freshview.bench.stored import BOTH, NONE, PERMANENT, TRANSIENT, _ratios, _single
+from freshview.bench.stored_v1 import _raced
+from freshview.bench.variants import variants
+from freshview.catalog.frontiers import Job
+from freshview.errors import FreshviewError
+
+_SCALE = 0.001
+
+
+def _kept(folder: Path, step: str, times: Sequence[tuple[float, float]], **more: Any) -> None:
+    """Keep jobs with these expected and actual seconds."""
+    jobs = [
+        Job(view_id=1, from_csn=1, to_csn=2, strategy="incremental", seconds=took, expected=expected, **more)
+        for expected, took in times
+    ]
+    keep_estimates(folder, step, SimpleNamespace(history=lambda: jobs))  # type: ignore[arg-type]
+
+
+def test_estimates_of_all_steps_are_compared_and_count_either_way(tmp_path: Path) -> None:
+    with pytest.raises(FreshviewError, match="no jobs have been kept"):
+        estimated(tmp_path, 1.0, 1)
+    _kept(tmp_path, "one", [(1.0, 2.0)] * 6)
+    _kept(tmp_path, "two", [(9.0, 3.0), (0.0, 5.0)])  # nothing was expected of the second: it is left out
+    _kept(tmp_path, "failed", [(1.0, 50.0)], error="bad data")
+    median, most = estimated(tmp_path, 1.0, 1)
+    assert (median.value, median.limit, median.details["jobs"]) == (2.0, 1.3, "7")
+    assert (most.value, most.limit) == (3.0, 2.0)
+
+
+def test_ratios_of_the_workload_are_against_views_by_themselves() -> None:
+    times = {NONE: 8.0, TRANSIENT: 4.0, PERMANENT: 6.0, BOTH: 1.0}
+    found = _ratios(0.01, {way: Timing((seconds,)) for way, seconds in times.items()}, {"stored": "2 results"})
+    assert [(f.value, f.limit) for f in found] == [(0.5, 0.5), (0.125, 0.25), (0.75, None)]
+    single = {view: {NONE: Timing((4.0,)), PERMANENT: Timing((p,))} for view, p in (("a", 1.0), ("b", 4.0))}
+    assert _single(single, {"a": "1 results", "b": "nothing"}).value == 5 / 8
+
+
+class _Counted:
+    """A system that notes how often it was changed before it was optimised."""
+
+    name = STORED
+    setup = "made up"
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.optimised_after = 0
+
+    def optimise(self) -> None:
+        self.optimised_after = self.changes
+
+    def apply(self, change: Change) -> None:
+        assert change.customers is not None
+        self.changes += 1
+
+    def answer(self) -> list[tuple[object, ...]]:
+        return [("FRANCE", "BUILDING", 3, Decimal("1.50"), Decimal("2"))]
+
+    def processes(self) -> list[int]:
+        return []
+
+    def close(self) -> None: ...
+
+
+def test_the_optimiser_knows_two_changes_and_what_follows_is_measured(tmp_path: Path) -> None:
+    tpch(tmp_path, _SCALE, TABLES)
+    system = _Counted()
+    seconds, compared = _raced([system], Changes(tmp_path, _SCALE, seed=1), 3, 1, system.optimise)
+    assert (system.optimised_after, system.changes) == (2, 6)
+    assert len(seconds[STORED]) == 3
+    assert compared == 6
+
+
+def test_variants_of_the_search_are_compared_with_the_whole() -> None:
+    chosen, without, each, searched = variants(Path(), 1.0, 1)
+    assert chosen.value < 1
+    assert without.value >= 1
+    assert each.value == pytest.approx(1, rel=0.05)
+    assert searched.value > 0
