@@ -302,6 +302,26 @@ def test_a_slot_of_another_plug_in_is_refused(database: str) -> None:
     source.drop()
 
 
+def test_wal2json_writes_what_json_cannot_hold_as_null(database: str) -> None:
+    """Why test_decoding is used: NaN would arrive as NULL."""
+    name, slot = f"t_{uuid.uuid4().hex[:8]}", f"fv_{uuid.uuid4().hex[:8]}"
+    _run(database, f"CREATE TABLE {name} (id int PRIMARY KEY, d double precision, n numeric(9,2))")
+    with psycopg.connect(database, autocommit=True) as connection:
+        try:
+            connection.execute("SELECT pg_create_logical_replication_slot(%s, 'wal2json')", (slot,))
+        except psycopg.errors.UndefinedFile:
+            pytest.skip("wal2json is not installed")
+        try:
+            connection.execute("SET synchronous_commit = on")  # what is not flushed is not decoded
+            connection.execute(f"INSERT INTO {name} VALUES (1, '-Infinity', 'NaN')".encode())
+            peek = "SELECT data::json FROM pg_logical_slot_peek_changes(%s, NULL, NULL, 'format-version', '2')"
+            lines = [row[0] for row in connection.execute(peek.encode(), (slot,))]
+            (values,) = [[c["value"] for c in line["columns"]] for line in lines if line["action"] == "I"]
+            assert values == [1, None, None]
+        finally:
+            connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
 @pytest.mark.parametrize("technique", ["decoding", "decoding, full"])
 def test_a_large_value_that_did_not_change(database: str, technique: str) -> None:
     """The log leaves it out: it is taken from the old image, or refused."""

@@ -263,7 +263,10 @@ def test_a_slot_that_is_no_longer_read_is_reported(database: str, wh: Warehouse)
     remote = _Remote(database, wh, "capture 'decoding'")
     remote.flow()
     wh.sql("REFRESH FLOW f")
-    assert "bytes of log are kept" in explain_flow(internals(wh).flows, "f")
+    plan = explain_flow(internals(wh).flows, "f")
+    assert "bytes of log are kept" in plan
+    others = [line.split("'")[1] for line in plan.splitlines() if line.startswith("  instead: capture")]
+    assert others == ["tracking", "triggers", "audit"]
     assert wh.status().flows[0].warning == "ok"
     catalog = internals(wh).catalog
     with catalog.database.write() as c:

@@ -10,21 +10,26 @@ import re
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import freshview
 from freshview import Warehouse
-from freshview.bench.measure import Figure, Timing, duration, seconds_of, spread
+from freshview.bench.measure import Chart, Figure, Timing, duration, seconds_of, spread
 from freshview.bench.postgres_server import NoServer, Server, server_tools
+from freshview.cdc.dumps import Dumps
 from freshview.cdc.postgres.audit import Audit, AuditColumns
 from freshview.cdc.postgres.decoding import Decoding
 from freshview.cdc.postgres.server import Server as Source
 from freshview.cdc.postgres.tables import PostgresTable
 from freshview.cdc.postgres.tracking import Tracking
 from freshview.cdc.postgres.triggers import TriggerLog
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import parse_type
 
 _CHANGES = 100_000
 _SETTINGS = {"wal_level": "logical", "max_replication_slots": "10", "max_wal_size": "4GB"}
@@ -72,42 +77,138 @@ def _warehouse(folder: Path, name: str) -> Iterator[Warehouse]:
     shutil.rmtree(place, ignore_errors=True)
 
 
+_COLUMNS = "id int PRIMARY KEY, a int, v text, changed timestamptz NOT NULL DEFAULT now()"
+_SCHEMA = Schema(
+    tuple(
+        Column(name, parse_type(type_), nullable=name != "id")
+        for name, type_ in (("id", "INT"), ("a", "INT"), ("v", "STRING"), ("changed", "TIMESTAMP"))
+    ),
+    ("id",),
+)
+
+
+class _Polled:
+    """A source whose polls are timed."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def poll(self, position: str | None) -> Any:
+        begun = time.perf_counter()
+        try:
+            return self._source.poll(position)
+        finally:
+            self.seconds = time.perf_counter() - begun
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """The seconds of one technique: the statement without and with the capture, the poll and the whole way here."""
+
+    without: Timing
+    beside: Timing
+    poll: Timing
+    here: Timing
+
+    @property
+    def parts(self) -> tuple[dict[str, float], dict[str, float]]:
+        """What the technique costs at the source, and here."""
+        there = {"statement": self.without.p50, "capture": max(0.0, self.beside.p50 - self.without.p50)}
+        return there, {"poll": self.poll.p50, "commit": max(0.0, self.here.p50 - self.poll.p50)}
+
+
 def techniques(folder: Path, scale: float, repeat: int) -> list[Figure]:
     """Time the capture of updates by each technique: the statement at the source with and without, and the way here."""
     count = max(int(_CHANGES * scale), 1000)
-    figures = []
+    costs: dict[str, _Cost] = {}
     with _server() as url:
         for number, (name, open_table) in enumerate(_TECHNIQUES.items()):
-            plain, captured = f"public.p{number}", f"public.c{number}"
-            for table in (plain, captured):
-                columns = "id int PRIMARY KEY, a int, v text, changed timestamptz NOT NULL DEFAULT now()"
-                rows = f"SELECT i, i, 'value ' || i FROM generate_series(1, {count}) i"
-                _run(url, f"CREATE TABLE {table} ({columns})", f"INSERT INTO {table} (id, a, v) {rows}")
-            source: Any = open_table(Source(url), captured)
+            tables = (f"public.p{number}", f"public.c{number}")
+            _fill(url, tables, count)
+            source: Any = open_table(Source(url), tables[1])
             if hasattr(source, "install"):
                 source.install()
             with _warehouse(folder, "techniques") as wh:
-                wh.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT, v STRING, changed TIMESTAMP)")
-                wh.capture("t", source)
-                without, beside, here = [], [], []
-                for _ in range(repeat):
-                    change = "UPDATE {} SET a = a + 1, changed = clock_timestamp()"
-                    without.append(_run(url, change.format(plain)))
-                    beside.append(_run(url, change.format(captured)))
-                    here.append(seconds_of(lambda wh=wh, source=source: wh.capture("t", source)))  # type: ignore[misc]
+                costs[name] = _cost(wh, url, tables, _Polled(source), lambda _: None, repeat)
             if hasattr(source, "drop"):
                 source.drop()
-            figures.append(_captured(name, count, Timing(tuple(without)), Timing(tuple(beside)), Timing(tuple(here))))
-    return figures
+        tables, dumps = ("public.pd", "public.cd"), folder / "cdc-dumps"
+        shutil.rmtree(dumps, ignore_errors=True)
+        dumps.mkdir(parents=True)
+        _fill(url, tables, count)
+        with _warehouse(folder, "techniques") as wh:
+            dumped = _Polled(Dumps(dumps, tables[1], _SCHEMA))
+            costs["snapshot differential"] = _cost(
+                wh, url, tables, dumped, partial(_dump, url, tables[1], dumps), repeat
+            )
+        shutil.rmtree(dumps, ignore_errors=True)
+    figures = [_captured(name, count, cost) for name, cost in costs.items()]
+    return [replace(figures[0], chart=_trade_off(count, costs)), *figures[1:]]
 
 
-def _captured(name: str, count: int, without: Timing, beside: Timing, here: Timing) -> Figure:
+def _fill(url: str, tables: Sequence[str], count: int) -> None:
+    rows = f"SELECT i, i, 'value ' || i FROM generate_series(1, {count}) i"
+    for table in tables:
+        _run(url, f"CREATE TABLE {table} ({_COLUMNS})", f"INSERT INTO {table} (id, a, v) {rows}")
+
+
+def _dump(url: str, table: str, folder: Path, turn: int) -> None:
+    """Write a whole table to a file."""
+    import psycopg
+
+    query = f"COPY {table} TO STDOUT (FORMAT csv, HEADER)"
+    with (
+        psycopg.connect(url, options="-c TimeZone=UTC") as connection,
+        connection.cursor().copy(query.encode()) as rows,
+        (folder / f"{turn:04}.csv").open("wb") as file,
+    ):
+        for row in rows:
+            file.write(row)
+
+
+def _cost(
+    wh: Warehouse, url: str, tables: Sequence[str], source: _Polled, extract: Callable[[int], None], repeat: int
+) -> _Cost:
+    """Time rounds of an update of all rows, without a capture and with one, and the way of its changes here.
+
+    `extract` is what the owner of the source does for the capture after a change.
+    """
+    wh.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT, v STRING, changed TIMESTAMP)")
+    extract(0)
+    wh.capture("t", source)
+    without, beside, polls, here = [], [], [], []
+    change = "UPDATE {} SET a = a + 1, changed = clock_timestamp()"
+    for turn in range(1, repeat + 1):
+        without.append(_run(url, change.format(tables[0])))
+        changed = _run(url, change.format(tables[1]))
+        beside.append(changed + seconds_of(lambda turn=turn: extract(turn)))  # type: ignore[misc]
+        here.append(seconds_of(lambda: wh.capture("t", source)))
+        polls.append(source.seconds)
+    return _Cost(*(Timing(tuple(seconds)) for seconds in (without, beside, polls, here)))
+
+
+def _trade_off(count: int, costs: Mapping[str, _Cost]) -> Chart:
+    """What each technique costs at the source and here (PARTIAL §4)."""
+    panels = {
+        "at the source": {name: cost.parts[0] for name, cost in costs.items()},
+        "here": {name: cost.parts[1] for name, cost in costs.items()},
+    }
+    return Chart("trade-off", f"Capturing {count:,} updates of a table in PostgreSQL", panels)
+
+
+def _captured(name: str, count: int, cost: _Cost) -> Figure:
+    without, beside, here = cost.without, cost.beside, cost.here
     end_to_end = [count / (b + h) for b, h in zip(beside.seconds, here.seconds, strict=True)]
     details = {
         "the statement without capture": str(without),
         "the statement with capture": str(beside),
         "overhead at the source": f"{beside.p50 / without.p50:.2f} ×",
-        "captured and committed here": str(here),
+        "polled": str(cost.poll),
+        "polled and committed here": str(here),
         "changes per second here": f"{count / here.p50:,.0f}",
     }
     limit = 20_000.0 if name in _LIMITED else None

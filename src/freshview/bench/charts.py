@@ -27,6 +27,10 @@ _COLORS = {
     "maintenance": "#3d6fa5",
     "query": "#5b9a68",
     "fresh answer": "#5b9a68",
+    "statement": "#d9d9d9",
+    "capture": "#d1603d",
+    "poll": "#3d6fa5",
+    "commit": "#5b9a68",
 }
 _ROOM = 1.3  # width of a panel over its longest bar, so that the bar's number fits beside it
 

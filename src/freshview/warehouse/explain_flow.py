@@ -10,6 +10,7 @@ from freshview.cdc.dumps import Dumps
 from freshview.cdc.flow import Plan
 from freshview.cdc.postgres.audit import Audit
 from freshview.cdc.postgres.decoding import Decoding
+from freshview.cdc.postgres.tables import PostgresTable
 from freshview.cdc.postgres.tracking import Tracking
 from freshview.cdc.postgres.triggers import TriggerLog
 from freshview.cdc.source import Source
@@ -23,6 +24,13 @@ _COSTS = {
     Decoding: "nothing at a change; the server keeps its log until it is confirmed, and a poll decodes it",
     Audit: "the application keeps the times; a poll reads the rows by time (add an index on the columns)",
     Dumps: "the writer of the dumps reads the whole table; a poll reads two dumps",
+}
+# The option of a technique of PostgreSQL, and the sets that it delivers at best.
+_INSTEAD = {
+    Tracking: ("tracking", "keys with the new rows (ins, up, delk)"),
+    TriggerLog: ("triggers", "old and new images (ins, del, un/uo)"),
+    Decoding: ("decoding", "new images, with REPLICA IDENTITY FULL the old ones too (ins, del, un/uo)"),
+    Audit: ("audit", "changed rows, of deletions only those by a mark (ups; ins, up; ins, del, up, delk)"),
 }
 
 
@@ -40,6 +48,7 @@ def explain_flow(flows: Flows, name: str) -> str:
         *_undetected(source.capture),
         f"  at the source: {_cost(source)}",
         f"  here: {_application(plan)}",
+        *_instead(source),
         f"  key: {', '.join(plan.keys)}",
         f"  columns: {', '.join(c.name for c in plan.values)}",
     ]
@@ -71,6 +80,14 @@ def _undetected(capture: Capture) -> list[str]:
 def _cost(source: Source) -> str:
     known = [cost for kind, cost in _COSTS.items() if isinstance(source, kind)]
     return known[0] if known else "the writer of the events; a poll reads what is new in the files"
+
+
+def _instead(source: Source) -> list[str]:
+    """The other techniques of a server, with what they would deliver and cost at the source (PARTIAL §4)."""
+    if not isinstance(source, PostgresTable):
+        return []
+    others = [(kind, text) for kind, text in _INSTEAD.items() if not isinstance(source, kind)]
+    return [f"  instead: capture '{option}' delivers {sets}; {_COSTS[kind]}" for kind, (option, sets) in others]
 
 
 def _application(plan: Plan) -> str:

@@ -29,12 +29,14 @@ from freshview.cdc.event_files import EventFiles
 from freshview.cdc.flow import END, SEQUENCE, START, Plan, from_spec
 from freshview.cdc.model import PartialDelta
 from freshview.cdc.opening import Installed, adds_columns, on_error_of, open_table
+from freshview.cdc.postgres.extraction import Extraction, extraction
 from freshview.cdc.postgres.tables import PostgresTable, UnreadableChange
 from freshview.cdc.sequenced import SequencedChange
 from freshview.cdc.source import Poll, Quarantined, Source
 from freshview.errors import FreshviewError, InvalidStatement, WriteConflict
 from freshview.events import Events
 from freshview.relation.ingest import to_table
+from freshview.relation.names import backticked
 from freshview.relation.schema import Column, Schema, fold
 from freshview.sql.dml import ROW_ID, RowQuery
 from freshview.sql.statements import CreateFlow
@@ -152,6 +154,11 @@ class Poller:
         elif start is not None and _gained_columns(source, start, opened.options):
             opened, full = self._with_added_columns(opened), True
             source, target = opened.source, opened.feed.target
+        if full and self._may_load(opened):
+            assert isinstance(source, PostgresTable)
+            with extraction(source) as found:
+                if found is not None and self._workers_can_read():
+                    return self._load(opened, *found, before, tuple(number for number, _ in replayed))
         try:
             poll = self._changes(source, None if full else start, replayed)
         except UnreadableChange as error:
@@ -176,6 +183,38 @@ class Poller:
         self._report(poll, taken, opened)
         source.confirm(poll.position)
         return Polled(rows, transaction.csn, poll.more)
+
+    def _may_load(self, opened: Opened) -> bool:
+        """Whether all rows of a source are to be written as they are: into a table that has none yet."""
+        target, plan = opened.feed.target, opened.feed.plan
+        if not isinstance(opened.source, PostgresTable) or not plan.is_plain:
+            return False
+        return self.catalog.state(target, self.catalog.snapshot()).rows_at_most == 0
+
+    def _workers_can_read(self) -> bool:
+        """Whether Spark's workers have what reading a server needs; else the driver reads it."""
+        from freshview.spark.parts import workers_have
+
+        return workers_have(self.engine(), [extraction.__module__, "psycopg"])
+
+    def _load(
+        self, opened: Opened, rows: Extraction, poll: Poll, before: str | None, replayed: tuple[int, ...]
+    ) -> Polled:
+        """Write all rows of a large table, which Spark's workers read in parallel, in one commit with the position."""
+        from freshview.spark.parts import frame_of_parts
+
+        plan, target = opened.feed.plan, opened.feed.target
+        plan.check_target(target.schema, target.name)
+        schema, name = opened.source.schema, plan.flow.name
+        self.events.emit("flow.polled", flow=name, parts=len(rows.starts))
+        frame = frame_of_parts(self.engine(), rows.read, len(rows.starts), schema, f"flow {name}")
+        with self.begin() as transaction:
+            written = transaction.upsert(target.name, frame.select(*(backticked(c.name) for c in plan.values))).rows
+            moved = (target.id, target.name, opened.origin, before, poll.position, opened.record.id, (), replayed)
+            transaction.move(Move(*moved))
+        self.events.emit("flow.committed", flow=name, rows=written)
+        opened.source.confirm(poll.position)
+        return Polled(written, transaction.csn, more=False)
 
     def _changes(self, source: Source, start: str | None, replayed: Sequence[tuple[int, str]]) -> Poll:
         if start is not None and replayed and isinstance(source, EventFiles):

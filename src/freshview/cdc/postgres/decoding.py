@@ -106,12 +106,15 @@ class Decoding(PostgresTable):
             query = "SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = %s"
             return int(snapshot.fetch(query, (self.slot,))[0][0])
 
+    def start(self, snapshot: Snapshot) -> dict[str, Any]:
+        return {"snapshot": snapshot.text, "lsn": self._confirmed(snapshot)}
+
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[Changes, dict[str, Any]]:
-        confirmed = self._confirmed(snapshot)
         if position is None:
             rows = {"ins" if self._precise else "ups": self.rows(snapshot)}
-            return partial_delta(self.name, self.schema, **rows), {"snapshot": snapshot.text, "lsn": confirmed}
+            return partial_delta(self.name, self.schema, **rows), self.start(snapshot)
         before = snapshot.since(position["snapshot"], f"table {self.name}")
+        confirmed = self._confirmed(snapshot)
         if _number(confirmed) > _number(position["lsn"]):
             raise CaptureFailed(
                 f"replication slot {self.slot}",

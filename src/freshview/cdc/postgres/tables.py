@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -167,6 +167,22 @@ class PostgresTable:
 
         A position of an earlier version lacks the server's history and the marks, and gets them by its next poll.
         """
+        return self._polled(snapshot, position, self.changes)
+
+    def start_in(self, snapshot: Snapshot) -> Poll | None:
+        """The first poll without its rows, which the caller reads in the same snapshot; None if the position depends on
+        the rows."""
+        start = self.start(snapshot)
+        if start is None:
+            return None
+        return self._polled(snapshot, None, lambda *_: (partial_delta(self.name, self.schema), start))
+
+    def _polled(
+        self,
+        snapshot: Snapshot,
+        position: str | None,
+        changes: Callable[[Snapshot, dict[str, Any] | None], tuple[Changes, dict[str, Any]]],
+    ) -> Poll:
         given = None if position is None else json.loads(position)
         known = (given or {}).get("server")
         snapshot.history.check(History(**known) if known else None, self.name)
@@ -184,7 +200,7 @@ class PostgresTable:
                 "ALTER TABLE has set values of a column, which is reported as a change of no row",
                 f"No change was taken since the position {position}: {ANEW}.",
             )
-        delta, end = self.changes(snapshot, given)
+        delta, end = changes(snapshot, given)
         each = None if isinstance(delta, PartialDelta) else tuple(delta)
         net = delta if isinstance(delta, PartialDelta) else partial_delta(self.name, self.schema)
         after = json.dumps({**end, "layout": now, "marks": asdict(found.marks), "server": asdict(snapshot.history)})
@@ -199,6 +215,10 @@ class PostgresTable:
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[Changes, dict[str, Any]]:
         """The changes (their net effect, or each), and the position after them."""
         raise NotImplementedError
+
+    def start(self, snapshot: Snapshot) -> dict[str, Any] | None:  # noqa: ARG002
+        """The position after all rows of a snapshot; None if it depends on the rows."""
+        return None
 
     def confirm(self, position: str) -> None:
         raise NotImplementedError

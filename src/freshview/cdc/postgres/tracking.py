@@ -66,9 +66,11 @@ class Tracking(PostgresTable):
         query = f"DELETE FROM {self._notes} WHERE pg_visible_in_snapshot(xid, %s::pg_snapshot)"
         self.server.run(query, parameters=(json.loads(position)["snapshot"],))
 
+    def start(self, snapshot: Snapshot, records: int | None = None) -> dict[str, Any]:
+        return {"snapshot": snapshot.text, "records": check_triggers(snapshot, self._helper, records)}
+
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
-        table = check_triggers(snapshot, self._helper, (position or {}).get("records"))
-        end = {"snapshot": snapshot.text, "records": table}
+        end = self.start(snapshot, (position or {}).get("records"))
         if position is None:
             return partial_delta(self.name, self.schema, ins=self.rows(snapshot)), end
         before = position["snapshot"]

@@ -78,9 +78,11 @@ class TriggerLog(PostgresTable):
         query = f"DELETE FROM {self._log} WHERE pg_visible_in_snapshot(xid, %s::pg_snapshot)"
         self.server.run(query, parameters=(json.loads(position)["snapshot"],))
 
+    def start(self, snapshot: Snapshot, records: int | None = None) -> dict[str, Any]:
+        return {"snapshot": snapshot.text, "records": check_triggers(snapshot, self._helper, records)}
+
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[Changes, dict[str, Any]]:
-        table = check_triggers(snapshot, self._helper, (position or {}).get("records"))
-        end = {"snapshot": snapshot.text, "records": table}
+        end = self.start(snapshot, (position or {}).get("records"))
         if position is None:
             rows = self.rows(snapshot)
             return partial_delta(self.name, self.schema, **{"ins" if self._precise else "ups": rows}), end
