@@ -128,6 +128,8 @@ class Dumps:
         assert last is not None
         assert self._compare is not None
         files = [self._path / last, self._path / name]
+        if not files[0].exists():
+            raise self._gone(last)
         stamps = [_stamp(file) for file in files]
         self._require_same(last, known, _file_checksum(files[0]))
         checksum = _file_checksum(files[1])
@@ -161,9 +163,11 @@ class Dumps:
         try:
             return (self._path / name).read_bytes()
         except FileNotFoundError:
-            raise CaptureFailed(
-                f"dump {name} of {self.name}", "it is gone, and the next one is compared with it", "Restore the file."
-            ) from None
+            raise self._gone(name) from None
+
+    def _gone(self, name: str) -> CaptureFailed:
+        cause = "it is gone, and the next one is compared with it"
+        return CaptureFailed(f"dump {name} of {self.name}", cause, "Restore the file.")
 
     def _require_same(self, name: str, known: str | None, checksum: str) -> None:
         """Raise if the dump of a position has changed; positions of earlier versions have no checksum."""

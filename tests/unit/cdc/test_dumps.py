@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tests.unit.cdc.running_example import CUST, CUST_NEW, CUST_OLD, cells, rows_of, schema_of
 
 from freshview.cdc.application import applied
-from freshview.cdc.dumps import Dumps, difference
+from freshview.cdc.dumps import Compared, Dumps, difference
 from freshview.cdc.source import Source
 from freshview.errors import CaptureFailed
+from freshview.relation.schema import Schema
 
 
 def _csv(rows: pa.Table, file: Path) -> None:
@@ -112,14 +113,50 @@ def test_a_bad_dump_is_named(tmp_path: Path, text: str, cause: str) -> None:
         Dumps(tmp_path, "t", _T).poll(None)
 
 
-def test_the_dump_of_the_position_must_be_there(tmp_path: Path) -> None:
+def _not_called(*_: object, **__: object) -> Compared:
+    raise AssertionError("dumps that are not as they were are not compared")
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_the_dump_of_the_position_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    monkeypatch.setattr("freshview.cdc.dumps.LARGE", 0 if is_large else 2**30)
     (tmp_path / "1.csv").write_text("k,v,s\n1,,x\n")
-    source = Dumps(tmp_path, "t", _T)
+    source = Dumps(tmp_path, "t", _T, compare=_not_called)
     position = source.poll(None).position
     (tmp_path / "1.csv").unlink()
     (tmp_path / "2.csv").write_text("k,v,s\n1,,x\n")
     with pytest.raises(CaptureFailed, match=r"dump 1.csv of t: it is gone, and the next one is compared with it"):
         source.poll(position)
+
+
+def test_a_large_dump_that_is_written_while_it_is_compared_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("freshview.cdc.dumps.LARGE", 0)
+
+    def compared(
+        old: Iterable[pa.Table], new: Iterable[pa.Table], schema: Schema, check: Callable[[int, int], None]
+    ) -> Compared:
+        check(1, 2)
+        assert (_rows(old), _rows(new)) == ([1], [1, 2])
+        (tmp_path / "2.csv").write_text("k,v,s\n1,,x\n2,,yy\n")
+        return Compared(schema.arrow.empty_table(), schema.arrow.empty_table())
+
+    (tmp_path / "1.csv").write_text("k,v,s\n1,,x\n")
+    (tmp_path / "2.csv").write_text("k,v,s\n1,,x\n2,,y\n")
+    source = Dumps(tmp_path, "t", _T, compare=compared)
+    position = source.poll(None).position
+    with pytest.raises(CaptureFailed, match=r"dumps 1.csv and 2.csv of t: one of them was written"):
+        source.poll(position)
+    (tmp_path / "1.csv").write_text("k,v,s\n1,,z\n")
+    with pytest.raises(CaptureFailed, match=r"dump 1.csv of t: it has changed since it was delivered"):
+        Dumps(tmp_path, "t", _T, compare=_not_called).poll(position)
+
+
+def _rows(parts: Iterable[pa.Table]) -> list[int]:
+    return list(pa.concat_tables(parts).column("k").to_pylist())
 
 
 @pytest.mark.parametrize("later", [True, False])

@@ -127,7 +127,10 @@ class Decoding(PostgresTable):
         try:
             if self.layout.replica_identity not in ("d", "f"):
                 raise NotColumns  # the old key is that of another index
-            found = form.changes(lines.column("data").combine_chunks(), lines.column("lsn"), self.name)
+            data = lines.column("data").combine_chunks()
+            if isinstance(data, pa.ChunkedArray):
+                raise NotColumns  # more than one array can hold
+            found = form.changes(data, lines.column("lsn"), self.name)
             return (found.rows() if self._each else net_effect_of(self.name, found, precise=self._precise)), end
         except NotColumns:
             read = zip(lines.column("lsn").to_pylist(), lines.column("data").to_pylist(), strict=True)
