@@ -227,12 +227,21 @@ def _version_clause(name: str, tokens: Sequence[Token], at: int) -> tuple[TableR
         if at < len(tokens) and tokens[at].token_type in (TokenType.NUMBER, TokenType.STRING):
             value = tokens[at].text
             if words[0] in ("VERSION", "SYSTEM_VERSION"):
+                _refuse_statement(name, value, tokens[at + 1 : at + 3])
                 return TableRef(name, version=value), at + 1
             return TableRef(name, timestamp=value), at + 1
         raise InvalidStatement(
             f"{name} {' '.join(words)}", "a literal was expected", "Write a CSN, or a time in quotes."
         )
     return TableRef(name), start
+
+
+def _refuse_statement(name: str, version: str, after: Sequence[Token]) -> None:
+    """Refuse VERSION AS OF csn STATEMENT n, which Spark would take for an alias: no query reads a state inside a
+    commit."""
+    if len(after) == 2 and is_word(after[0], "STATEMENT") and after[1].token_type == TokenType.NUMBER:
+        what = f"{name} VERSION AS OF {version} STATEMENT {after[1].text}"
+        raise InvalidStatement(what, "a version is a whole commit", "Write VERSION AS OF and a CSN alone.")
 
 
 def _skip_sample(tokens: Sequence[Token], at: int) -> int:

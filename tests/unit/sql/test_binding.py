@@ -149,6 +149,14 @@ def test_what_cannot_be_bound_is_refused(text: str) -> None:
         _bind(text)
 
 
+def test_a_state_inside_a_commit_is_refused_and_an_alias_is_none() -> None:
+    """LAZY §2.1 has versions of statements too; here no query reads one (docs/papers.md)."""
+    for text in ("t VERSION AS OF 5 STATEMENT 2", "t FOR SYSTEM_VERSION AS OF '5' statement 2 AS x"):
+        with pytest.raises(InvalidStatement, match="a version is a whole commit"):
+            _bind(f"SELECT * FROM {text}")
+    assert _bind("SELECT * FROM t VERSION AS OF 5 statement")[1] == {"fv0": TableRef("t", version="5")}
+
+
 # -- texts that sqlglot cannot read ----------------------------------------------------------------
 
 
