@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
@@ -116,6 +117,19 @@ def peak_memory() -> int:
 def memory() -> int:
     """Return the resident memory of this process, in bytes."""
     return _of_status("VmRSS")
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """Return the CPU seconds that this process has used, and those of its children, Java among them."""
+    own, children = os.times(), 0.0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            values = path.read_text().rpartition(")")[2].split()  # the name before may have spaces
+        except OSError:  # it has ended
+            continue
+        if int(values[1]) == os.getpid():
+            children += (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+    return own.user + own.system, children
 
 
 def reset_peak() -> None:
