@@ -22,6 +22,7 @@ from tests.storage.model import play
 import freshview
 from freshview import Warehouse
 from freshview.algebra.nodes import WEIGHT
+from freshview.delta.condense import Expected
 from freshview.delta.signed import net
 from freshview.errors import ViewUnusable
 from freshview.refresh import cost, execute, job_input
@@ -199,6 +200,48 @@ def test_a_large_change_by_one_statement_is_condensed_only_as_far_as_it_has_to_b
             (job,) = lwh.maintain([name])
             assert (job.strategy, ran) == ("incremental", condensed)
             assert lwh.check(name).ok
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_equal_rows_cancel_below_the_join_or_above_it(
+    lwh: Warehouse, monkeypatch: pytest.MonkeyPatch, pays: bool
+) -> None:
+    """Law: refresh equals recompute, whichever is expected to pay; below the join it does for both (Figure 3(c))."""
+    monkeypatch.setattr(Expected, "pays", property(lambda _: pays))
+    ran: list[str] = []
+
+    def noted(where: str, step: Callable[..., Any], *args: Any) -> Any:
+        ran.append(where)
+        return step(*args)
+
+    for where, module, name in (
+        ("key", signed, "_by_key"),
+        ("below", signed, "cancelled"),
+        ("above", engine, "cancelled"),
+    ):
+        monkeypatch.setattr(module, name, partial(noted, where, getattr(module, name)))
+    lwh.sql("CREATE TABLE t (id BIGINT, g INT, x INT, y INT, PRIMARY KEY (id))")
+    lwh.sql("CREATE TABLE d (g INT, name STRING, PRIMARY KEY (g))")
+    lwh.sql("INSERT INTO t SELECT id, id % 3, id, id FROM range(20)")
+    lwh.sql("INSERT INTO d VALUES (0, 'a'), (1, 'b'), (2, 'b'), (3, NULL)")
+    text = "SELECT t.id, t.x, d.name FROM t JOIN d ON t.g = d.g"
+    lwh.sql(f"CREATE MATERIALIZED VIEW v TBLPROPERTIES ('refresh'='incremental') AS {text}")
+    steps: list[tuple[list[str], int, list[str]]] = [  # statements, rows of the view's change, where
+        # Of y alone the view sees nothing; of g only another name.
+        (["UPDATE t SET y = -1, x = if(id < 5, -x, x)"], 8, []),
+        (["UPDATE t SET x = 7 WHERE id < 9", "UPDATE t SET x = 8, g = 3 WHERE id < 4"], 16, ["key"]),
+    ]
+    for statements, rows, before in steps:
+        with lwh.transaction() as tx:
+            for statement in statements:
+                tx.sql(statement)
+        explained = str(lwh.explain("v"))
+        assert ("no full condense of Δv: one source has changed" in explained) is pays
+        ran.clear()
+        (job,) = lwh.maintain(["v"])
+        assert (job.strategy, job.view_rows, ran) == ("incremental", rows, [*before, "below" if pays else "above"])
+        assert ("t" in job.condense) is pays, "what cancelled below the join is known to the next job"
+        assert lwh.check("v").ok
 
 
 # -- deltas ----------------------------------------------------------------------------------------

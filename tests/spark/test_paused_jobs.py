@@ -12,7 +12,10 @@ from pyspark.sql import SparkSession
 import freshview
 from freshview import Warehouse
 from freshview.errors import Cancelled
-from freshview.refresh import cost, job_input, stages
+from freshview.refresh import cost, execute, job_input, stages
+from freshview.refresh.changing import Changing
+from freshview.refresh.runner import Runner
+from freshview.relation.delta import REPLACE
 from freshview.spark.engine import SparkEngine
 
 pytestmark = pytest.mark.spark
@@ -96,6 +99,41 @@ def test_a_job_that_gave_way_twice_in_the_same_place_begins_anew(large: Warehous
     large.maintain()
     assert writes.count == 3 + 2
     assert large.check("v").ok
+
+
+def test_a_recomputation_keeps_its_rows_while_they_are_compared(
+    large: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute, "OVERLAY_ROWS", 0)
+    large.sql("CREATE MATERIALIZED VIEW w TBLPROPERTIES ('refresh'='full') AS SELECT k, v FROM t WHERE g < 3")
+    large.sql("CREATE MATERIALIZED VIEW above AS SELECT sum(v) AS s FROM w")  # it takes the differences of w
+    monkeypatch.setattr(Changing, "_storing", lambda _, plan, __: plan)
+    large.sql("UPDATE t SET v = -1 WHERE k < 50")
+    before, computed = _bulk(large), list[int]()
+    compare, write = SparkEngine.signed, Runner.written
+
+    def counting(self: Runner, frame: Any, view_id: int, action: int | None) -> Any:
+        computed.extend([view_id] * (action == REPLACE))
+        return write(self, frame, view_id, action)
+
+    def cancelled(*_: Any) -> Any:
+        raise Cancelled("view w", "was cancelled to make way for other work", "Run it again.")
+
+    monkeypatch.setattr(Runner, "written", counting)
+    monkeypatch.setattr(SparkEngine, "signed", cancelled)
+    with pytest.raises(Cancelled):
+        large.maintain(["w"])
+    monkeypatch.setattr(SparkEngine, "signed", compare)
+    (job,) = large.maintain(["w"])
+    assert (job.strategy, job.replaced, len(computed)) == ("full", "", 1)
+    large.maintain()
+    assert all(large.check(view).ok for view in ("w", "above"))
+    assert _bulk(large) <= before, "the computed rows went with the job"
+
+
+def _bulk(wh: Warehouse) -> set[str]:
+    """The folders that hold all rows of a relation."""
+    return {str(path.parent) for path in wh.path.glob("**/bulk*/*.parquet")}
 
 
 def test_results_of_another_job_are_not_used_and_go(large: Warehouse, writes: Writes) -> None:

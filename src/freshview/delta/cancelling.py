@@ -35,3 +35,30 @@ def can_cancel(query: Node, growing: Collection[str]) -> bool:
         return True
 
     return fold(query, negative)
+
+
+def is_read_once(query: Node) -> bool:
+    """Does a delta query read one change, once, through operators that are linear in it?
+
+    Law: then it deletes only rows that the view has, and inserts only rows that the view will have, if that change does
+    so: of a key of the view, one of each at most.
+    """
+
+    def linear(node: Node, inputs: tuple[bool, ...]) -> bool:
+        weighted = [WEIGHT in below.columns for below in node.inputs]
+        if WEIGHT not in node.columns:  # a state
+            return all(inputs) and not any(weighted)
+        match node:
+            case Scan():
+                return isinstance(node.source, Table)
+            case Project():
+                weight = dict(node.items)[WEIGHT]
+                return all(inputs) and isinstance(weight, exp.Column) and weight.name == WEIGHT
+            case Filter() | Generate():
+                return all(inputs) and all(weighted)
+            case Join():
+                is_one = weighted[0] is not weighted[1] if node.kind == "inner" else weighted == [True, False]
+                return all(inputs) and is_one
+        return False
+
+    return WEIGHT in query.columns and fold(query, linear)

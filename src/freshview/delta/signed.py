@@ -18,6 +18,7 @@ from freshview.errors import SnapshotExpired, ViewUnusable
 from freshview.relation.delta import (
     DELETE,
     INSERT,
+    condensed,
     describe_key,
     first_duplicate,
     is_live,
@@ -68,7 +69,7 @@ def weighted(rows: pa.Table, weight: int, schema: Schema) -> pa.Table:
 
 
 def net(signed: pa.Table, schema: Schema) -> pa.Table:
-    """Signed rows as delta rows, equal rows cancelled (full condense, LAZY §4).
+    """Signed rows as delta rows, condensed (full condense, LAZY §4): by the key of the view, or equal rows of a bag.
 
     Of a key, at most one deleted and one inserted image are left, in this order: an update. Laid over the
     view, the last one alone counts; views above need both. ViewUnusable if there are more. RanOut if `ran_out`.
@@ -85,11 +86,10 @@ def net(signed: pa.Table, schema: Schema) -> pa.Table:
         if any(n > 1 for n in times):
             chosen = chosen.take(pa.array([i for i, n in enumerate(times) for _ in range(n)], pa.int64()))
         parts.append(tag(schema.conform(chosen), schema, action, 1))
-    rows = overlay(parts, part(schema, None)).rows
-    if schema.key:
-        live = is_live(rows)
-        refuse_repeated(untag(rows.filter(live)), schema)
-        refuse_repeated(untag(rows.filter(pc.invert(live))), schema)
+    if not schema.key:
+        return overlay(parts, schema).rows
+    rows = condensed(pa.concat_tables(parts), schema)
+    refuse_repeated_images(rows, schema)
     return rows
 
 
@@ -110,11 +110,14 @@ def undone(after: pa.Table, delta: pa.Table, schema: Schema) -> pa.Table:
     return untag(net)
 
 
-def refuse_repeated(rows: pa.Table, schema: Schema) -> None:
-    """Raise ViewUnusable if two rows of a view have one key: the key would not follow from the definition."""
-    at = first_duplicate(key_table(rows, schema))
+def refuse_repeated_images(rows: pa.Table, schema: Schema) -> None:
+    """Raise ViewUnusable if delta rows of a view delete or insert two images of one key; a bag has no key."""
+    if not schema.key:
+        return
+    images = untag(rows)
+    at = first_duplicate(key_table(images, schema).append_column("live", is_live(rows)))
     if at is not None:
-        raise repeated_key(describe_key(rows, schema, at))
+        raise repeated_key(describe_key(images, schema, at))
 
 
 def repeated_key(key: str) -> ViewUnusable:

@@ -234,7 +234,7 @@ class Changing:
         kept = (
             Stages(self._catalog, self._storage)
             if given.in_memory
-            else self.pauses.job(given.view, given.span, plan.query)
+            else self.pauses.job(given.view, given.span, plan.query or given.whole.text)
         )
         with kept as stages:
             change = execute(plan, given, partial(self._runner, given.view), self._local, stages)

@@ -46,12 +46,15 @@ class Rates:
     operator: float  # on Spark: analysis, planning, code generation
     in_process: float  # an operator in the embedded engine
     held: float  # a small result that Spark writes to files, in a query of its own
+    joined: float  # a row that goes into or out of a join, or into a grouping, on Spark
+    written: float  # a row that Spark writes to files
 
     @classmethod
     def of(cls, prices: Prices) -> Rates:
         spark = prices.spark
         row = spark.scan + 2 * spark.row
-        return cls(row, spark.operator, prices.embedded.operator, spark.query + spark.keep)
+        held = spark.query + spark.keep
+        return cls(row, spark.operator, prices.embedded.operator, held, spark.row, spark.write)
 
 
 DEFAULT = Rates.of(Prices())

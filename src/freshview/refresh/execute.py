@@ -11,7 +11,7 @@ import pyarrow as pa
 from freshview.algebra.nodes import Node, Scan, Shared, Stored
 from freshview.definition.analysis import member_column
 from freshview.definition.known import visible_rows
-from freshview.delta.signed import net, part, repeated_key, weighted, with_weight
+from freshview.delta.signed import net, part, refuse_repeated_images, repeated_key, weighted, with_weight
 from freshview.errors import SnapshotExpired
 from freshview.local.engine import LocalEngine
 from freshview.refresh.job_input import JobInput, SourceInput
@@ -59,14 +59,14 @@ def execute(
     the rows that the embedded engine reads, and `frames` those that Spark reads."""
     engine = f"{plan.engine}: {plan.why_spark}" if plan.why_spark else plan.engine
     if plan.strategy == FULL:
-        rows = _recomputed(plan, given, runners(False))
+        rows = _recomputed(plan, given, runners(False), stages)
         replaced = plan.replaces if isinstance(rows, Written) and rows.segment.replaces else ""
         return Change(FULL, rows, 0, engine=engine, replaced=replaced)
-    sizes = {c.source: (c.read, c.rows) for c in plan.written if not c.in_spark}
+    sizes: dict[str, Sequence[int]] = {c.source: (c.read, c.rows) for c in plan.written if not c.in_spark}
     if plan.strategy != INCREMENTAL:
         return Change(plan.strategy, given.view.schema.segment_arrow.empty_table(), 0, sizes)
     if plan.local is None and not plan.is_local:
-        signed_rows, rows = _by_spark(plan, given, runners(False), stages, frames)
+        signed_rows, rows = _by_spark(plan, given, runners(False), stages, frames, sizes)
     else:
         if plan.local is not None:
             signed = with_weight(given.view.schema).conform(local.run(plan.local, table or given.table))
@@ -84,11 +84,17 @@ def _over_rows_at_hand(plan: JobPlan, given: JobInput, runner: Runner) -> pa.Tab
 
 
 def _by_spark(
-    plan: JobPlan, given: JobInput, runner: Runner, stages: Stages, frames: Frames | None
+    plan: JobPlan,
+    given: JobInput,
+    runner: Runner,
+    stages: Stages,
+    frames: Frames | None,
+    sizes: dict[str, Sequence[int]],
 ) -> tuple[int, Rows]:
-    """The number of signed rows of a delta query, and its delta rows, netted on the driver if they are few."""
+    """The number of signed rows of a delta query, and its delta rows, netted on the driver if they are few. The rows
+    that condensing leaves of large changes are added to `sizes`."""
     schema, engine = given.view.schema, runner.engine
-    frame = frames or frames_of(given, runner, stages)
+    frame = frames or frames_of(given, runner, stages, sizes=sizes)
     held = (lambda rows: stages.held(rows, engine)) if plan.holds_stages_in_files else None
     signed = runner.in_stages(plan.stages, frame, held)
     assert plan.condense is not None
@@ -103,11 +109,16 @@ def _by_spark(
 
 
 def frames_of(
-    given: SourceInput, runner: Runner, stages: Stages, shared: Callable[[Shared], Any] | None = None
+    given: SourceInput,
+    runner: Runner,
+    stages: Stages,
+    shared: Callable[[Shared], Any] | None = None,
+    sizes: dict[str, Sequence[int]] | None = None,
 ) -> Frames:
     """The frames of scans; what has to be computed for them is kept in stages. `shared` has the frames of parts that
-    were computed before."""
+    were computed before; `sizes` gets the rows of large changes that were read, and left by condensing."""
     known: dict[Scan, Any] = {}
+    sizes = {} if sizes is None else sizes
 
     def frame(scan: Scan) -> Any:
         if isinstance(scan.source, Shared):
@@ -115,7 +126,8 @@ def frames_of(
             return shared(scan.source)
         if scan not in known:
             is_at_hand = scan.version != "delta" or given.rows(scan) is not None
-            known[scan] = _frame(scan, given, runner) if is_at_hand else _large_delta(scan, given, runner, stages)
+            read = _frame(scan, given, runner) if is_at_hand else None
+            known[scan] = read if is_at_hand else _large_delta(scan, given, runner, stages, sizes)
         return known[scan]
 
     return frame
@@ -132,13 +144,16 @@ def _stored(delta_rows: Any, given: JobInput, runner: Runner) -> Rows:
     written = runner.written(delta_rows, given.view.id, None)
     stays = False
     try:
+        if given.in_memory or written.num_rows <= OVERLAY_ROWS:
+            segment = written.segment
+            rows = runner.storage.reader.segment_rows(segment, schema) if written.num_rows else _none(schema)
+            refuse_repeated_images(rows, schema)
+            return rows
         repeated = runner.engine.repeated_image(written.segment, schema) if schema.key else None
         if repeated is not None:
             raise repeated_key(f"({', '.join(f'{k}={v!r}' for k, v in repeated.items())})")
-        stays = not given.in_memory and written.num_rows > OVERLAY_ROWS
-        if stays:
-            return written
-        return runner.storage.reader.segment_rows(written.segment, schema) if written.num_rows else _none(schema)
+        stays = True
+        return written
     finally:
         if not stays:
             runner.unwanted(written)
@@ -165,7 +180,9 @@ def _frame(scan: Scan, given: SourceInput, runner: Runner) -> Any:
     return runner.engine.frame(rows, part(relation.schema, rows.column_names))
 
 
-def _large_delta(scan: Scan, given: SourceInput, runner: Runner, stages: Stages) -> Any:
+def _large_delta(
+    scan: Scan, given: SourceInput, runner: Runner, stages: Stages, sizes: dict[str, Sequence[int]]
+) -> Any:
     """The change of a source as a frame. If its rows had to be condensed they are kept in files: a delta plan may read
     them more than once."""
     name, relation = scan.relation, given.relation(scan)
@@ -175,26 +192,27 @@ def _large_delta(scan: Scan, given: SourceInput, runner: Runner, stages: Stages)
     delta = runner.engine.changes(
         relation, states, given.segments[name], columns, member, condense=change.condense, grows=change.grows
     )
-    return stages.held(delta, runner.engine) if change.condense.runs else delta
+    if not change.condense.runs:
+        return delta
+    held = stages.held(delta, runner.engine)
+    if held is not delta and change.condense.cancels:
+        sizes[name] = (change.rows, stages.rows)
+    return held
 
 
-def _recomputed(plan: JobPlan, given: JobInput, runner: Runner) -> Rows:
-    """All rows of the view at the end of the span, or their difference from the stored rows."""
+def _recomputed(plan: JobPlan, given: JobInput, runner: Runner, stages: Stages) -> Rows:
+    """All rows of the view at the end of the span, or their difference from the stored rows. The computed rows are a
+    result of the job: one that gives way while they are compared does not compute them again."""
     frames = {name: runner.visible(given.span.after(source)) for name, source in given.whole.sources.items()}
     schema, view_id = given.view.schema, given.view.id
     defined = runner.stored(given.whole, frames, schema)
-    fresh = runner.written(defined, view_id, REPLACE)
-    replaces = False
-    try:
-        if fresh.num_rows + given.stored.rows_at_most <= OVERLAY_ROWS:
-            files = fresh.segment.files
-            new, old = runner.read(view_id, files, schema), runner.storage.reader.contents(given.stored)
-            return net(pa.concat_tables([weighted(new, 1, schema), weighted(old, -1, schema)]), schema)
-        replaces = bool(plan.replaces) and runner.has_columns(defined, schema)
-        if replaces:
-            return fresh
-        rows = runner.engine.read_files(view_id, fresh.segment.files, schema)
-        return _netted(runner.engine.signed(rows, runner.engine.scan(given.stored)), given, runner)
-    finally:
-        if not replaces:
-            runner.unwanted(fresh)
+    fresh = stages.written(lambda: runner.written(defined, view_id, REPLACE))
+    if fresh.num_rows + given.stored.rows_at_most <= OVERLAY_ROWS:
+        files = fresh.segment.files
+        new, old = runner.read(view_id, files, schema), runner.storage.reader.contents(given.stored)
+        return net(pa.concat_tables([weighted(new, 1, schema), weighted(old, -1, schema)]), schema)
+    if plan.replaces and runner.has_columns(defined, schema):
+        stages.given_up(fresh)
+        return fresh
+    rows = runner.engine.read_files(view_id, fresh.segment.files, schema)
+    return _netted(runner.engine.signed(rows, runner.engine.scan(given.stored)), given, runner)

@@ -52,7 +52,7 @@ def explained(
     found.append("  operators:")
     found += lines(maintainability(definition), "    ")
     usual = sketch(definition.rewriting or definition)
-    found += _condensing(name, definition.key, ahead or usual, past[0])
+    found += _condensing(name, ahead or usual, past[0])
     found += _costs(*past)
     if ahead is not None:
         found += planned(ahead)
@@ -72,7 +72,7 @@ def _rewritten(definition: Definition, rewriting: Definition, proof: str) -> lis
     return [*found, *(f"    {line}" for line in text.splitlines())]
 
 
-def _condensing(name: str, key: Sequence[str], plan: JobPlan | None, done: Sequence[Job]) -> list[str]:
+def _condensing(name: str, plan: JobPlan | None, done: Sequence[Job]) -> list[str]:
     """The condense steps of a job, and how many rows each removed in the last job."""
     if plan is None:
         return []
@@ -81,12 +81,12 @@ def _condensing(name: str, key: Sequence[str], plan: JobPlan | None, done: Seque
     last = done[-1].condense if done else {}
     found = ["  condense:"]
     for change in plan.written:
-        columns = "by whole rows of the columns used"
-        by = f"by ({', '.join(change.condense.key)}), then {columns}" if change.condense.key else columns
-        found.append(_condense_step("partial", change.source, change.condense, f"{by}, below all joins", last))
+        columns, step = "by whole rows of the columns used", change.condense
+        by = [f"by ({', '.join(step.key)})"] * bool(step.key) + [columns] * step.cancels
+        found.append(_condense_step("partial", change.source, step, f"{', then '.join(by)}, below all joins", last))
     if plan.condense is not None:
-        place = "before it is applied" + (f" by key ({', '.join(key)})" if key else "")
-        found.append(_condense_step("full", name, plan.condense, f"by whole rows, {place}", last))
+        by_key = f"by key ({', '.join(plan.condense.key)})" if plan.condense.key else "by whole rows"
+        found.append(_condense_step("full", name, plan.condense, f"{by_key}, before it is applied", last))
     return found
 
 
@@ -95,6 +95,8 @@ def _condense_step(kind: str, of: str, step: Condense, how: str, last: Mapping[s
         return f"    no {kind} condense of Δ{of}: {step.why}"
     read, left = last.get(of, (0, 0))
     why = f" ({step.why})" if step.why else ""
+    if (e := step.expected) is not None and step.cancels:
+        why += f"; expected to leave {e.left:,} of {e.rows:,} rows in {e.costs:.2g} s, which saves {e.saves:.2g} s"
     ran = f"; last job: {read - left} of {read} rows removed" if of in last else ""
     return f"    {kind}, Δ{of} {how}{why}{ran}"
 

@@ -19,7 +19,7 @@ adds rows is asked of the Δ that is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -32,12 +32,13 @@ from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import Definition
 from freshview.delta.signed import part, undone
 from freshview.errors import SnapshotExpired
-from freshview.refresh.condense import condensed, condensed_in_spark, is_linear
+from freshview.refresh.condense import Use, condensed, condensed_in_spark, is_linear, use_of
 from freshview.refresh.cost import DEFAULT, Calibration, Estimate, Rates, estimate_full
 from freshview.refresh.deltas import fits_driver, images, member_rows, netted
 from freshview.refresh.lookups import Lookups
 from freshview.refresh.plan import ScanPlan, SourceChange, ViewSpan
 from freshview.refresh.span import Span
+from freshview.refresh.times import PAST_JOBS
 from freshview.relation.delta import INSERT
 from freshview.storage.external import only_adds
 from freshview.storage.reader import LOCAL_ROWS
@@ -103,6 +104,10 @@ class SourceInput:
         """Is a change read by one plan, once, through filters and projections only?"""
         return False
 
+    def use(self, source: str) -> Use | None:  # noqa: ARG002
+        """How one plan reads the change of a source; None if several do."""
+        return None
+
     @cached_property
     def segments(self) -> dict[str, list[Segment]]:
         """The segments that lead from before to after, for the sources that were written to over the span."""
@@ -136,7 +141,7 @@ class SourceInput:
             rows, grows = sum(s.rows for s in segments), only_adds(relation, segments, after.main)
         else:
             rows, grows = sum(s.rows for s in segments), all(s.action == INSERT for s in segments)
-        step = condensed_in_spark(relation, segments, grows=grows, is_linear=self.is_linear)
+        step = condensed_in_spark(relation, segments, grows=grows, is_linear=self.is_linear, use=self.use(name))
         return SourceChange(name, rows, rows, grows, after.rows_at_most, in_spark=True, condense=step)
 
     @property
@@ -250,6 +255,16 @@ class JobInput(SourceInput):
     def is_linear(self) -> bool:
         form = self.definition.form
         return self.shared is None and form is not None and is_linear(form.tree)
+
+    def use(self, source: str) -> Use | None:
+        form = self.definition.form
+        if self.shared is not None or form is None:
+            return None
+        past = ViewCatalog(self.span.catalog).finished(self.view, PAST_JOBS)
+        seen = next((job.condense[source] for job in past if source in job.condense), None)
+        sizes, alone = (lambda name: self.before(name).rows_at_most), len(self.segments) == 1
+        use = use_of(form, source, sizes, alone=alone, is_keyed=bool(self.definition.key), past=seen)
+        return replace(use, rates=self.rates) if use is not None else None
 
     @property
     def is_rewritten(self) -> bool:

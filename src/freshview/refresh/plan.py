@@ -18,12 +18,11 @@ from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.stages import Staged, staged
 from freshview.algebra.traversal import scans
 from freshview.definition.analysis import Definition
-from freshview.delta.cancelling import can_cancel
 from freshview.delta.condense import BY_ROWS, Condense
 from freshview.delta.forms import delta_plan
 from freshview.delta.semijoin import reduced
 from freshview.local.plans import LocalPlan
-from freshview.refresh.condense import condensed
+from freshview.refresh.condense import condensed, full_step
 from freshview.refresh.cost import CANCELLED, DEFAULT, Estimate, Rates, comparison, estimate, in_process, on_spark
 from freshview.refresh.span import Point
 
@@ -31,7 +30,6 @@ INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
 EMBEDDED, SPARK = "embedded", "spark"
 
 _SMALL_DELTA = 50_000  # deltas up to this many rows are broadcast to the other sides, and the result is fetched
-_ADDED = "all changes add rows, so that no two rows of the result cancel"
 _SLACK = 0.3  # seconds by which a delta plan may cost more: it writes less
 
 
@@ -297,7 +295,9 @@ def choose(
         return replace(recompute(takes, changes, [dearer]), estimate=full, seconds=anew)
     forced = "'refresh' = 'incremental'" if definition.refresh == INCREMENTAL else ""
     growing = {c.source for c in changes if c.grows}
-    condenses = is_local or can_cancel(query, growing)  # a few rows are condensed in no time
+    below = changes[0].condense if len(changes) == 1 and changes[0].in_spark else None
+    # A few rows are condensed in no time.
+    step = Condense(definition.key) if is_local else full_step(query, definition.key, growing, below)
     return JobPlan(
         INCREMENTAL,
         changes,
@@ -310,7 +310,7 @@ def choose(
         local=local,
         why_spark=why_spark,
         proviso=definition.form.proviso if definition.form is not None else "",
-        condense=BY_ROWS if condenses else Condense(runs=False, why=_ADDED),
+        condense=step,
         emptied=emptied,
         takes=takes,
     )
@@ -322,7 +322,7 @@ def sketch(definition: Definition) -> JobPlan | None:
     ways = alternatives(definition, changes)
     if ways[0].query is None:
         return None
-    return JobPlan(INCREMENTAL, tuple(changes), ways[0].query, condense=BY_ROWS)
+    return JobPlan(INCREMENTAL, tuple(changes), ways[0].query, condense=Condense(definition.key))
 
 
 def _query(way: Way) -> Node:

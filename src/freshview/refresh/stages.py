@@ -12,25 +12,20 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from freshview.catalog.records import DataFile, Lease, Relation
+from freshview.catalog.records import DataFile, Relation
 from freshview.catalog.writer import Catalog
 from freshview.errors import Cancelled, FreshviewError
 from freshview.refresh.span import Point, Span
+from freshview.storage.segments import Written, in_files
 from freshview.storage.store import Storage
 
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
 LIFETIME = 600.0  # seconds for which results wait for their job to go on
-
-
-@dataclass(frozen=True)
-class _Result:
-    lease: Lease
-    files: tuple[DataFile, ...]
 
 
 class Stages:
@@ -40,7 +35,7 @@ class Stages:
     def __init__(self, catalog: Catalog, storage: Storage) -> None:
         self._catalog = catalog
         self._storage = storage
-        self._results: list[_Result] = []
+        self._results: list[Written] = []
         self._used = 0
 
     def __enter__(self) -> Self:
@@ -58,16 +53,35 @@ class Stages:
 
     def files(self, frame: Any, engine: SparkEngine) -> tuple[DataFile, ...]:
         """The rows of a frame in files, as the next result: it is computed now, unless the job had it before."""
-        if self._used == len(self._results):
+
+        def write() -> Written:
             lease = self._catalog.lease(0, self._storage.layout.new_folder("stage"))
             assert lease is not None
+            empty = Written(in_files(0, ()), lease.path, lease.id)
             try:
-                self._results.append(_Result(lease, engine.write(frame, 0, lease.path, "view")))
+                return replace(empty, segment=in_files(0, engine.write(frame, 0, lease.path, "view")))
             except BaseException:
-                self._remove([lease])
+                self._remove([empty])
                 raise
+
+        return self.written(write).segment.files
+
+    def written(self, write: Callable[[], Written]) -> Written:
+        """What `write` writes, as the next result: now, unless the job had it before."""
+        if self._used == len(self._results):
+            self._results.append(write())
         self._used += 1
-        return self._results[self._used - 1].files
+        return self._results[self._used - 1]
+
+    def given_up(self, result: Written) -> None:
+        """Leave a result to the caller, who publishes it or removes it."""
+        self._results.remove(result)
+        self._used -= 1
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the result that was asked for last."""
+        return self._results[self._used - 1].num_rows
 
     def held(self, frame: Any, engine: SparkEngine) -> Any:
         """A frame that reads the rows of a frame from files: queries that use it more than once do not compute it
@@ -79,18 +93,18 @@ class Stages:
 
     def are_kept(self) -> bool:
         """Are the leases on all results still held?"""
-        return self._catalog.holds([result.lease.id for result in self._results])
+        return self._catalog.holds([result.lease for result in self._results])
 
     def remove(self) -> None:
         """Remove all files."""
         results, self._results, self._used = self._results, [], 0
-        self._remove([result.lease for result in results])
+        self._remove(results)
 
-    def _remove(self, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            self._storage.discard(0, lease.path)
-        if leases:
-            self._catalog.drop_leases([lease.id for lease in leases])
+    def _remove(self, results: Sequence[Written]) -> None:
+        for result in results:
+            self._storage.discard(result.segment.relation_id, result.folder)
+        if results:
+            self._catalog.drop_leases([result.lease for result in results])
 
 
 @dataclass(frozen=True)

@@ -246,6 +246,40 @@ def overlay(deltas: Sequence[pa.Table], schema: Schema) -> Overlay:
     return Overlay(schema, rows.combine_chunks())
 
 
+def condensed(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Old and new images of a keyed relation, deleted ones first, condensed by key (LAZY §4.1, Table 1).
+
+        images of a key    inserted      deleted       both
+        left               the new one   the old one   the old and the new one; nothing if they are equal
+
+    The rows of a key are in no other order, and need none: a version between the first and the last one was inserted
+    as often as it was deleted, so that it cancels. Only keys with such versions are compared by whole rows.
+    """
+    if rows.num_rows < 2:
+        return rows
+    keys, live = key_table(untag(rows), schema), is_live(rows).to_numpy()
+    groups = _numbered(keys).group_by(_key_names(keys), use_threads=False)
+    ends = groups.aggregate([(_POSITION, end) for end in ("min", "max", "count")])
+    first, last, count = (ends.column(f"{_POSITION}_{end}").to_numpy() for end in ("min", "max", "count"))
+    is_pair = (count == 2) & ~live[first] & live[last]
+    single, old, new = first[count == 1], first[is_pair], last[is_pair]
+    differs = ~_same(rows.take(old), rows.take(new), schema)
+    others = np.setdiff1d(np.arange(rows.num_rows), np.concatenate([single, old, new]), assume_unique=True)
+    several = rows.take(others)
+    left = _surplus(key_table(untag(several), Schema(schema.columns)), is_live(several)).to_numpy()
+    kept = np.concatenate([single, old[differs], new[differs], others[left]])
+    return rows.take(np.sort(kept)).combine_chunks()
+
+
+def _same(rows: pa.Table, others: pa.Table, schema: Schema) -> np.ndarray:
+    """Which rows are identical to those at the same place in another table, with their tags left aside."""
+    found = np.ones(rows.num_rows, dtype=bool)
+    for i, column in enumerate(schema.columns):
+        a, b = (_identity(table.column(i), column.type) for table in (rows, others))
+        found &= pc.if_else(pc.is_null(a), pc.is_null(b), pc.fill_null(pc.equal(a, b), False)).to_numpy()
+    return found
+
+
 def grouped(keys: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """The group numbers and positions of all rows, ordered by group, then position."""
     groups = _numbered(keys).group_by(_key_names(keys), use_threads=False).aggregate([(_POSITION, "list")])

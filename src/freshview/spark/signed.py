@@ -62,8 +62,8 @@ def changes(
     """Δ of a relation between two states, before and after these segments, over some of its columns.
 
     `member` is the column that marks the rows of a view which belong to it; others do not count. `condense` is the
-    partial condense: if it does not run, the rows of the segments are Δ as they are. A change that `grows` removes no
-    rows.
+    partial condense: if it does not run, the rows of the segments are Δ as they are; if it is by key only, equal rows
+    of Δ may be left. A change that `grows` removes no rows.
     """
     schema = relation.schema
     signed = _signed(scanner, relation, states, segments, by_key=bool(condense.key), grows=grows)
@@ -72,7 +72,7 @@ def changes(
     wanted = Schema(tuple(schema.column(c) for c in columns))
     placed = [F.col(f"c{schema.position(c)}").alias(f"c{i}") for i, c in enumerate(columns)]
     chosen = named(signed.select(*placed, WEIGHT), wanted, WEIGHT)
-    return one_by_one(cancelled(chosen, wanted)) if condense.runs else chosen
+    return one_by_one(cancelled(chosen, wanted)) if condense.runs and condense.cancels else chosen
 
 
 def _signed(

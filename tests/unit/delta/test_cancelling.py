@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from tests.unit.delta.cases import VIEWS, decided, forms, laws
 from tests.unit.sql.view_grammar import SCHEMAS, Change, State, lowered_view, states, views
 
 from freshview.algebra.nodes import Node
-from freshview.delta.cancelling import can_cancel
+from freshview.delta.cancelling import can_cancel, is_read_once
 from freshview.delta.derive import at_version, derive
 from freshview.delta.forms import delta_plan
 
@@ -49,6 +50,52 @@ def test_all_weights_are_positive(text: str, run: list[State], small: bool) -> N
         if query is not None and not can_cancel(query, grown):
             stored = (form.stored, evaluate(at_version(form.tree, "old"), change.read))
             assert all(row[-1] > 0 for row in evaluate(query, replace(change, stored=stored).read))
+
+
+@laws
+@given(
+    text=st.one_of(st.sampled_from(sorted(VIEWS.values())), views()),
+    run=states(2),
+    table=st.sampled_from(sorted(SCHEMAS)),
+    small=st.booleans(),
+)
+def test_a_change_that_is_read_once_deletes_what_is_there_and_inserts_what_will_be(
+    text: str, run: list[State], table: str, small: bool
+) -> None:
+    """Law: also where its rows have not cancelled, no row is deleted that the view does not have."""
+    lowered = decided(lowered_view(text))
+    query = derive(lowered.node, {table}, small=small)
+    if query is None or not is_read_once(query):
+        return
+    old, new = run[0], {**run[0], table: run[1][table]}
+    found = evaluate(query, Change(old, new).read)
+    for sign, version in ((-1, "old"), (1, "new")):
+        rows = evaluate(at_version(lowered.node, version), Change(old, new).read)
+        images: Counter[tuple[object, ...]] = Counter()
+        for row, n in found.items():
+            if row[-1] * sign > 0:
+                images[row[:-1]] += n
+        assert images <= Counter(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "once"),
+    [
+        ("filter and project", {"t"}, True),
+        ("inner join", {"t"}, True),
+        ("inner join", {"u"}, True),
+        ("inner join", {"t", "u"}, False),
+        ("self-join", {"t"}, False),
+        ("left join", {"t"}, True),
+        ("left join", {"u"}, False),
+        ("explode", {"t"}, True),
+        ("group", {"t"}, False),
+    ],
+)
+def test_which_queries_read_a_change_once(name: str, changed: set[str], once: bool) -> None:
+    query = _delta(VIEWS[name], changed, small=False)
+    assert query is not None
+    assert is_read_once(query) is once
 
 
 @pytest.mark.parametrize("name", _KEEP_SIGNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import pairwise
 
@@ -44,6 +45,31 @@ def test_changes_laid_over_by_key_or_as_bags_give_the_last_state(run: list[State
         net_effect = overlay(changes, schema)
         assert _state(net_effect.apply(_rows(run[0]))) == run[-1]
     assert overlay(changes, VIEW).rows.num_rows == len({r["k"] for c in changes for r in c.to_pylist()})  # Table 1
+
+
+@laws
+@given(run=st.lists(_states, min_size=2, max_size=5), order=st.randoms(use_true_random=False))
+def test_versions_in_between_leave_nothing_by_key_nor_as_a_bag(run: list[State], order: random.Random) -> None:
+    """Law: of all versions that a run went through, in any order of their rows, the first old and the last new image of
+    each key are left, if they differ: what cancelling equal rows leaves."""
+    signs = [(sign, state) for old, new in pairwise(run) for sign, state in ((-1, old), (1, new))]
+    signed = pa.concat_tables([weighted(_rows(state), sign, VIEW) for sign, state in signs])
+    places = list(range(signed.num_rows))
+    order.shuffle(places)
+    signed = signed.take(pa.array(places, pa.int64()))
+    by_key, as_bag = (_delta_rows(net(signed, schema)) for schema in (VIEW, part(VIEW, None)))
+    assert by_key == as_bag == _delta_rows(_change(run[0], run[-1]))
+    old, new = run[0], run[-1]
+    moved = {k for k in old.keys() | new.keys() if (k in old, old.get(k)) != (k in new, new.get(k))}
+    expected = [(k, old[k], DELETE) for k in moved if k in old] + [(k, new[k], INSERT) for k in moved if k in new]
+    assert by_key == Counter(expected)
+
+
+def _delta_rows(rows: pa.Table) -> Counter[tuple[int | None, str | None, int]]:
+    """Delta rows; deleted images come first."""
+    found = actions(rows).to_pylist()
+    assert found == sorted(found)
+    return Counter(zip(*(rows.column(name).to_pylist() for name in ("k", "v")), found, strict=True))
 
 
 def test_an_update_has_both_images_and_is_one_row_when_it_is_laid_over() -> None:

@@ -1,4 +1,4 @@
-"""Condense (LAZY §4): Table 1 cell by cell, Figures 3 and 4 as plans, and where a large change needs no partial one."""
+"""Condense (LAZY §4): Table 1 cell by cell, Figures 3 and 4 as plans, by cost, and where a large change needs none."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.definition.analysed import with_sources
+from tests.unit.definition.analysed import analysed, with_sources
 from tests.unit.refresh.planning import facts
 
 from freshview.algebra.nodes import WEIGHT
 from freshview.algebra.traversal import scans
 from freshview.catalog.records import DIMENSION, DataFile, Relation, Segment
 from freshview.definition.analysis import Definition
-from freshview.delta.condense import BY_ROWS, Condense
+from freshview.delta.condense import BY_ROWS, Condense, Expected
 from freshview.delta.signed import net, with_weight
-from freshview.refresh.condense import condensed, condensed_in_spark, is_linear
+from freshview.refresh.condense import Use, condensed, condensed_in_spark, is_linear, use_of
 from freshview.refresh.cost import estimate_full
 from freshview.refresh.deltas import images, netted
 from freshview.refresh.plan import INCREMENTAL, JobPlan, SourceChange, alternatives, choose
@@ -154,6 +154,100 @@ def test_figure_4b_a_partial_condense_of_each_delta_stream() -> None:
     assert plan.condense == BY_ROWS
 
 
+KEYED_JOIN = "SELECT t.a, t.b, u.d FROM t JOIN u ON t.b = u.a"
+
+
+def test_figure_3c_a_condense_below_the_join_does_for_both() -> None:
+    """The view has a key, and one change is read once: of a key of the view one old and one new row are left below the
+    join. A bag may have equal rows of different keys of R, and two changes meet in rows that are no version."""
+    keyed, below = replace(with_sources(KEYED_JOIN), key=("a",)), Condense(("a",), expected=Expected(9, 5, 1.0, 2.0))
+    plan = _planned(keyed, _change("t", below))
+    assert plan.condense is not None
+    assert (plan.condense.runs, plan.condense.why) == (
+        False,
+        "one source has changed, is read once, and is condensed below the joins",
+    )
+    assert _planned(with_sources(KEYED_JOIN), _change("t", below)).condense == BY_ROWS
+    assert _planned(keyed, _change("t", below), _change("u", BY_ROWS)).condense == Condense(("a",))
+    assert _planned(keyed, _change("t", replace(below, cancels=False))).condense == Condense(("a",))
+    assert _planned(keyed, replace(_change("t", below), in_spark=False)).condense == Condense(("a",)), "it is small"
+
+
+# -- a choice by cost ------------------------------------------------------------------------------
+
+
+def _use(text: str, source: str, past: Sequence[int] | None = None, **sizes: int) -> Use:
+    form = with_sources(text).form
+    assert form is not None
+    use = use_of(form, source, lambda name: sizes.get(name, 1000), alone=True, is_keyed=True, past=past)
+    assert use is not None
+    return use
+
+
+def test_how_a_view_reads_a_change() -> None:
+    assert _use(JOIN, "t", t=1000, u=10) == Use(1, 1, 1.0, False, 1000, spares_full=True)
+    assert _use(JOIN, "t", t=1000, u=4000) == Use(1, 1, 4.0, False, 1000, spares_full=True)
+    assert _use("SELECT b FROM t", "t") == Use(1, 0, 1.0, False, 1000)
+    assert _use("SELECT x.b FROM t x JOIN t y ON x.a = y.a", "t") == Use(2, 1, 1.0, False, 1000)
+    assert _use("SELECT a, SUM(b) AS s FROM t GROUP BY a", "t", past=(100, 75)) == Use(
+        1, 0, 1.0, True, 1000, cancelled=0.25
+    )
+    inexact = analysed("SELECT a, SUM(b) AS s FROM t GROUP BY a", types="double").form
+    assert inexact is not None
+    assert use_of(inexact, "t", lambda _: 9, alone=True, is_keyed=True) is None, "groups are computed again"
+
+
+def test_equal_rows_cancel_below_the_joins_where_that_is_expected_to_pay() -> None:
+    """Figures 3(a) and 3(c) are alternatives: what a row meets in the join, and what an earlier job has cancelled,
+    decide."""
+    update, of_million = [_written(None, rows=MILLION)], {"t": MILLION}
+    steps = {
+        (fanout, past): condensed_in_spark(
+            TABLE, update, grows=False, is_linear=False, use=_use(JOIN, "t", past, u=fanout * MILLION, **of_million)
+        )
+        for fanout in (1, 4)
+        for past in (None, (100, 100), (100, 0))
+    }
+    assert {case: (step.runs, step.cancels) for case, step in steps.items()} == {
+        (1, None): (False, False),
+        (1, (100, 100)): (False, False),
+        (1, (100, 0)): (True, True),
+        (4, None): (True, True),
+        (4, (100, 100)): (True, True),  # nothing cancels, and the full condense of four times as many rows is spared
+        (4, (100, 0)): (True, True),
+    }
+    assert steps[1, None].why.endswith("; cancelling equal rows is expected to take 3.3 s and to save 3.1 s")
+    found = steps[4, None].expected
+    assert found is not None
+    assert (found.rows, found.left) == (MILLION, MILLION // 2)
+    assert [found.costs, found.saves] == pytest.approx([3.3, 11.65])
+
+
+def test_versions_of_a_key_are_always_condensed_and_equal_rows_if_that_pays() -> None:
+    """Law: an expression may fail on a version in between, so that cost does not decide on these."""
+    several = [_written(None, rows=MILLION), _written(None, rows=MILLION)]
+    sums = "SELECT a, SUM(b) AS s FROM t GROUP BY a"
+    steps = [
+        condensed_in_spark(TABLE, several, grows=False, is_linear=False, use=_use(text, "t", t=size, u=4 * size))
+        for text in (sums, JOIN)
+        for size in (100, MILLION)
+    ]
+    assert [(step.key, step.runs, step.cancels) for step in steps] == [
+        (("k",), True, True),  # of 100 keys few rows are left, whatever was written: cancelling them costs nothing
+        (("k",), True, False),
+        (("k",), True, True),
+        (("k",), True, True),
+    ]
+    assert [step.expected and step.expected.rows for step in steps] == [200, 1_264_241, 200, 1_264_241]
+
+
+def test_a_few_rows_are_condensed_whatever_is_expected() -> None:
+    for past in (None, (10, 10)):
+        use = _use("SELECT a, SUM(b) AS s FROM t GROUP BY a", "t", past)
+        step = condensed_in_spark(TABLE, [_written(None)], grows=False, is_linear=False, use=use)
+        assert (step.runs, step.cancels) == (True, True)
+
+
 def test_a_change_that_condensing_empties_is_no_part_of_the_query_and_is_in_the_plan() -> None:
     definition, gone = with_sources(JOIN), SourceChange("u", 4, 0, False, 0, condense=BY_KEY)
     full, kept = estimate_full(definition, lambda _: MILLION), _change("t", BY_KEY)
@@ -165,8 +259,8 @@ def test_a_change_that_condensing_empties_is_no_part_of_the_query_and_is_in_the_
 # -- large changes ---------------------------------------------------------------------------------
 
 
-def _written(action: int | None, stmtsn: int | None = 3) -> Segment:
-    return in_files(1, [DataFile("f", 10, 10)], stmtsn=stmtsn, action=action)
+def _written(action: int | None, stmtsn: int | None = 3, rows: int = 10) -> Segment:
+    return in_files(1, [DataFile("f", rows, rows)], stmtsn=stmtsn, action=action)
 
 
 def _in_spark(relation: Relation, *segments: Segment, is_linear: bool = False) -> Condense:

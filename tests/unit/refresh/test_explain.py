@@ -13,7 +13,7 @@ from tests.unit.sql.view_grammar import SCHEMAS
 from freshview.algebra.together import put_together
 from freshview.catalog.frontiers import Job
 from freshview.definition.analysis import analyse
-from freshview.delta.condense import Condense
+from freshview.delta.condense import Condense, Expected
 from freshview.delta.derive import derive
 from freshview.refresh.explain import explained, maintainability, planned_together
 from freshview.refresh.plan import JobPlan, RefreshPlan, SharedPart, SourceChange
@@ -106,14 +106,14 @@ def test_explain_prints_what_views_that_are_refreshed_together_share() -> None:
 
 def test_explain_names_the_key_of_a_view_and_by_what_deltas_of_views_are_condensed() -> None:
     """The segments of a view, and the versions of an external table, have both images of an update: a view above
-    cancels whole rows, whatever the key below. A view's own change is cancelled by whole rows, and applied by key."""
+    cancels whole rows, whatever the key below. A view's own change is condensed by its key."""
     definition = with_sources("SELECT a, SUM(b) AS s FROM t GROUP BY a")
     keyed = {n: replace(r, schema=Schema(r.schema.columns, ("a",))) for n, r in definition.sources.items() if n == "t"}
     columns = "by whole rows of the columns used"
     for kind, by in (("table", f"by (a), then {columns}"), ("view", columns), ("external", columns)):
         text = explained("v", replace(definition, sources={n: replace(r, kind=kind) for n, r in keyed.items()}), 1)
         assert "  stored as: sums by key (a)\n" in text
-        assert "full, Δv by whole rows, before it is applied by key (a)\n" in text
+        assert "full, Δv by key (a), before it is applied\n" in text
         assert f"partial, Δt {by}, below all joins\n" in text
     assert "  stored as: rows\n" in explained("v", with_sources("SELECT a FROM t"), 1)
 
@@ -146,6 +146,15 @@ def test_explain_prints_the_condense_steps_of_the_next_job() -> None:
         f"    partial, Δu {columns}, below all joins (one statement wrote it)",
         f"    partial, Δw by (a), then {columns}, below all joins; last job: 4 of 4 rows removed",
         "    full, Δv by whole rows, before it is applied",
+    ]
+    by_cost = Condense(("a",), expected=Expected(2_000_000, 1_000_000, 3.84, 11.9))
+    dear = replace(by_cost, cancels=False, why="cancelling equal rows is expected to take 3.8 s and to save 1 s")
+    changes = tuple(replace(one, condense=step) for step in (by_cost, dear))
+    priced = _ahead(replace(plan, changes=changes, emptied=()))
+    assert _condense_lines(explained("v", definition, 1, ahead=priced))[1:3] == [
+        f"    partial, Δu by (a), then {columns}, below all joins"
+        "; expected to leave 1,000,000 of 2,000,000 rows in 3.8 s, which saves 12 s",
+        "    partial, Δu by (a), below all joins (cancelling equal rows is expected to take 3.8 s and to save 1 s)",
     ]
     superfluous = replace(plan, emptied=(), condense=Condense(runs=False, why="no two rows cancel"))
     assert _condense_lines(explained("v", definition, 1, ahead=_ahead(superfluous)))[-1] == (
