@@ -12,9 +12,10 @@ from tests.unit.algebra.oracle import Bag, Row, evaluate, signed
 from tests.unit.delta.cases import VIEWS
 from tests.unit.sql.view_grammar import Change, State, lowered_view, noises, states, views
 
+from freshview.algebra.classes import exactly
 from freshview.algebra.loosening import loosened
 from freshview.algebra.nodes import Aggregate, Join, Node, Scan, Shared, Source, Table
-from freshview.algebra.together import Together, exactly, put_together
+from freshview.algebra.together import Together, put_together
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.delta.derive import derive
 from freshview.delta.semijoin import reduced
