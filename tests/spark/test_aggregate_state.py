@@ -315,16 +315,19 @@ def test_percentile_cont_is_recomputed_exactly(facts: Warehouse) -> None:
 
 
 def test_long_decimals_are_taken_away_to_the_last_digit(swh: Warehouse) -> None:
-    """Spark's -x keeps 34 digits: sums of longer decimals are not kept by adding what is taken away."""
-    swh.sql("CREATE TABLE long (id INT, x DECIMAL(38, 2), y DECIMAL(34, 2), PRIMARY KEY (id))")
-    value = "1" * 35
-    swh.sql(f"INSERT INTO long VALUES (1, {value}.11, 1.25), (2, {value}.22, 2.50), (3, 0.33, 3.75)")
-    swh.sql("CREATE MATERIALIZED VIEW sums AS SELECT sum(x) AS s FROM long")
-    swh.sql("CREATE MATERIALIZED VIEW short AS SELECT sum(y) AS s FROM long")
-    assert "stored as: sums" in swh.explain("short")
-    for change in ("DELETE FROM long WHERE id = 1", f"UPDATE long SET x = -{value}.01 WHERE id = 3"):
+    """Spark's -x keeps 34 digits: longer decimals are taken away as 0 - x, where its type keeps all digits."""
+    swh.sql("CREATE TABLE long (id INT, x DECIMAL(38, 2), y DECIMAL(34, 2), z DECIMAL(38, 10), PRIMARY KEY (id))")
+    value, small = "1" * 35, "1" * 27
+    swh.sql(
+        f"INSERT INTO long VALUES (1, {value}.11, 1.25, {small}.0000000011), (2, {value}.22, 2.50, {small}.0000000022),"
+        " (3, 0.33, 3.75, 0.0000000033)"
+    )
+    for view, column, form in (("sums", "x", "sums"), ("short", "y", "sums"), ("fine", "z", "groups")):
+        swh.sql(f"CREATE MATERIALIZED VIEW {view} AS SELECT sum({column}) AS s, avg(id) AS m FROM long")
+        assert f"stored as: {form}" in swh.explain(view), view
+    for change in ("DELETE FROM long WHERE id = 1", f"UPDATE long SET x = -{value}.01, z = -{small} WHERE id = 3"):
         swh.sql(change)
-        for view in ("sums", "short"):
+        for view in ("sums", "short", "fine"):
             swh.maintain([view])
             assert swh.check(view).ok, (view, change)
     assert swh.sql("SELECT s FROM sums").collect()[0].s == Decimal("0.21")

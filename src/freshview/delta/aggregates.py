@@ -51,6 +51,7 @@ class StatePart:
     known: str = ""  # for a sum: the part that counts its values
     times: exp.Expr | None = None  # for a count: how many rows of the definition a row stands for; None: itself alone
     type: str = ""  # for a sum of partial sums: its own type, which is narrower than Spark's of such a sum
+    is_long: bool = False  # for a sum: its argument has more digits than Spark's -x keeps
 
     @property
     def over_rows(self) -> exp.Expr:
@@ -79,7 +80,10 @@ class StatePart:
         if self.kind == "sum":
             # −1 × the smallest integer is no integer (law 11.8)
             wide = exp.cast(self.argument.copy(), "decimal(20, 0)") if type_ == "bigint" else self.argument
-            return ((added(self.name), exp.Sum(this=case(_sign(exp.GT), wide.copy(), exp.Neg(this=wide.copy())))),)
+            taken: exp.Expr = exp.Neg(this=wide.copy())
+            if self.is_long:
+                taken = exp.Sub(this=exp.Literal.number(0), expression=exp.Paren(this=wide.copy()))
+            return ((added(self.name), exp.Sum(this=case(_sign(exp.GT), wide.copy(), taken))),)
         best = exp.Min if self.kind == "min" else exp.Max
         if grows:
             return ((added(self.name), best(this=self.argument.copy())),)
@@ -227,7 +231,8 @@ def state_of(root: Aggregate, hidden: Callable[[str], str], types_of: TypesOf) -
 
 
 def _probe(root: Aggregate, plain: list[tuple[str, str, exp.Expr | None]]) -> Node:
-    """A tree whose types Spark is asked for: each call, the sum of two sums, the argument of a sum, and the mode."""
+    """A tree whose types Spark is asked for: each call, the sum of two sums, the argument of a sum, what taking it away
+    adds, and the mode."""
     items = list(root.items)
     for name, kind, argument in plain:
         if argument is not None and kind in ("sum", "avg"):
@@ -235,6 +240,8 @@ def _probe(root: Aggregate, plain: list[tuple[str, str, exp.Expr | None]]) -> No
             items.append((_total(name), total))
             items.append((_twice(name), exp.Add(this=total.copy(), expression=total.copy())))
             items.append((_argument(name), exp.Max(this=argument.copy())))
+            less = exp.Sub(this=exp.Literal.number(0), expression=exp.Paren(this=argument.copy()))
+            items.append((_taken(name), exp.Max(this=less)))
     lax = exp.Add(this=exp.Literal.string("1"), expression=exp.Literal.number(1))
     return Aggregate(root.input, root.keys, (*items, (_MODE, lax)))
 
@@ -252,6 +259,10 @@ def _twice(name: str) -> str:
 
 def _argument(name: str) -> str:
     return f"{name}__argument"
+
+
+def _taken(name: str) -> str:
+    return f"{name}__taken"
 
 
 class _Building:
@@ -279,7 +290,7 @@ class _Building:
             if not self._adds_up(name):
                 return False
             known = self._known(argument)
-            total = self._part("sum", argument, known)
+            total = self._part("sum", argument, known, is_long=self._is_long(name))
             if kind == "sum":
                 self.results.append((name, column(total)))
                 return True
@@ -295,10 +306,17 @@ class _Building:
         if type_ in _INTEGERS:
             return True
         sum_, added_ = _DECIMAL.fullmatch(type_), _DECIMAL.fullmatch(twice)
-        given = _DECIMAL.fullmatch(self._types[_argument(name)])
-        if sum_ is None or added_ is None or given is None or sum_[2] != added_[2] or int(given[1]) > NEGATED:
+        given, taken = (_DECIMAL.fullmatch(self._types[of(name)]) for of in (_argument, _taken))
+        if sum_ is None or added_ is None or given is None or sum_[2] != added_[2]:
+            return False
+        if self._is_long(name) and (taken is None or taken[2] != given[2]):
             return False
         return int(sum_[1]) < _WIDEST or self._types[_MODE] != "double"
+
+    def _is_long(self, name: str) -> bool:
+        """Has an argument more digits than Spark's -x keeps? 0 - x keeps all of them, if its type has room for them."""
+        given = _DECIMAL.fullmatch(self._types[_argument(name)])
+        return given is not None and int(given[1]) > NEGATED
 
     def _average(self, name: str, argument: exp.Expr, total: str, known: str) -> exp.Expr | None:
         result, given = self._types[name], self._types[_argument(name)]
@@ -318,13 +336,14 @@ class _Building:
     def _known(self, argument: exp.Expr) -> str:
         return self._part("count", argument)
 
-    def _part(self, kind: str, argument: exp.Expr, known: str = "") -> str:
+    def _part(self, kind: str, argument: exp.Expr, known: str = "", *, is_long: bool = False) -> str:
         found = next((p for p in self.parts if p.kind == kind and p.argument == argument), None)
         if found is None:
             if argument not in self._arguments:
                 self._arguments.append(argument)
             word = "known" if kind == "count" else kind
-            found = StatePart(self._hidden(f"{word}{self._arguments.index(argument)}"), kind, argument, known)
+            name = self._hidden(f"{word}{self._arguments.index(argument)}")
+            found = StatePart(name, kind, argument, known, is_long=is_long)
             self.parts.append(found)
         return found.name
 

@@ -41,6 +41,7 @@ def _types(**by_ending: str) -> TypesOf:
 
 
 _SHORT = {"argument": "decimal(15,2)"}
+_LONG_SUM = {"total": "decimal(38,2)", "twice": "decimal(38,2)"}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,8 @@ _SHORT = {"argument": "decimal(15,2)"}
         ({**_SHORT, "total": "decimal(38,4)", "twice": "decimal(38,4)", "mode": "double"}, "groups"),  # overflow: NULL
         ({**_SHORT, "total": "decimal(25,2)", "twice": "decimal(26,2)", "mode": "double"}, "sums"),
         ({"argument": "decimal(34,2)", "total": "decimal(38,2)", "twice": "decimal(38,2)"}, "sums"),
-        ({"argument": "decimal(35,2)", "total": "decimal(38,2)", "twice": "decimal(38,2)"}, "groups"),  # Spark's -x
+        ({**_LONG_SUM, "argument": "decimal(38,2)", "taken": "decimal(38,2)"}, "sums"),  # by 0 - x
+        ({**_LONG_SUM, "argument": "decimal(38,2)", "taken": "decimal(38,1)"}, "groups"),  # neither -x nor 0 - x
         ({"total": "decimal(38,10)", "twice": "decimal(38,9)"}, "groups"),  # a digit would be lost
         ({"total": "double", "twice": "double"}, "groups"),  # law 11.5
         ({"total": "float", "twice": "float"}, "groups"),
