@@ -131,6 +131,8 @@ class _Reducing:
         right_first = node.kind in ("inner", "semi") and not self._starts(node.left, left_wanted)
         if node.kind == "semi" and self._starts(node.right, {}):
             right_first = True
+        if node.kind == "inner" and _narrows(right_wanted, backwards) and not _narrows(left_wanted, pairs):
+            right_first = True
         if right_first:
             right, from_right = self.visit(node.right, right_wanted, to_right)
             left, from_left = self.visit(node.left, _more(left_wanted, backwards, from_right), to_left)
@@ -145,6 +147,12 @@ class _Reducing:
         if node not in self._deltas:
             self._deltas[node] = any(s.version == "delta" for s in scans(node))
         return bool(wanted) or self._deltas[node]
+
+
+def _narrows(wanted: Wanted, pairs: list[tuple[str, str, bool]]) -> bool:
+    """Is one side of a join restricted by the very column that the other side is equal to? Then few rows of it are
+    read first, and restrict the other side; restrictions of other columns (a date, a flag) may admit most rows."""
+    return any(known in wanted for known, _, _ in pairs)
 
 
 def _scan(node: Scan, wanted: Wanted) -> tuple[Node, Origins]:

@@ -1,7 +1,7 @@
 """The few rows of large scans that meet the delta, read on the driver.
 
-`delta/semijoin.py` decides which rows matter; here they are fetched by key, before Spark sees the plan, as long as the
-values are few and so are the rows. Any other scan is left to Spark, in full.
+`delta/semijoin.py` decides which rows matter; here they are fetched, before Spark sees the plan, as long as the values
+are few and so are the rows that all restrictions admit. Any other scan is left to Spark, in full.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from freshview.algebra.nodes import Scan, SemiJoin, Stored
 from freshview.catalog.records import RelationState
 from freshview.definition.analysis import member_column
 from freshview.refresh.deltas import member_rows
-from freshview.relation.conditions import EXACT, Among, comparable, distinct
-from freshview.relation.delta import encode
-from freshview.relation.schema import Column
-from freshview.storage.reader import StateReader
+from freshview.relation.conditions import EXACT, Among, Conditions, comparable, distinct
+from freshview.storage.reader import StateReader, condition_sql
 
 _ROWS = 300_000  # rows of one scan that are fetched at most
 _EXACT = (*EXACT, "varchar", "char")  # under the settings of one view two texts of one such type are padded alike
@@ -50,32 +48,34 @@ class Lookups:
 
     def _fetched(self, scan: Scan, columns: tuple[str, ...]) -> pa.Table | None:
         state = self._state(scan)
-        known = [(by, self._values(by, state.schema.column(by.column))) for by in scan.semijoins]
-        offers = [(by, values) for by, values in known if values is not None]
-        if not offers:
+        offers = [(by.column, found) for by in scan.semijoins if (found := self._admitted(by, state)) is not None]
+        conditions = tuple((name, c) for name, c in offers if condition_sql("", c) is not None)
+        if not conditions:
             return None
-        by, values = min(offers, key=lambda o: len(o[1]))
-        # The encoded bytes distinguish any two sets of values; their printed text would be shortened.
-        key = (id(state), by.column, by.nulls, columns, encode(pa.table([values], names=[by.column])))
+        unique = [(name, c) for name, c in conditions if (name,) == state.schema.key]
+        conditions = tuple(unique[:1]) or conditions
+        key = (id(state), columns, tuple((name, condition.identity) for name, condition in conditions))
         if key not in self._rows:
-            self._rows[key] = self._read(scan, state, by, values, columns)
+            self._rows[key] = self._read(scan, state, conditions, columns)
         return self._rows[key]
 
     def _read(
-        self, scan: Scan, state: RelationState, by: SemiJoin, values: pa.Array, columns: tuple[str, ...]
+        self, scan: Scan, state: RelationState, conditions: Conditions, columns: tuple[str, ...]
     ) -> pa.Table | None:
         member = member_column(state.relation) if not isinstance(scan.source, Stored) else None
         wanted = (*columns, member) if member else columns
-        condition = (by.column, Among(values, by.nulls))
-        rows = self._reader.matching(state, (condition,), columns=wanted, limit=_ROWS)
+        rows = self._reader.matching(state, conditions, columns=wanted, limit=_ROWS)
         return rows if rows is None or not member else member_rows(state.relation, rows).select(list(columns))
 
-    def _values(self, by: SemiJoin, target: Column) -> pa.Array | None:
-        """The values that a restriction admits, typed as the column they are compared with."""
+    def _admitted(self, by: SemiJoin, state: RelationState) -> Among | None:
+        """The values that a restriction admits, typed as the column that they are compared with; None if they are not
+        known. NULL is not asked for where the column of a table has none."""
+        target = state.schema.column(by.column)
         parts = []
         for source, name in by.sources:
             rows = self.table(source)
             if rows is None or not comparable(self._state(source).schema.column(name).type, target.type, _EXACT):
                 return None
             parts.append(distinct(rows.column(name), target.type))
-        return pc.unique(pa.chunked_array(parts, target.type.arrow))
+        has_nulls = state.relation.kind != "table" or target.name not in state.schema.required
+        return Among(pc.unique(pa.chunked_array(parts, target.type.arrow)), by.nulls and has_nulls)
