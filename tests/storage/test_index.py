@@ -18,6 +18,8 @@ from freshview import Warehouse
 from freshview.catalog.records import Main
 from freshview.errors import InvalidStatement
 from freshview.relation.conditions import Among, Compared
+from freshview.storage import index as index_module
+from freshview.storage import reader as reader_module
 from freshview.storage.index import ColumnCache, index_of
 
 ROWS = 200
@@ -198,3 +200,23 @@ def test_lookups_by_several_columns_find_the_same_rows_with_and_without_the_inde
     expected = [(i, i % 5) for i in range(30) if i % 5 < 4]
     for _ in range(3):
         assert sorted((r["k"], r["n"]) for r in reader.lookup(state, keys).to_pylist()) == expected
+
+
+def test_long_lists_of_values_are_looked_up_by_the_index_alone(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that is too long for a query is answered from memory at once, or not at all where columns are not kept."""
+    monkeypatch.setattr(reader_module, "_LITERAL_KEYS", 30)
+    monkeypatch.setattr(index_module, "MANY", 30)
+    wh.sql("CREATE TABLE t (k BIGINT, n INT, s STRING, PRIMARY KEY (k))")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"k": k, "n": k % 7, "s": str(k)} for k in range(2000)])
+    wh.sql("CHECKPOINT t")
+    wh.sql("DELETE FROM t WHERE k = 11")
+    internals(wh).keep_in_memory(0)
+    state, reader = internals(wh).state("t"), internals(wh).reader
+    among = (("k", Among(pa.array(range(10, 110), pa.int64()))),)
+    for _ in range(2):
+        found = reader.matching(state, among, columns=("n",), limit=1000)
+        assert found is not None
+        assert sorted(found.column("n").to_pylist()) == sorted(k % 7 for k in range(10, 110) if k != 11)
+        assert reader.matching(state, among, columns=("s",), limit=1000) is None
+    assert reader.matching(state, among, columns=("n",), limit=50) is None

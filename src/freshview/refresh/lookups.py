@@ -16,7 +16,7 @@ from freshview.catalog.records import RelationState
 from freshview.definition.analysis import member_column
 from freshview.refresh.deltas import member_rows
 from freshview.relation.conditions import EXACT, Among, Conditions, comparable, distinct
-from freshview.storage.reader import StateReader, condition_sql
+from freshview.storage.reader import StateReader, is_answered
 
 _ROWS = 300_000  # rows of one scan that are fetched at most
 _EXACT = (*EXACT, "varchar", "char")  # under the settings of one view two texts of one such type are padded alike
@@ -49,7 +49,7 @@ class Lookups:
     def _fetched(self, scan: Scan, columns: tuple[str, ...]) -> pa.Table | None:
         state = self._state(scan)
         offers = [(by.column, found) for by in scan.semijoins if (found := self._admitted(by, state)) is not None]
-        conditions = tuple((name, c) for name, c in offers if condition_sql("", c) is not None)
+        conditions = tuple((name, c) for name, c in offers if is_answered(c))
         if not conditions:
             return None
         unique = [(name, c) for name, c in conditions if (name,) == state.schema.key]

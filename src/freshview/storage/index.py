@@ -27,9 +27,10 @@ from freshview.errors import InvalidStatement
 MOST = 4 << 30  # bytes of all columns that are kept, at most; on smaller machines an eighth of the memory
 WIDEST = 64  # bytes of a row in the columns that one lookup keeps, at most
 FEWEST = 20  # values of a lookup; fewer ones are pruned by the statistics of files and pages
+MANY = 20_000  # values of a lookup; of more the files are read as a whole in any case
 _OFTENEST = 3  # times that a column of one version is read for this, at most
 _Integers: Any = np.ndarray[Any, np.dtype[np.int64]]
-_INDEXED = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32())
+INDEXED = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32())
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,11 @@ class ColumnCache:
         `fields` are the names and types of the wanted columns, as main stores them.
         """
         types = dict(fields) | {by: values.type}
-        if len(values) <= FEWEST or values.type not in _INDEXED or not self.may_keep(main, types):
+        if len(values) <= FEWEST or values.type not in INDEXED or not self.may_keep(main, types):
             return None
         version = (relation_id, main.delta_version)
         with self._lock:  # a thread that asks for the same columns meanwhile waits for them
-            if (*version, by) not in self._asked:
+            if (*version, by) not in self._asked and len(values) <= MANY:
                 self._asked[(*version, by)] = True
                 return None
             held = self._columns(version, list(types))

@@ -30,13 +30,14 @@ from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
 from freshview.storage.external import contents as external_contents
 from freshview.storage.files import Layout, check_present
-from freshview.storage.index import ColumnCache
+from freshview.storage.index import INDEXED, ColumnCache
 from freshview.storage.main import MainStore, damage_errors, plain, quoted, read_parquet
 from freshview.storage.sharing import Columns, SharedRows
 
 LOCAL_ROWS = 10_000  # relations up to this size are folded on the driver
 OVERLAY_ROWS = 200_000  # deltas up to this size are folded on the driver
 _LITERAL_KEYS = 20_000  # more keys than this are looked up by a scan instead of an IN list
+_INDEX_KEYS = 300_000  # and up to this many by an index in memory
 _PRUNING_LIST = 20  # values of a list by which DataFusion skips files and row groups
 _RANGES = 8  # into which a longer list is split for that, at most
 _CACHED_OVERLAYS = 16
@@ -157,6 +158,7 @@ class StateReader:
         if near.num_rows and len(named) == len(schema.key):
             unread = keys.take(positions_in(asked, _project(near, named), inside=False))
         found = self._main_where(state, _among(unread), part, places)
+        assert found is not None  # without a limit all rows are read
         found = found.take(positions_in(_project(found, [places.index(p) for p in named]), asked))
         if near.num_rows:
             found = found.take(positions_in(key_table(found, part), key_table(near, schema), inside=False))
@@ -183,7 +185,7 @@ class StateReader:
         self, state: RelationState, conditions: Conditions, columns: Sequence[str], limit: int
     ) -> pa.Table | None:
         schema, stored = state.schema, state.main_schema
-        if state.relation.is_external or not all(condition_sql("", c) for _, c in conditions):
+        if state.relation.is_external or not all(is_answered(c) for _, c in conditions):
             return None
         if stored is not None and any(schema.position(n) >= len(stored.columns) for n, _ in conditions):
             return None  # a column was added later
@@ -197,7 +199,7 @@ class StateReader:
         shown = pc.and_(is_live(changed.rows), _met(changed.rows, conditions, schema))
         live = changed.rows.select(places).filter(shown)
         found = self._main_where(state, conditions, part, places, limit)
-        if found.num_rows + live.num_rows > limit:
+        if found is None or found.num_rows + live.num_rows > limit:
             return None
         if schema.key and changed.rows.num_rows:
             touched = key_table(untag(changed.rows), schema)
@@ -227,8 +229,9 @@ class StateReader:
 
     def _main_where(
         self, state: RelationState, conditions: Conditions, part: Schema, places: list[int], limit: int | None = None
-    ) -> pa.Table:
-        """Main's rows that meet all conditions, in the columns of a part of the schema; `limit` + 1 rows at most."""
+    ) -> pa.Table | None:
+        """Main's rows that meet all conditions, in the columns of a part of the schema; with a limit, one row more than
+        that at most, and None if only a scan of the files finds them."""
         main, stored = state.main, state.main_schema
         if main is None or stored is None or main.rows == 0 or any(_is_empty(c) for _, c in conditions):
             return part.arrow.empty_table()
@@ -243,6 +246,8 @@ class StateReader:
             return part.conform(indexed if limit is None else indexed.slice(0, limit + 1))
         tests = [condition_sql(stored.names[p], c) for p, c in by_place]
         if not all(tests):
+            if limit is not None:
+                return None
             files = self._mains.files(state.relation.id, main.delta_version)
             columns = {i: stored.columns[i] for i in held}
             return part.conform(self._filtered(state.relation.id, files, by_place, columns))
@@ -363,6 +368,13 @@ def _is_empty(condition: Condition) -> bool:
 
 def _project(rows: pa.Table, places: Sequence[int]) -> pa.Table:
     return pa.table([rows.column(p) for p in places], names=[f"k{i}" for i in range(len(places))])
+
+
+def is_answered(condition: Condition) -> bool:
+    """May a condition be answered without a scan: by statistics of files, or by an index in memory?"""
+    if isinstance(condition, Among) and len(condition.values) > _LITERAL_KEYS:
+        return not condition.nulls and len(condition.values) <= _INDEX_KEYS and condition.values.type in INDEXED
+    return condition_sql("", condition) is not None
 
 
 def condition_sql(name: str, condition: Condition) -> str | None:
