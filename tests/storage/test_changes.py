@@ -112,4 +112,5 @@ def test_what_is_not_cheap_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
         assert near("n", [1]) is None
         assert _literals(pa.array([-3_000_000], pa.date32())) is None  # a date that Python does not know
         monkeypatch.setattr(reader_module, "_LITERAL_KEYS", 2)
+        monkeypatch.setattr(reader_module, "_INDEX_KEYS", 2)
         assert near("k", [1, 2, 3]) is None
