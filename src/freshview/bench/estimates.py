@@ -17,9 +17,10 @@ from freshview.refresh.accuracy import computing
 _MEDIAN, _MOST = 1.3, 2.0  # how far the median, and nine of ten jobs, may be off, either way
 
 
-def keep_estimates(folder: Path, step: str, wh: Warehouse) -> None:
-    """Keep the expected and actual seconds of the finished jobs of a warehouse, under the name of a step."""
-    jobs = [job for job in wh.history() if job.error is None and job.expected]
+def keep_estimates(folder: Path, step: str, wh: Warehouse, since: int = 0) -> None:
+    """Keep the expected and actual seconds of the finished jobs of a warehouse, from a CSN on, under the name of a
+    step."""
+    jobs = [job for job in wh.history() if job.error is None and job.expected and job.from_csn >= since]
     path = folder / "estimates" / f"{step}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps([[job.strategy, job.engine, job.expected, computing(job)] for job in jobs]))

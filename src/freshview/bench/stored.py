@@ -12,6 +12,7 @@ together, and each of them by itself.
 from __future__ import annotations
 
 import random
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -122,7 +123,7 @@ def separately(folder: Path, scale: float, repeat: int) -> list[Figure]:
     some = dict(list(VIEWS.items())[::4]) if is_trial(scale) else VIEWS
     with copied(tables(folder, scale), folder / "optimizer") as wh:
         for view, text in some.items():
-            read = [table for table in COPIED if table in text]
+            read, begun = [table for table in COPIED if re.search(rf"\b{table}\b", text)], wh.status().csn
             create(wh, {view: text})
             found = {NONE: _alone(wh, draw, read, rounds)}
             wh.optimize(apply=True, changed=_SINGLE)
@@ -132,7 +133,7 @@ def separately(folder: Path, scale: float, repeat: int) -> list[Figure]:
             line = ", ".join(f"{way} {timing}" for way, timing in found.items())
             print(f"{view}: {line}; {stored[view]} stored", file=sys.stderr, flush=True)
             wrong += [] if wh.check(view).ok else [view]
-            keep_estimates(folder, f"separately-{view}", wh)
+            keep_estimates(folder, f"separately-{view}", wh, since=begun)
             wh.sql(f"DROP MATERIALIZED VIEW {view}")
     return [_single(times, stored), _right(wrong, len(some))]
 
