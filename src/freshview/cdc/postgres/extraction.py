@@ -36,7 +36,7 @@ class Extraction:
         where = f"{table.live} AND t.ctid >= '({self.starts[part]},0)'::tid"
         if part + 1 < len(self.starts):
             where += f" AND t.ctid < '({self.starts[part + 1]},0)'::tid"
-        with table.server.connect() as connection, connection.transaction():
+        with table.server.connect(kept=False) as connection, connection.transaction():
             fetch(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             fetch(connection, f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}")
             return table.rows(Snapshot(table.server, connection, "", None, False), where)

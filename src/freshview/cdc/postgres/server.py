@@ -7,6 +7,7 @@ show one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from freshview.cdc.postgres.connections import KEPT
 from freshview.errors import CaptureFailed, first_line
 
 if TYPE_CHECKING:
@@ -174,14 +176,27 @@ class Server:
         return frozenset((key, str(value)) for key, value in self._given.items())
 
     @contextmanager
-    def connect(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """A connection in autocommit mode, with times in UTC and floats to the last bit."""
+    def connect(self, *, kept: bool = True) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """A connection in autocommit mode, with times in UTC and floats to the last bit.
+
+        `kept`: it may be one of before, and is kept for the next use; else it is closed.
+        """
         import psycopg
 
         settings = "-c TimeZone=UTC -c DateStyle=ISO -c extra_float_digits=1 -c bytea_output=hex"
         options = f"{self._given.get('options', '')} {settings}".strip()
         given = {**self._given, "options": options}
-        with self.reported(), psycopg.connect(**given, autocommit=True) as connection:
+
+        def connect() -> psycopg.Connection[tuple[Any, ...]]:
+            # A prepared statement of a kept connection would fail after ALTER TABLE.
+            return psycopg.connect(**given, autocommit=True, prepare_threshold=None)
+
+        if not kept:
+            with self.reported(), connect() as connection:
+                yield connection
+            return
+        environment = frozenset(item for item in os.environ.items() if item[0].startswith("PG"))  # the driver reads it
+        with self.reported(), KEPT.connection((self.identity, environment), connect) as connection:
             yield connection
 
     @contextmanager
