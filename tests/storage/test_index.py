@@ -196,6 +196,11 @@ def test_lookups_by_several_columns_find_the_same_rows_with_and_without_the_inde
         assert rows.column_names == ["n"]
         found.append(sorted(rows.column(0).to_pylist()))
     assert found == [[1] * 40 + [3] * 40] * 4
+    with_nulls = (("k", Among(pa.array(range(60), pa.int64()), nulls=True)), *conditions[1:])
+    for _ in range(3):
+        rows = reader.matching(state, with_nulls, columns=("n",), limit=10_000)
+        assert rows is not None
+        assert sorted(rows.column(0).to_pylist()) == found[0]
     keys = pa.table({"k": pa.array(range(30), pa.int64()), "n": pa.array([i % 5 for i in range(30)], pa.int32())})
     expected = [(i, i % 5) for i in range(30) if i % 5 < 4]
     for _ in range(3):
@@ -220,3 +225,19 @@ def test_long_lists_of_values_are_looked_up_by_the_index_alone(wh: Warehouse, mo
         assert sorted(found.column("n").to_pylist()) == sorted(k % 7 for k in range(10, 110) if k != 11)
         assert reader.matching(state, among, columns=("s",), limit=1000) is None
     assert reader.matching(state, among, columns=("n",), limit=50) is None
+
+
+def test_null_is_looked_up_in_the_files_of_a_column_that_has_it(wh: Warehouse) -> None:
+    wh.sql("CREATE TABLE t (k BIGINT, n INT, PRIMARY KEY (k))")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"k": k, "n": k % 50 or None} for k in range(1000)])
+    wh.sql("CHECKPOINT t")
+    internals(wh).keep_in_memory(0)
+    state, reader = internals(wh).state("t"), internals(wh).reader
+    for nulls in (True, False):
+        for _ in range(4):
+            among = (("n", Among(pa.array(range(1, 31), pa.int32()), nulls)),)
+            rows = reader.matching(state, among, columns=("k",), limit=10_000)
+            assert rows is not None
+            expected = [k for k in range(1000) if k % 50 in range(1, 31) or (nulls and k % 50 == 0)]
+            assert sorted(rows.column(0).to_pylist()) == expected

@@ -193,3 +193,31 @@ def test_columns_that_main_does_not_have_yet_are_null(wh: Warehouse, kept: int) 
         found = internals(wh).reader.matching(internals(wh).state("t"), (condition,), columns=("n",), limit=9)
         assert found is not None
         assert found.to_pylist() == [{"n": None}] * 2
+
+
+def test_a_lookup_that_met_too_many_rows_is_not_tried_again(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many values of the column are left to Spark at once; fewer ones are tried."""
+    wh.sql("CREATE TABLE t (k BIGINT, n INT, PRIMARY KEY (k))")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"k": k, "n": k % 10} for k in range(1000)])
+    wh.sql("CHECKPOINT t")
+    internals(wh).keep_in_memory(0)
+    state, reader, mains = internals(wh).state("t"), internals(wh).reader, internals(wh).storage.mains
+    asked: list[str] = []
+    query = mains.query
+
+    def counted(relation_id: int, version: int, sql: str) -> pa.Table:
+        asked.append(sql)
+        return query(relation_id, version, sql)
+
+    monkeypatch.setattr(mains, "query", counted)
+
+    def found(values: list[int]) -> int | None:
+        rows = reader.matching(state, (("n", Among(pa.array(values, pa.int32()))),), columns=("k",), limit=250)
+        return None if rows is None else rows.num_rows
+
+    assert found([1, 2, 3]) is None
+    assert found([4, 5, 6]) is None
+    assert len(asked) == 1
+    assert found([1, 2]) == 200
+    assert len(asked) == 2

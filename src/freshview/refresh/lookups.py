@@ -49,15 +49,13 @@ class Lookups:
     def _fetched(self, scan: Scan, columns: tuple[str, ...]) -> pa.Table | None:
         state = self._state(scan)
         offers = [(by.column, found) for by in scan.semijoins if (found := self._admitted(by, state)) is not None]
-        conditions = tuple((name, c) for name, c in offers if is_answered(c))
-        if not conditions:
-            return None
-        unique = [(name, c) for name, c in conditions if (name,) == state.schema.key]
-        conditions = tuple(unique[:1]) or conditions
-        key = (id(state), columns, tuple((name, condition.identity) for name, condition in conditions))
-        if key not in self._rows:
-            self._rows[key] = self._read(scan, state, conditions, columns)
-        return self._rows[key]
+        known = {(name, c.identity): (name, c) for name, c in offers if is_answered(c)}
+        unique = {asked: found for asked, found in known.items() if (found[0],) == state.schema.key}
+        asked = dict([*unique.items()][:1]) or known
+        key = (id(state), columns, tuple(asked))
+        if asked and key not in self._rows:
+            self._rows[key] = self._read(scan, state, tuple(asked.values()), columns)
+        return self._rows[key] if asked else None
 
     def _read(
         self, scan: Scan, state: RelationState, conditions: Conditions, columns: tuple[str, ...]

@@ -94,11 +94,19 @@ class ColumnCache:
         self._lock = threading.Lock()
 
     def rows(
-        self, relation_id: int, main: Main, by: str, values: pa.Array, fields: Sequence[tuple[str, pa.DataType]]
+        self,
+        relation_id: int,
+        main: Main,
+        by: str,
+        values: pa.Array,
+        fields: Sequence[tuple[str, pa.DataType]],
+        *,
+        nulls: bool = False,
     ) -> pa.Table | None:
         """These columns of the rows whose column `by` holds one of the values; None if they are to be read from files.
 
-        `fields` are the names and types of the wanted columns, as main stores them.
+        `fields` are the names and types of the wanted columns, as main stores them. With `nulls`, rows with NULL are
+        wanted too: only a column that has none is looked up here.
         """
         types = dict(fields) | {by: values.type}
         if len(values) <= FEWEST or values.type not in INDEXED or not self.may_keep(main, types):
@@ -109,7 +117,7 @@ class ColumnCache:
                 self._asked[(*version, by)] = True
                 return None
             held = self._columns(version, list(types))
-            if held is None:
+            if held is None or (nulls and held[by].null_count):
                 return None
             index = self._kept.get((*version, by, "index"))
             if index is None:

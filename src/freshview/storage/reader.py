@@ -54,6 +54,8 @@ class StateReader:
         self.columns = ColumnCache(mains.read, lookup_memory)
         self._shared = SharedRows()
         self._overlays: LRUCache[tuple[int, int, int], tuple[_Shape, Overlay]] = LRUCache(_CACHED_OVERLAYS)
+        # Of lookups in a version of main that met too many rows, with how many values: as many are not tried again.
+        self._too_many: LRUCache[Hashable, int] = LRUCache(1000)
         self._lock = threading.Lock()
 
     def together(self, columns: Columns) -> AbstractContextManager[None]:
@@ -189,6 +191,11 @@ class StateReader:
             return None
         if stored is not None and any(schema.position(n) >= len(stored.columns) for n, _ in conditions):
             return None  # a column was added later
+        values = sum(len(c.values) for _, c in conditions if isinstance(c, Among))
+        version = state.main.delta_version if state.main else None
+        asked = (state.relation.id, version, limit, tuple(n for n, _ in conditions))
+        if values and values >= self._too_many.get(asked, values + 1):
+            return None
         changed = self._changes_near(state, conditions)
         if changed is None:
             return None
@@ -199,6 +206,8 @@ class StateReader:
         shown = pc.and_(is_live(changed.rows), _met(changed.rows, conditions, schema))
         live = changed.rows.select(places).filter(shown)
         found = self._main_where(state, conditions, part, places, limit)
+        if found is not None and found.num_rows > limit:
+            self._too_many[asked] = values
         if found is None or found.num_rows + live.num_rows > limit:
             return None
         if schema.key and changed.rows.num_rows:
@@ -263,7 +272,7 @@ class StateReader:
 
         The longest list is looked up; the other conditions are asked of the rows found.
         """
-        lists = [(p, c) for p, c in conditions if isinstance(c, Among) and not c.nulls]
+        lists = [(p, c) for p, c in conditions if isinstance(c, Among)]
         if state.main is None or not lists or not held or any(p >= len(stored.columns) for p, _ in conditions):
             return None
         place, chosen = max(lists, key=lambda pair: len(pair[1].values))
@@ -271,7 +280,7 @@ class StateReader:
         read = list(dict.fromkeys([*held, *(p for p, _ in others)]))
         fields = [(stored.columns[p].name, stored.columns[p].type.arrow) for p in read]
         by = stored.columns[place].name
-        found = self.columns.rows(state.relation.id, state.main, by, chosen.values, fields)
+        found = self.columns.rows(state.relation.id, state.main, by, chosen.values, fields, nulls=chosen.nulls)
         if found is None or not others:
             return found
         met = reduce(pc.and_, (c.met_by(found.column(read.index(p))) for p, c in others))
@@ -373,7 +382,7 @@ def _project(rows: pa.Table, places: Sequence[int]) -> pa.Table:
 def is_answered(condition: Condition) -> bool:
     """May a condition be answered without a scan: by statistics of files, or by an index in memory?"""
     if isinstance(condition, Among) and len(condition.values) > _LITERAL_KEYS:
-        return not condition.nulls and len(condition.values) <= _INDEX_KEYS and condition.values.type in INDEXED
+        return len(condition.values) <= _INDEX_KEYS and condition.values.type in INDEXED
     return condition_sql("", condition) is not None
 
 
