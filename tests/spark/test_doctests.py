@@ -78,7 +78,8 @@ def test_what_users_call_has_an_example() -> None:
         "freshview.warehouse.transaction.UserTransaction.create",
         "freshview.warehouse.transaction.UserTransaction.run",
         "freshview.warehouse.transaction.UserTransaction.take",  # shown by Warehouse.capture
-        "freshview.warehouse.transaction.UserTransaction.take_rows",  # this and the next three: for flows
+        "freshview.warehouse.transaction.UserTransaction.take_rows",  # this and the next four: for flows
+        "freshview.warehouse.transaction.UserTransaction.write_for",
         "freshview.warehouse.transaction.UserTransaction.move",
         "freshview.warehouse.transaction.UserTransaction.lookup",
         "freshview.warehouse.transaction.UserTransaction.contents",
