@@ -145,9 +145,7 @@ class StateReader:
 
         found = self._shared.read(partial(_state_key, state, asking), state.relation.id, schema, wanted, read)
         assert found is not None
-        by_name = dict(zip(wanted, found.columns, strict=True))
-        arrays = [by_name.get(f.name, pa.nulls(found.num_rows, f.type)) for f in schema.arrow]
-        return pa.table(arrays, schema=schema.arrow)
+        return schema.widened(found.rename_columns(wanted))
 
     def _with_keys(self, state: RelationState, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
         schema = state.schema
@@ -194,8 +192,9 @@ class StateReader:
         values = sum(len(c.values) for _, c in conditions if isinstance(c, Among))
         version = state.main.delta_version if state.main else None
         asked = (state.relation.id, version, limit, tuple(n for n, _ in conditions))
-        if values and values >= self._too_many.get(asked, values + 1):
-            return None
+        with self._lock:
+            if values and values >= self._too_many.get(asked, values + 1):
+                return None
         changed = self._changes_near(state, conditions)
         if changed is None:
             return None
@@ -207,7 +206,8 @@ class StateReader:
         live = changed.rows.select(places).filter(shown)
         found = self._main_where(state, conditions, part, places, limit)
         if found is not None and found.num_rows > limit:
-            self._too_many[asked] = values
+            with self._lock:
+                self._too_many[asked] = values
         if found is None or found.num_rows + live.num_rows > limit:
             return None
         if schema.key and changed.rows.num_rows:
@@ -272,11 +272,11 @@ class StateReader:
 
         The longest list is looked up; the other conditions are asked of the rows found.
         """
-        lists = [(p, c) for p, c in conditions if isinstance(c, Among)]
+        lists = [(i, c) for i, (_, c) in enumerate(conditions) if isinstance(c, Among)]
         if state.main is None or not lists or not held or any(p >= len(stored.columns) for p, _ in conditions):
             return None
-        place, chosen = max(lists, key=lambda pair: len(pair[1].values))
-        others = [(p, c) for p, c in conditions if c is not chosen]
+        at, chosen = max(lists, key=lambda pair: len(pair[1].values))
+        place, others = conditions[at][0], [*conditions[:at], *conditions[at + 1 :]]
         read = list(dict.fromkeys([*held, *(p for p, _ in others)]))
         fields = [(stored.columns[p].name, stored.columns[p].type.arrow) for p in read]
         by = stored.columns[place].name

@@ -447,11 +447,7 @@ def _cast(array: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
 
 
 def _keys_only(rows: pa.Table, schema: Schema) -> pa.Table:
-    arrays = [
-        rows.column(i) if i in schema.key_positions else pa.nulls(rows.num_rows, c.type.arrow)
-        for i, c in enumerate(schema.columns)
-    ]
-    return pa.table(arrays, schema=schema.arrow)
+    return schema.widened(rows.select(list(schema.key_positions)))
 
 
 def _has_null(path: Any, column: str) -> bool:
