@@ -1,8 +1,11 @@
 """Debezium events: {"before", "after", "op", "source"}, alone or as the payload beside their schema part.
 
 A line is the value of a message, or {"key": …, "value": …}. A tombstone (null) and messages without a table
-(transaction metadata, heartbeats) change nothing. Old images are used only if the source declares them whole: with
-PostgreSQL's default replica identity, "before" has the key alone and looks like a row of NULLs.
+(transaction metadata, heartbeats, changes of schemas, notifications) change nothing; one that is none of these has no
+operation, as the rows that a transformation unwraps, and is refused. Old images are used only if the source declares
+them whole: with PostgreSQL's default replica identity, "before" has the key alone and looks like a row of NULLs.
+
+A row of a snapshot may have been there before, since snapshots are repeated: it is in ups, which a log alone never has.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import base64
 import datetime
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,9 +22,20 @@ from freshview.cdc.net import Change, key_of
 from freshview.cdc.texts import BadEvent, moment, typed, typed_key, typed_row
 from freshview.relation.exact import Unfit
 from freshview.relation.schema import Schema
-from freshview.relation.types import DataType
+from freshview.relation.types import INEXACT, INTEGERS, DataType
 
 _NOT_SENT = "__debezium_unavailable_value"
+_NOT_SENT_BYTES = _NOT_SENT.encode()
+# A large value that the database did not send: as a text, as encoded bytes, or as an array.
+_NOT_SENT_FORMS = (
+    _NOT_SENT,
+    base64.b64encode(_NOT_SENT_BYTES).decode(),
+    _NOT_SENT_BYTES.hex(),
+    [_NOT_SENT],
+    list(_NOT_SENT_BYTES),
+)
+# Fields by which messages that change no row are recognised, one set each.
+_NO_ROWS = ({"status", "id"}, {"ddl"}, {"tableChanges"}, {"aggregate_type", "type"})
 _EPOCH = datetime.datetime(1970, 1, 1)
 # Units of a second by logical type; these count from 1970, without a time zone.
 _MOMENTS = {
@@ -41,13 +55,18 @@ class Debezium:
 
     @property
     def capture(self) -> Capture:
-        return LOG if self.old_images else LOG_WITHOUT_OLD_IMAGES
+        log = LOG if self.old_images else LOG_WITHOUT_OLD_IMAGES
+        return replace(log, sets=log.sets | {"ups"})
 
     def table(self, document: Any) -> str | None:
         """The table of an event as schema.table (or database.table); None if the message is no change of a table."""
         event = _payload(document)
-        if event is None or "op" not in event or event["op"] == "m":
+        if event is None or event.get("op") == "m":
             return None
+        if "op" not in event:
+            if event.keys() <= {"ts_ms", "ts_us", "ts_ns"} or any(fields <= event.keys() for fields in _NO_ROWS):
+                return None
+            raise BadEvent("it has no operation (was it unwrapped? Rows without one are read USING EVENTS)")
         source = event.get("source")
         if not isinstance(source, dict) or "table" not in source:
             raise BadEvent("its source names no table")
@@ -57,7 +76,7 @@ class Debezium:
         """The place of an event in the log of its database: an LSN, or binlog file, position and row."""
         source = (_payload(document) or {})["source"]
         if source.get("lsn") is not None:
-            return (source["lsn"],)
+            return (int(source["lsn"]),)
         if source.get("file") is not None and source.get("pos") is not None:
             return (source["file"], source["pos"], source.get("row") or 0)
         return None
@@ -76,8 +95,7 @@ class Debezium:
         new = None if op == "d" else typed_row(_image(after, "after"), schema, convert)
         if op in ("c", "r"):
             assert new is not None
-            is_new = op == "c" or (event.get("source") or {}).get("snapshot") != "incremental"
-            return [Change(key_of(new, schema), False if is_new else None, new, None, place)]
+            return [Change(key_of(new, schema), False if op == "c" else None, new, None, place)]
         old = typed_row(_image(before, "before"), schema, convert) if self.old_images else None
         if old is not None:
             key = key_of(old, schema)
@@ -118,11 +136,15 @@ def _converter(document: Any) -> Callable[[str, Any, DataType], Any]:
     fields = {f["field"]: f for p in parts if p.get("field") in ("before", "after") for f in p.get("fields", [])}
 
     def convert(name: str, given: Any, type_: DataType) -> Any:
-        if given == _NOT_SENT:
+        if given in _NOT_SENT_FORMS:
             raise Unfit("which the database did not send (set REPLICA IDENTITY FULL)")
-        return typed(_decoded(given, fields.get(name, {}), type_), type_, base64.b64decode)
+        return typed(_decoded(given, fields.get(name, {}), type_), type_, _bytes)
 
     return convert
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
 
 
 def _decoded(given: Any, field: Mapping[str, Any], type_: DataType) -> Any:
@@ -130,13 +152,12 @@ def _decoded(given: Any, field: Mapping[str, Any], type_: DataType) -> Any:
     logical, kind = field.get("name"), type_.kind
     if given is None:
         return None
-    if kind == "decimal":
-        if logical == "org.apache.kafka.connect.data.Decimal":
-            return _unscaled(given, int(field["parameters"]["scale"]))
-        if logical == "io.debezium.data.VariableScaleDecimal":
-            return _unscaled(given["value"], given["scale"])
-        if isinstance(given, str) and not field and not set(given) & set(".-"):
-            raise Unfit("which may be a number or encoded bytes (keep the schema part, or send decimals as double)")
+    if logical == "org.apache.kafka.connect.data.Decimal":
+        return _as(type_, _unscaled(given, int(field["parameters"]["scale"])))
+    if logical == "io.debezium.data.VariableScaleDecimal":
+        return _as(type_, _unscaled(given["value"], given["scale"]))
+    if isinstance(given, str) and not field and _may_be_encoded(given, kind):
+        raise Unfit("which may be a number or encoded bytes (keep the schema part, or send decimals as double)")
     if kind == "date" and isinstance(given, int) and (logical in _DATES or not field):
         return (_EPOCH + datetime.timedelta(days=given)).date()
     if kind in ("timestamp", "timestamp_ntz") and isinstance(given, int):
@@ -149,6 +170,18 @@ def _decoded(given: Any, field: Mapping[str, Any], type_: DataType) -> Any:
     return given
 
 
+def _may_be_encoded(text: str, kind: str) -> bool:
+    """Whether the digits of a number, as a column of this kind reads them, may be those of encoded bytes."""
+    if kind == "decimal":
+        return not set(text) & set(".-")
+    return kind in (*INTEGERS, *INEXACT) and text.isalnum() and text[0].isdigit() and len(text) % 4 == 0
+
+
 def _unscaled(text: str, scale: int) -> Decimal:
-    number = int.from_bytes(base64.b64decode(text), "big", signed=True)
-    return Decimal(number).scaleb(-scale)
+    number = int.from_bytes(base64.b64decode(text, validate=True), "big", signed=True)
+    return Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale))  # every digit, whatever the precision
+
+
+def _as(type_: DataType, number: Decimal) -> Decimal | str:
+    """A decimal for a column: its digits for a text, which else would be the encoded bytes."""
+    return format(number, "f") if type_.is_text else number
