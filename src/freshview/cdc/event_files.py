@@ -2,8 +2,9 @@
 
 Law: a position holds, per file, the number of bytes that were delivered, and the greatest sequence among the events. A
 line counts once it is whole. An event whose sequence is not greater than that of the position was delivered, and is
-skipped, if the delivered part of the files holds it; else it is late, which is an error. Within a poll events are put
-in the order of their sequences. Formats whose events have no sequence are read in the order of the files.
+skipped, if the delivered part of the files holds it; else it is late, which is an error, unless each event is
+delivered and the reader orders them. Within a poll events are put in the order of their sequences. Formats whose events
+have no sequence are read in the order of the files.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from freshview.cdc.captures import Capture
 from freshview.cdc.net import Change, net_effect
 from freshview.cdc.source import Poll, Quarantined
 from freshview.cdc.texts import BadEvent
-from freshview.errors import CaptureFailed
+from freshview.errors import CaptureFailed, first_line
 from freshview.relation.schema import Schema
 
 _CHECKED = 256  # bytes before a position that must still be the same
+# What a format raises for a JSON document in which a part is missing, or is not what it is in an event.
+_OTHER_FORM = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 _REMEDY = 'Correct or remove the line; or let on_error="quarantine" set such events aside.'
 
 
@@ -114,13 +117,19 @@ class EventFiles:
         """Nothing is kept for readers: the writer of the files removes them."""
 
     def poll(self, position: str | None) -> Poll:
-        start = _Position.of(position)
+        try:
+            return self._poll(_Position.of(position))
+        except OSError as error:  # such as a file that was removed since the folder was listed
+            what = f"events of {self.name} in {self._path}"
+            raise CaptureFailed(what, first_line(error), "Check the files and the rights, and poll again.") from error
+
+    def _poll(self, start: _Position) -> Poll:
         found = _Found()
         files = self._files(start)
         for file in files:
             if not found.is_stopped:
                 self._read(file, start, found, may_grow=file is files[-1])
-        events = found.events if self._each else self._in_order(found, start)
+        events = self._fresh(found, start)
         sequences = [e.sequence for e in events if e.sequence is not None]
         last = max([*sequences, *([start.sequence] if start.sequence is not None else [])], key=_order, default=None)
         changes = tuple(c for e in events for c in e.changes)
@@ -144,11 +153,13 @@ class EventFiles:
         whole = {"on_error": self._on_error, "max_bytes": 2**62, "each": self._each}
         return EventFiles(self._path, self.name, self.schema, self._format, **whole)  # type: ignore[arg-type]
 
-    def rewound(self, places: Sequence[str]) -> str:
+    def rewound(self, places: Sequence[str], position: str) -> str:
         """The position before the first of these places, from which their events are read again.
 
-        CaptureFailed if one of the files is gone. What was delivered since is delivered once more, in order.
+        What was delivered since is delivered once more, in order. Files before the one of that place are where
+        `position` has them. CaptureFailed if one of the files is gone.
         """
+        known = _Position.of(position).files
         sizes = {file.name: file.stat().st_size for file in self._files(_Position())}
         starts: dict[str, int] = {}
         for place in places:
@@ -157,11 +168,12 @@ class EventFiles:
                 raise CaptureFailed(f"event of {self.name}, {place}", "the file is gone", "Restore the file.")
             starts[name] = min(int(at), starts.get(name, int(at)))
         first = min(starts)
-        files = {n: size for n, size in sizes.items() if n < first} | {first: starts[first]}
         folder = self._path if self._path.is_dir() else self._path.parent
-        start = _Position({n: (at, _checksum(folder / n, at)) for n, at in files.items() if at})
-        sequences = [e.sequence for e in self._before(start) if e.sequence is not None]
-        return _Position(start.files, max(sequences, key=_order, default=None)).text()
+        files = {n: delivered for n, delivered in known.items() if n < first}
+        if starts[first]:
+            files[first] = (starts[first], _checksum(folder / first, starts[first]))
+        sequences = [e.sequence for e in self._before(_Position(files)) if e.sequence is not None]
+        return _Position(files, max(sequences, key=_order, default=None)).text()
 
     def _files(self, start: _Position) -> list[Path]:
         """The files in the order of their names; CaptureFailed if one of the position is gone or has changed."""
@@ -229,7 +241,7 @@ class EventFiles:
             try:
                 document = json.loads(line)
                 sequence = self._format.sequence(document) if self._format.table(document) == self.name else None
-            except (BadEvent, ValueError):
+            except (BadEvent, *_OTHER_FORM):
                 continue
             if sequence is not None and _order(sequence) < last:
                 return False
@@ -242,32 +254,41 @@ class EventFiles:
             document = json.loads(line, parse_float=Decimal)
         except ValueError as error:
             raise BadEvent(f"it is no JSON ({error})") from error
-        table = self._format.table(document)
-        if table != self.name:
-            skipped.update([table] if table else [])
-            return None
-        changes = self._format.changes(document, self.schema, place)
-        for name, place_in_row in self._required:
-            if any(change.new is not None and change.new[place_in_row] is None for change in changes):
-                raise BadEvent(f"its column {name} is NULL, and the table requires a value")
-        if self._each:
-            at = self._format.at(document)
-            changes = [replace(change, at=at) for change in changes]
-        return _Event(self._format.sequence(document), changes, place)
+        try:
+            table = self._format.table(document)
+            if table != self.name:
+                skipped.update([table] if table else [])
+                return None
+            event = _Event(self._format.sequence(document), self._format.changes(document, self.schema, place), place)
+            at = self._format.at(document) if self._each else None
+        except _OTHER_FORM as error:  # no cause: a line that is whole is not still being written
+            raise BadEvent(f"it has not the form of such an event ({type(error).__name__}: {error})") from None
+        self._check(event.changes)
+        return replace(event, changes=[replace(change, at=at) for change in event.changes]) if self._each else event
 
-    def _in_order(self, found: _Found, start: _Position) -> list[_Event]:
-        """The events that were not delivered yet, each once, in the order of their sequences."""
+    def _check(self, changes: Sequence[Change]) -> None:
+        """Raise BadEvent if a row lacks a value that it must have."""
+        for name, place in self._required:
+            if any(change.new is not None and change.new[place] is None for change in changes):
+                raise BadEvent(f"its column {name} is NULL, and the table requires a value")
+        if any(part is None for change in changes for part in change.key):
+            raise BadEvent(f"it names no row: its key ({', '.join(self.schema.key)}) has NULL")
+
+    def _fresh(self, found: _Found, start: _Position) -> list[_Event]:
+        """The events that were not delivered yet, each once: in the order of their sequences, if all have one.
+
+        If each event counts, the reader orders them, and none is late.
+        """
         events = found.events
-        if any(e.sequence is None for e in events) or not events:
-            return events
+        old = [e for e in events if _is_before(e, start.sequence, at=True)]
+        delivered = set(self._delivered(start, {_sequence(e) for e in old})) if old else set()
         seen: set[str] = set()
         fresh: list[_Event] = []
-        old = [e for e in events if start.sequence is not None and _order(_sequence(e)) <= _order(start.sequence)]
-        delivered = set(self._delivered(start, {_sequence(e) for e in old})) if old else set()
         for event in events:
-            if event.identity in seen or event.identity in delivered:
+            if event.sequence is not None and (event.identity in seen or event.identity in delivered):
                 continue
-            if start.sequence is not None and _order(_sequence(event)) < _order(start.sequence):
+            if not self._each and _is_before(event, start.sequence):
+                assert start.sequence is not None
                 cause = (
                     f"its sequence {_shown(_sequence(event))} is before {_shown(start.sequence)}, up to which changes "
                     "were delivered, and it was not among them"
@@ -279,6 +300,8 @@ class EventFiles:
                 continue
             seen.add(event.identity)
             fresh.append(event)
+        if self._each or any(e.sequence is None for e in fresh):
+            return fresh
         return sorted(fresh, key=lambda e: _order(_sequence(e)))
 
     def _delivered(self, start: _Position, sequences: set[tuple[Any, ...]]) -> Iterator[str]:
@@ -312,6 +335,13 @@ class _Found:
     skipped: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
     is_stopped: bool = False
+
+
+def _is_before(event: _Event, sequence: tuple[Any, ...] | None, *, at: bool = False) -> bool:
+    """Whether an event is before a sequence (or `at` it); not if one of them is not known."""
+    if event.sequence is None or sequence is None:
+        return False
+    return _order(event.sequence) < _order(sequence) or (at and event.sequence == sequence)
 
 
 def _sequence(event: _Event) -> tuple[Any, ...]:

@@ -219,7 +219,7 @@ class Poller:
     def _changes(self, source: Source, start: str | None, replayed: Sequence[tuple[int, str]]) -> Poll:
         if start is not None and replayed and isinstance(source, EventFiles):
             whole = source.unlimited()  # a part of what is read again would be an older state
-            return whole.poll(whole.rewound([place for _, place in replayed]))
+            return whole.poll(whole.rewound([place for _, place in replayed], start))
         return source.poll(start)
 
     def _with_added_columns(self, opened: Opened) -> Opened:

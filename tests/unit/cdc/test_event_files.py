@@ -76,7 +76,7 @@ def test_debezium_with_old_images_delivers_complete_sets(tmp_path: Path) -> None
         _debezium("c", 3, None, _image(3, "c")),
     )
     reader = _Reader(_source(file))
-    assert reader.poll() == {"ins"}
+    assert reader.poll() == {"ups", "ins"}  # a row of a snapshot may have been there before
     _write(
         file,
         _debezium("u", 4, _image(1, "a"), _image(1, "z")),
@@ -204,6 +204,9 @@ def _polled_to_the_end(source: Source) -> None:
         (_debezium("c", 1, None, {"id": "one", "name": "a"}), "its column id has 'one', which is no int"),
         (_debezium("c", 1, None, {"id": 1, "name": "__debezium_unavailable_value"}), "REPLICA IDENTITY FULL"),
         ({"op": "c", "source": {}}, "its source names no table"),
+        ({"id": 1, "name": "unwrapped"}, "it has no operation"),
+        (_debezium("u", 1, "text", _image(1, "a")), "it has not the form of such an event"),
+        ({**_debezium("c", 1, None, _image(1, "a")), "source": {"schema": "public", "table": "t", "lsn": "x"}}, "form"),
     ],
 )
 def test_a_bad_event_stops_with_its_place_or_is_set_aside(tmp_path: Path, event: Any, cause: str) -> None:
@@ -222,10 +225,87 @@ def test_a_bad_event_stops_with_its_place_or_is_set_aside(tmp_path: Path, event:
     assert (aside.text, aside.place) == (bad, f"e.json at byte {len(good) + 1}")
 
 
-def test_an_incremental_snapshot_is_not_what_the_log_declared(tmp_path: Path) -> None:
-    file = _write(tmp_path / "e.json", _debezium("r", 1, None, _image(1, "a"), snapshot="incremental"))
-    with pytest.raises(CaptureFailed, match=r"log delivered ups besides del, ins, un/uo"):
-        _source(file).poll(None)
+@pytest.mark.parametrize("kind", ["true", "last", "incremental"])
+def test_a_snapshot_that_is_repeated_brings_the_rows_as_they_are(tmp_path: Path, kind: str) -> None:
+    first, second = _debezium("c", 1, None, _image(1, "a")), _debezium("c", 2, None, _image(2, "b"))
+    file = _write(tmp_path / "e.json", first, second, _debezium("r", 3, None, _image(1, "z"), snapshot=kind))
+    reader = _Reader(_source(file))
+    reader.poll()
+    assert cells(reader.rows) == [(1, "z"), (2, "b")]
+    _write(file, _debezium("r", 4, None, _image(2, "y"), snapshot=kind))
+    assert reader.poll() == {"ups"}
+    assert cells(reader.rows) == [(1, "z"), (2, "y")]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"ts_ms": 1},
+        {"ddl": "ALTER TABLE t", "source": {}, "tableChanges": []},
+        {"id": "1", "type": "STARTED", "aggregate_type": "x"},
+    ],
+)
+def test_a_message_that_changes_no_row_is_passed_over(tmp_path: Path, message: Any) -> None:
+    file = _write(tmp_path / "e.json", message, {"schema": {}, "payload": message})
+    assert _source(file).poll(None).delta.num_changes == 0
+
+
+@pytest.mark.parametrize(
+    "given", [base64.b64encode(b"__debezium_unavailable_value").decode(), b"__debezium_unavailable_value".hex()]
+)
+def test_bytes_that_were_not_sent_are_no_value(tmp_path: Path, given: str) -> None:
+    schema = Schema((Column("id", parse_type("INT")), Column("b", parse_type("BINARY"))), ("id",))
+    file = _write(tmp_path / "e.json", _debezium("u", 1, None, {"id": 1, "b": given}))
+    with pytest.raises(CaptureFailed, match="which the database did not send"):
+        EventFiles(file, TABLE, schema, Debezium()).poll(None)
+
+
+@pytest.mark.parametrize("given", [["__debezium_unavailable_value"]])
+def test_an_array_that_was_not_sent_is_no_value(tmp_path: Path, given: Any) -> None:
+    schema = Schema((Column("id", parse_type("INT")), Column("a", parse_type("ARRAY<STRING>"))), ("id",))
+    file = _write(tmp_path / "e.json", _debezium("u", 1, None, {"id": 1, "a": given}))
+    with pytest.raises(CaptureFailed, match="which the database did not send"):
+        EventFiles(file, TABLE, schema, Debezium()).poll(None)
+
+
+_DECIMAL = {"name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "0"}}
+
+
+@pytest.mark.parametrize(
+    ("type_", "number", "read"),
+    [
+        ("BIGINT", -2658824, -2658824),
+        ("DOUBLE", -2658824, -2658824.0),
+        ("STRING", -2658824, "-2658824"),
+        ("DECIMAL(38,0)", 10**38 - 1, Decimal(10**38 - 1)),
+        ("DECIMAL(38,0)", -(10**37) - 1, Decimal(-(10**37) - 1)),
+    ],
+)
+def test_an_encoded_number_is_decoded_for_any_column_and_to_the_last_digit(
+    tmp_path: Path, type_: str, number: int, read: Any
+) -> None:
+    """The bytes of -2658824 are encoded as "1234"."""
+    schema = Schema((Column("id", parse_type("INT")), Column("n", parse_type(type_))), ("id",))
+    encoded = base64.b64encode(number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)).decode()
+    part = {"fields": [{"field": "after", "fields": [{"field": "n", **_DECIMAL}]}]}
+    event = {"schema": part, "payload": _debezium("c", 1, None, {"id": 1, "n": encoded})}
+    found = EventFiles(_write(tmp_path / "e.json", event), TABLE, schema, Debezium()).poll(None)
+    assert found.delta.ins.column("n").to_pylist() == [read]
+
+
+@pytest.mark.parametrize("type_", ["INT", "BIGINT", "DOUBLE", "DECIMAL(9,0)"])
+def test_digits_that_may_be_encoded_bytes_are_refused(tmp_path: Path, type_: str) -> None:
+    schema = Schema((Column("id", parse_type("INT")), Column("n", parse_type(type_))), ("id",))
+    file = _write(tmp_path / "e.json", _debezium("c", 1, None, {"id": 1, "n": "1234"}))
+    with pytest.raises(CaptureFailed, match="which may be a number or encoded bytes"):
+        EventFiles(file, TABLE, schema, Debezium()).poll(None)
+
+
+def test_texts_of_doubles_that_json_has_not_are_read(tmp_path: Path) -> None:
+    schema = Schema((Column("id", parse_type("INT")), Column("n", parse_type("DOUBLE"))), ("id",))
+    events = [_debezium("c", n, None, {"id": n, "n": text}) for n, text in enumerate(("Infinity", "NaN"))]
+    found = EventFiles(_write(tmp_path / "e.json", *events), TABLE, schema, Debezium()).poll(None)
+    assert repr(found.delta.ins.column("n").to_pylist()) == "[inf, nan]"
 
 
 def _mysql(op: str, file: str, pos: int, row: int, before: Any, after: Any) -> dict[str, Any]:
@@ -459,6 +539,82 @@ def test_a_repeated_event_without_a_sequence_is_found_where_it_contradicts(tmp_p
     file = _write(tmp_path / "e.json", update, update)
     with pytest.raises(CaptureFailed, match=r"change of public.t at e.json at byte \d+: the row \(id=1\) has another"):
         _source(file, Canal()).poll(None)
+
+
+def test_half_a_line_that_is_whole_json_of_another_form_is_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "e.json"
+    file.write_text(json.dumps(_debezium("u", 1, "text", _image(1, "a"))))
+    with pytest.raises(CaptureFailed, match="form of such an event"):
+        _source(file, Debezium()).poll(None)
+
+
+@pytest.mark.parametrize(
+    ("format", "event"),
+    [
+        (Maxwell(), {"type": "delete", "data": {"id": None, "name": "x"}}),
+        (Maxwell(), {"type": "update", "data": {"id": 1, "name": "x"}, "old": {"id": None}}),
+        (Maxwell(), {"type": "insert", "data": {"id": 1, "name": "x"}, "position": "nowhere", "xoffset": 0}),
+        (Canal(), {"type": "DELETE", "data": [{"id": None, "name": "x"}]}),
+        (Canal(), {"type": "INSERT", "data": [1]}),
+        (Canal(), {"type": "UPDATE", "data": [{"id": "1", "name": "x"}], "old": [5]}),
+    ],
+)
+def test_an_event_without_a_key_or_of_another_form_can_be_set_aside(
+    tmp_path: Path, format: Format, event: dict[str, Any]
+) -> None:
+    file = _write(tmp_path / "e.json", {"database": "public", "table": "t", **event})
+    with pytest.raises(CaptureFailed, match=r"event of public\.t, e\.json at byte 0"):
+        _source(file, format).poll(None)
+    (aside,) = _source(file, format, on_error="quarantine").poll(None).quarantined
+    assert aside.place == "e.json at byte 0"
+
+
+def test_a_replay_takes_what_was_added_to_files_before(tmp_path: Path) -> None:
+    """Files of a folder may all grow, as those of the partitions of a topic do."""
+    _write(tmp_path / "a.json", _debezium("c", 1, None, _image(1, "a")))
+    (tmp_path / "b.json").write_text("{broken\n")
+    source = EventFiles(tmp_path, TABLE, T, Debezium(), on_error="quarantine")
+    first = source.poll(None)
+    _write(tmp_path / "a.json", _debezium("c", 2, None, _image(2, "b")))
+    again = source.poll(source.rewound([q.place for q in first.quarantined], first.position))
+    assert cells(again.delta.ins) == [(2, "b")]
+    assert len(again.quarantined) == 1
+
+
+def test_a_row_without_a_sequence_does_not_let_repeated_events_through(tmp_path: Path) -> None:
+    """Maxwell's bootstrap names no place in the log."""
+    made = {"database": "public", "table": "t", "type": "insert", "data": _image(1, "a")}
+    changed = {**made, "type": "update", "data": _image(1, "b"), "old": {"name": "a"}}
+    events = [{**e, "position": f"f.1:{n}", "xoffset": 0} for n, e in enumerate((made, changed))]
+    file = _write(tmp_path / "e.json", *events)
+    reader = _Reader(_source(file, Maxwell()))
+    reader.poll()
+    loaded = {**made, "type": "bootstrap-insert", "data": _image(2, "c")}
+    _write(file, loaded, events[0])
+    reader.poll()
+    assert cells(reader.rows) == [(1, "b"), (2, "c")]
+
+
+def test_a_repeated_event_is_delivered_once_also_where_each_counts(tmp_path: Path) -> None:
+    made, gone = _debezium("c", 1, None, _image(1, "a")), _debezium("d", 2, _image(1, "a"))
+    file = _write(tmp_path / "e.json", made, made, gone)
+    source = _source(file, each=True)
+    first = source.poll(None)
+    assert [c.new for c in first.changes or ()] == [(1, "a"), None]
+    late = _debezium("u", 0, _image(2, "a"), _image(2, "b"))
+    _write(file, made, gone, late)
+    assert [c.new for c in source.poll(first.position).changes or ()] == [(2, "b")]
+
+
+def test_a_file_that_cannot_be_read_is_an_error_with_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path / "e.json", _debezium("c", 1, None, _image(1, "a")))
+
+    def removed(*_: Any, **__: Any) -> Any:
+        raise FileNotFoundError("no such file")
+
+    monkeypatch.setattr(Path, "open", removed)
+    with pytest.raises(CaptureFailed, match=r"events of public\.t in .*: no such file"):
+        _source(tmp_path).poll(None)
 
 
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
