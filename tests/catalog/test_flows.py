@@ -198,6 +198,68 @@ def test_a_reported_deletion_ends_the_row_at_its_time_or_is_refused(wh: Warehous
     assert contents(wh, "numbers") == []
 
 
+def _history(wh: Warehouse, table: str) -> list[tuple[Any, ...]]:
+    rows = [
+        (r["name"], r["city"], r["__START_AT"].day, r["__END_AT"] and r["__END_AT"].day) for r in contents(wh, table)
+    ]
+    return sorted(rows, key=lambda row: row[2])
+
+
+def _stamped(op: str, lsn: int, day: int, after: Any, before: Any = None) -> dict[str, Any]:
+    event = _debezium(op, lsn, after, before)
+    event["source"]["ts_ms"] = 1_767_225_600_000 + (day - 1) * 86_400_000  # days of January 2026
+    return event
+
+
+def _version(day: int, name: str, city: str) -> dict[str, Any]:
+    return {"id": 1, "ts": f"2026-01-{day:02}T00:00:00+00:00", "name": name, "city": city}
+
+
+def _dated(wh: Warehouse, folder: Path, kind: str, options: str = "", clauses: str = "") -> None:
+    wh.sql(f"CREATE SOURCE s USING {kind} OPTIONS (path '{folder}'{options})")
+    wh.sql(
+        "CREATE FLOW f AS AUTO CDC INTO t FROM s.public.t (id INT, ts TIMESTAMP, name STRING, city STRING) KEYS (id) "
+        f"SEQUENCE BY ts STORED AS SCD TYPE 2 {clauses}"
+    )
+
+
+def test_events_that_are_repeated_leave_a_history_as_it_is(wh: Warehouse, tmp_path: Path) -> None:
+    """A connector that restarts sends again what it may have sent, at the end of the file and from an earlier row on."""
+    folder, old, new = tmp_path / "e", _version(1, "a", "x"), _version(5, "b", "y")
+    _dated(wh, folder, "DEBEZIUM", ", 'old images' 'true'")
+    events = [_stamped("c", 1, 1, old), _stamped("d", 2, 3, None, old), _stamped("c", 3, 5, new)]
+    expected = [("a", "x", 1, 3), ("b", "y", 5, None)]
+    for n, part in enumerate((events[:2], events[:2], events[2:], events)):
+        _events(folder, str(n), *part)
+        wh.sql("REFRESH FLOW f")
+        assert _history(wh, "t") == (expected if n > 1 else expected[:1])
+
+
+def test_a_repeated_deletion_without_a_place_in_the_log_leaves_a_history_as_it_is(
+    wh: Warehouse, tmp_path: Path
+) -> None:
+    folder, old, new = tmp_path / "e", _version(1, "a", "x"), _version(5, "b", "y")
+    _dated(wh, folder, "CANAL")
+
+    def event(kind: str, day: int, row: dict[str, Any]) -> dict[str, Any]:
+        at = 1_767_225_600_000 + (day - 1) * 86_400_000
+        return {"database": "public", "table": "t", "type": kind, "es": at, "data": [row]}
+
+    events = [event("INSERT", 1, old), event("DELETE", 3, old), event("INSERT", 5, new)]
+    for n, part in enumerate((events[:2], events[:2], events[2:], events)):
+        _events(folder, str(n), *part)
+        wh.sql("REFRESH FLOW f")
+    assert _history(wh, "t") == [("a", "x", 1, 3), ("b", "y", 5, None)]
+
+
+def test_a_deleted_row_keeps_the_last_value_of_what_is_not_tracked(wh: Warehouse, tmp_path: Path) -> None:
+    folder, old, new = tmp_path / "e", _version(1, "a", "x"), _version(2, "a", "moved")
+    _dated(wh, folder, "DEBEZIUM", ", 'old images' 'true'", "TRACK HISTORY ON (name)")
+    _events(folder, "1", _stamped("c", 1, 1, old), _stamped("u", 2, 2, new, old), _stamped("d", 3, 4, None, new))
+    wh.sql("REFRESH FLOW f")
+    assert _history(wh, "t") == [("a", "moved", 1, 4)]
+
+
 # -- without a sequence ----------------------------------------------------------------------------
 
 

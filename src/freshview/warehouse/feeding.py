@@ -7,7 +7,7 @@ somebody else to one of them is a write conflict, and the poll is repeated.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from freshview.catalog.records import Relation
 from freshview.cdc.flow import AT, DELETED, END, SEQUENCE, START, Plan
-from freshview.cdc.history import History, Period, Rules, after
-from freshview.cdc.sequenced import Image, Key, Last, Latest, SequencedChange, latest, rank
+from freshview.cdc.history import History, Period, Rules, after, visible
+from freshview.cdc.sequenced import Image, Key, Last, Latest, SequencedChange, in_sequence, latest, rank
 from freshview.errors import CaptureFailed
 from freshview.relation.delta import decode, encode
 from freshview.relation.schema import Schema
@@ -122,26 +122,33 @@ class Feed:
         return written
 
     def _advanced(self, old: History, changes: Sequence[SequencedChange], rules: Rules) -> History:
-        """The history of one key after changes; deletions that the source reports end the present row."""
+        """The history of one key after changes; deletions that the source reports end the present row.
+
+        The sequence of such a deletion is that of the row before, or later. So it never takes the place of an event
+        that has a row: a row that ended already was deleted by the same report, which is repeated.
+        """
         new = old
         for change in changes:
             sequence = change.sequence
             if change.is_reported:
+                events = {**visible(new.periods), **new.hidden}
                 present = new.periods[-1] if new.periods and new.periods[-1].end is None else None
-                if present is None and sequence is None:
-                    continue  # there is nothing to end
-                if present is not None and rank(sequence) <= rank(present.start):
-                    sequence = change.at if self.plan.ends_by_time else None
-                    if sequence is None or rank(sequence) <= rank(present.start):
-                        raise self._no_end(change, present)
+                if _is_ended(events, sequence, present):
+                    continue
+                if present is not None:
+                    last = max((s for s, image in events.items() if image is not None), key=rank)
+                    if rank(sequence) <= rank(last):
+                        sequence = change.at if self.plan.ends_by_time else None
+                        if sequence is None or rank(sequence) <= rank(last):
+                            raise self._no_end(change, last)
             new = after(new, [(sequence, change.image)], rules)
         return new
 
-    def _no_end(self, change: SequencedChange, present: Period) -> CaptureFailed:
+    def _no_end(self, change: SequencedChange, last: Any) -> CaptureFailed:
         key = ", ".join(f"{k}={v!r}" for k, v in zip(self.plan.keys, change.key, strict=True))
         return CaptureFailed(
             f"deletion of ({key}) in flow {self.plan.flow.name}",
-            f"its sequence is not after {present.start!r}, where the row's history begins",
+            f"its sequence is not after {last!r}, that of the row's last change",
             "SEQUENCE BY an expression that is later for deletions, such as one of _change_type and _change_time.",
         )
 
@@ -175,6 +182,14 @@ class Feed:
         keys, names = set(self.plan.keys), [c.name for c in self.plan.values]
         rest = [v for n, v in zip(names, image or (None,) * len(names), strict=True) if n not in keys]
         return (*key, sequence, image is None, at, *rest)
+
+
+def _is_ended(events: Mapping[Any, Image | None], sequence: Any, present: Period | None) -> bool:
+    """Whether there is nothing that a reported deletion could end: no row, or the row of its sequence ended already."""
+    if sequence is None or events.get(sequence) is None:
+        return present is None and sequence is None
+    later = [image for s, image in in_sequence(events) if rank(s) > rank(sequence)]
+    return present is None or (bool(later) and later[0] is None)
 
 
 def forgettable(memory: pa.Table, keys: Sequence[str], scd_type: int, before: datetime) -> list[Key]:
