@@ -34,11 +34,15 @@ _COLUMN = re.compile(rf" (?:(old-key|new-tuple):|({_NAME})\[(.*?)\]:((?:B?'(?:[^
 
 @dataclass(frozen=True)
 class _Line:
-    """A change as the plug-in prints it: values as texts, None for NULL; NULLs of old images are left out."""
+    """A change as the plug-in prints it: values as texts, None for NULL; NULLs of old images are left out.
+
+    `not_sent` are large values of the new image that did not change, and which the log does not have.
+    """
 
     operation: str
     old: dict[str, str | None] | None
     new: dict[str, str | None] | None
+    not_sent: frozenset[str] = frozenset()
 
     def without(self, columns: Collection[str]) -> _Line:
         """The change of the other columns."""
@@ -46,7 +50,7 @@ class _Line:
             image and {name: value for name, value in image.items() if name not in columns}
             for image in (self.old, self.new)
         )
-        return _Line(self.operation, old, new)
+        return _Line(self.operation, old, new, self.not_sent.difference(columns))
 
 
 class Decoding(PostgresTable):
@@ -196,11 +200,10 @@ class Decoding(PostgresTable):
         new = None
         if line.new is not None:
             given = {**line.new}
-            for name, text in line.new.items():
-                if text == NOT_SENT:
-                    if not self._is_full or old is None:
-                        raise BadEvent(f"the log lacks the large value {name}; set REPLICA IDENTITY FULL")
-                    given[name] = old.get(name)
+            for name in line.not_sent:
+                if not self._is_full or old is None:
+                    raise BadEvent(f"the log lacks the large value {name}; set REPLICA IDENTITY FULL")
+                given[name] = old.get(name)
             new = typed_row(given, self.schema, _convert)
         if line.operation == "INSERT":
             assert new is not None
@@ -219,7 +222,7 @@ def _parsed(operation: str, text: str) -> _Line:
     """The columns of a printed change; a value is NULL, a quoted text, or a bare word."""
     images: dict[str, dict[str, str | None]] = {"old-key": {}, "new-tuple": {}}
     current = "old-key" if operation == "DELETE" else "new-tuple"
-    place = 0
+    place, not_sent = 0, set()
     for match in _COLUMN.finditer(text):
         if match.start() != place:
             break
@@ -229,9 +232,10 @@ def _parsed(operation: str, text: str) -> _Line:
             current = marker
         else:
             images[current][_unquoted(name)] = _value(value)
+            not_sent.update([_unquoted(name)] if value == NOT_SENT and current == "new-tuple" else [])
     if operation != "TRUNCATE" and place != len(text) and text != " (no-tuple-data)":
         raise BadEvent(f"it cannot be parsed after character {place}")
-    return _Line(operation, images["old-key"] or None, images["new-tuple"] or None)
+    return _Line(operation, images["old-key"] or None, images["new-tuple"] or None, frozenset(not_sent))
 
 
 def _value(printed: str) -> str | None:
