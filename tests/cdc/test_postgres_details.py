@@ -512,3 +512,107 @@ def test_a_prepared_transaction_holds_the_position_back(table: tuple[Captured, C
         connection.execute(f"COMMIT PREPARED '{name}'".encode())
     assert consumer.poll() == {"ins"}
     assert [row[0] for row in cells(consumer.rows)] == [1, 2]
+
+
+# -- what the server finds equal, and what it writes in its own time ---------------------------------------------------
+
+
+def _consumed(database: str, technique: str, columns: str, *commands: str) -> Iterator[Consumer]:
+    """A consumer of a new table t with these columns, before and after each of the commands."""
+    name = f"public.t_{uuid.uuid4().hex[:12]}"
+    _run(database, f"CREATE TABLE {name} ({columns})")
+    source = TECHNIQUES[technique](Server(database), name)
+    try:
+        consumer = Consumer(source)
+        consumer.poll()
+        for command in commands:
+            _run(database, command.replace("{t}", name))
+            yield consumer
+    finally:
+        source.drop()  # type: ignore[attr-defined]
+
+
+_EQUAL_KEYS = {
+    "numeric": ("1.0", "1.00"),
+    "interval": ("1 day", "24 hours"),
+    "text COLLATE {c}": ("a", "A"),
+}
+
+
+@pytest.mark.parametrize("type_", _EQUAL_KEYS)
+@pytest.mark.parametrize("technique", _LOGS)
+def test_a_key_that_becomes_another_one_which_the_server_finds_equal(database: str, technique: str, type_: str) -> None:
+    collation = f"c_{uuid.uuid4().hex[:8]}"
+    _run(database, f"CREATE COLLATION {collation} (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    columns = f"k {type_.replace('{c}', collation)} PRIMARY KEY, v int"
+    one, other = _EQUAL_KEYS[type_]
+    commands = (
+        f"INSERT INTO {{t}} VALUES ('{one}', 1)",
+        f"UPDATE {{t}} SET k = '{other}'",
+        "UPDATE {t} SET v = 2",
+        f"DELETE FROM {{t}}; INSERT INTO {{t}} VALUES ('{one}', 3)",
+    )
+    for consumer in _consumed(database, technique, columns, *commands):
+        consumer.poll()
+        assert consumer.rows.num_rows == 1
+
+
+@pytest.mark.parametrize("technique", _LOGS)
+def test_a_null_of_json_is_a_value_and_dates_in_ranges_are_unambiguous(database: str, technique: str) -> None:
+    columns = "k int PRIMARY KEY, doc jsonb, docs jsonb[], days daterange, price money"
+    insert = "INSERT INTO {t} VALUES (1, 'null', ARRAY['null'::jsonb], '[02/01/2026,03/01/2026)', '1234.5')"
+    found = _consumed(database, technique, columns, f"SET DateStyle = 'SQL, DMY'; {insert}", "UPDATE {t} SET k = 2")
+    for consumer in found:
+        consumer.poll()
+        (row,) = consumer.rows.to_pylist()
+        assert (row["doc"], row["docs"], row["days"]) == ("null", '{"null"}', "[2026-01-02,2026-01-03)")
+
+
+@pytest.mark.parametrize("technique", ["decoding, full", "tracking"])
+def test_a_text_that_reads_like_the_mark_of_a_value_that_was_not_sent(database: str, technique: str) -> None:
+    """The large value is what was not sent, and has lines be read one by one."""
+    columns = "k int PRIMARY KEY, v text, large text"
+    commands = (
+        "ALTER TABLE {t} ALTER large SET STORAGE EXTERNAL; INSERT INTO {t} VALUES (1, 'x', repeat('-', 20000))",
+        "UPDATE {t} SET v = 'unchanged-toast-datum'",
+    )
+    for consumer in _consumed(database, technique, columns, *commands[:1]):
+        consumer.poll()
+        _run(database, commands[1].replace("{t}", consumer.source.name))
+        consumer.poll()
+        assert consumer.rows.column("v").to_pylist() == ["unchanged-toast-datum"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "UPDATE {t} SET v = v + 10 WHERE k = NEW.k",
+        "DELETE FROM {t} WHERE k = NEW.k",
+        "DELETE FROM {t} WHERE k = NEW.k; INSERT INTO {t} VALUES (NEW.k, 7)",
+    ],
+)
+@pytest.mark.parametrize("technique", ["tracking", "decoding, full", "decoding"])
+def test_a_trigger_that_writes_to_its_own_table_changes_the_order_of_notes_alone(
+    database: str, technique: str, body: str
+) -> None:
+    function = (
+        "CREATE FUNCTION {t}_f() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF pg_trigger_depth() < 2 THEN {body}; END IF; RETURN NULL; END $$"
+    )
+    commands = (
+        "INSERT INTO {t} VALUES (1, 1)",
+        f"{function}; CREATE TRIGGER a AFTER INSERT OR UPDATE ON {{t}} FOR EACH ROW EXECUTE FUNCTION {{t}}_f()",
+        "INSERT INTO {t} VALUES (2, 2), (3, 3)",
+        "UPDATE {t} SET v = 5",
+        "INSERT INTO {t} VALUES (4, 4)",
+    )
+    for consumer in _consumed(database, technique, "k int PRIMARY KEY, v int", *commands):
+        consumer.poll()
+
+
+def test_notes_that_are_missing_are_an_error(database: str) -> None:
+    for consumer in _consumed(database, "tracking", "k int PRIMARY KEY", "INSERT INTO {t} VALUES (1)"):
+        notes = consumer.source.name.replace("public.", "public.fv_track_")
+        _run(database, f"INSERT INTO {notes} (op, k0) VALUES ('I', 1)")
+        with pytest.raises(CaptureFailed, match="notes of its changes are missing"):
+            consumer.poll()

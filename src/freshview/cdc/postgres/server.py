@@ -183,7 +183,7 @@ class Server:
         """
         import psycopg
 
-        settings = "-c TimeZone=UTC -c DateStyle=ISO -c extra_float_digits=1 -c bytea_output=hex"
+        settings = "-c TimeZone=UTC -c DateStyle=ISO -c extra_float_digits=1 -c bytea_output=hex -c lc_monetary=C"
         options = f"{self._given.get('options', '')} {settings}".strip()
         given = {**self._given, "options": options}
 

@@ -227,6 +227,19 @@ class PostgresTable:
         """The cast that follows a column in a select list."""
         return "::text" if is_text_form(self.layout.types[column]) else ""
 
+    def identity(self, value: str, column: str) -> str:
+        """What tells values of a column apart as the relation does: texts by their characters.
+
+        The server finds other values equal where a collation or type says so, such as 1.0 and 1.00, or one day and 24
+        hours; to the relation these are different texts.
+        """
+        return f'({value})::text COLLATE "C"' if self.schema.column(column).type.is_text else value
+
+    def is_other_key(self, some: str, others: str) -> str:
+        """The condition that the keys of two rows, by their aliases, are different ones."""
+        sides = (", ".join(self.identity(f"{row}.{quoted(k)}", k) for k in self.schema.key) for row in (some, others))
+        return " IS DISTINCT FROM ".join(f"({side})" for side in sides)
+
     def expressions(self, alias: str) -> str:
         """The columns of the relation as a select list, over a row with this alias."""
         return ", ".join(f"{alias}.{quoted(c)}{self.suffix(c)}" for c in self.schema.names)
@@ -331,7 +344,8 @@ def trigger_commands(helper: Helper, body: str) -> list[str]:
 
     The function's own settings keep the writer's from changing how values are written.
     """
-    function, settings = qualified(helper.name), "extra_float_digits = 1 SET IntervalStyle = 'postgres'"
+    function = qualified(helper.name)
+    settings = "extra_float_digits = 1 SET IntervalStyle = 'postgres' SET DateStyle = 'ISO, MDY' SET lc_monetary = 'C'"
     table = helper.table
     rows, all_rows = map(quoted, helper.triggers)
     return [

@@ -1,6 +1,9 @@
 """Change tracking: a trigger notes keys and operations; rows are joined to the table when they are read.
 
-What the join finds is the row as of the snapshot, so the new state is exact and the old one unknown.
+What the join finds is the row as of the snapshot, so the new state is exact and the old one unknown. Whether there was
+one follows from the numbers of notes, whatever their order (a trigger of the table may write to the table itself):
+
+    the row is there now = the row was there + insertions noted - deletions noted
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.cdc.captures import TRACKING, Capture
@@ -49,7 +53,7 @@ class Tracking(PostgresTable):
             IF TG_OP = 'TRUNCATE' THEN INSERT INTO {self._notes} (op) VALUES ('T');
             ELSIF TG_OP = 'INSERT' THEN {insert} ('I', {new});
             ELSIF TG_OP = 'DELETE' THEN {insert} ('D', {old});
-            ELSIF ({old}) IS DISTINCT FROM ({new}) THEN {insert} ('D', {old}), ('I', {new});
+            ELSIF {self.is_other_key("OLD", "NEW")} THEN {insert} ('D', {old}), ('I', {new});
             ELSE {insert} ('U', {new}); END IF;"""
         self.server.run(
             f"CREATE TABLE {self._notes} (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
@@ -76,20 +80,28 @@ class Tracking(PostgresTable):
         before = position["snapshot"]
         snapshot.since(before, f"table {self.name}")
         key = self.schema.key
-        noted = ", ".join(f'"k{i}"' for i in range(len(key)))
-        as_key = ", ".join(f'c."k{i}"{self.suffix(k)}' for i, k in enumerate(key))
-        on = " AND ".join(f't.{quoted(k)} = c."k{i}"' for i, k in enumerate(key))
+        noted = [f'"k{i}"' for i in range(len(key))]
+        grouped = ", ".join([*noted, *(self.identity(n, k) for n, k in zip(noted, key, strict=True))])
+        as_key = ", ".join(f"c.{n}{self.suffix(k)}" for n, k in zip(noted, key, strict=True))
+        on = " AND ".join(
+            f"t.{quoted(k)} = c.{n} AND {self.identity(f't.{quoted(k)}', k)} = {self.identity(f'c.{n}', k)}"
+            for n, k in zip(noted, key, strict=True)
+        )
         query = (
-            f"SELECT c.first::text, c.last::text, {as_key}, {self.expressions('t')} FROM "
-            f"(SELECT {noted}, (array_agg(op ORDER BY seq))[1] AS first, (array_agg(op ORDER BY seq DESC))[1] AS last "
-            f"FROM {self._notes} WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot) GROUP BY {noted}) c "
+            f"SELECT c.emptied::text, c.more::text, {as_key}, {self.expressions('t')} FROM "
+            f"(SELECT {', '.join(noted)}, bool_or(op = 'T') AS emptied, "
+            f"count(*) FILTER (WHERE op = 'I') - count(*) FILTER (WHERE op = 'D') AS more "
+            f"FROM {self._notes} WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot) GROUP BY {grouped}) c "
             f"LEFT JOIN {qualified(self.name)} t ON {on}"
         )
-        (first, last), (keys, rows) = self.extracted(snapshot, query, (before,), 2, key, self.schema.names)
-        if any(pc.any(pc.equal(op, "T")).as_py() for op in (first, last)):
+        (emptied, more), (keys, rows) = self.extracted(snapshot, query, (before,), 2, key, self.schema.names)
+        if pc.any(pc.equal(emptied, "true")).as_py():
             raise unreadable(f"table {self.name}", "it was truncated")
-        was_new, is_gone = pc.equal(first, "I"), pc.equal(last, "D")
-        is_live = pc.invert(is_gone)
+        is_live = pc.is_valid(rows.column(key[0]))
+        existed = pc.subtract(is_live.cast(pa.int64()), more.cast(pa.int64()))
+        if pc.any(pc.or_(pc.less(existed, 0), pc.greater(existed, 1))).as_py():
+            raise unreadable(f"table {self.name}", f"notes of its changes are missing from {self._helper.name}")
+        is_gone, was_new = pc.invert(is_live), pc.equal(existed, 0)
         delta = partial_delta(
             self.name,
             self.schema,

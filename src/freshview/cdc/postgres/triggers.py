@@ -1,6 +1,11 @@
 """Capture by triggers into a log table: old and new images of every change.
 
-The net effect is precise (all records of a key count) or cheap (the last one does, which the server picks).
+The net effect is precise (all records of a key count) or cheap (the last one does, which the server picks). Images are
+stored as the text of the row, from which the server reads each value again as it was; JSON would not do, which has one
+null for SQL's and its own.
+
+Limit: if another trigger of the table changes rows of the table, the records of a row are not in the order of its
+changes. Precise capture finds that by the images, and fails; cheap capture does not, so take change tracking there.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import pyarrow.compute as pc
 from freshview.cdc.captures import LOG, LOG_CHEAP, Capture
 from freshview.cdc.columns import DELETED, ChangeColumns, net_effect_of
 from freshview.cdc.model import key_schema, partial_delta
-from freshview.cdc.postgres.server import Server, Snapshot, literal, qualified, quoted
+from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
 from freshview.cdc.postgres.tables import (
     Changes,
     Helper,
@@ -55,17 +60,16 @@ class TriggerLog(PostgresTable):
     def install(self) -> None:
         """Create the log table and the trigger. A changed key is recorded as a deletion and an insertion."""
         insert = f"INSERT INTO {self._log} (op, old, new) VALUES"
-        old_key, new_key = (", ".join(f"{row}.{quoted(k)}" for k in self.schema.key) for row in ("OLD", "NEW"))
         body = f"""
             IF TG_OP = 'TRUNCATE' THEN {insert} ('T', NULL, NULL);
-            ELSIF TG_OP = 'INSERT' THEN {insert} ('I', NULL, to_json(NEW));
-            ELSIF TG_OP = 'DELETE' THEN {insert} ('D', to_json(OLD), NULL);
-            ELSIF ({old_key}) IS DISTINCT FROM ({new_key}) THEN
-                {insert} ('D', to_json(OLD), NULL), ('I', NULL, to_json(NEW));
-            ELSE {insert} ('U', to_json(OLD), to_json(NEW)); END IF;"""
+            ELSIF TG_OP = 'INSERT' THEN {insert} ('I', NULL, NEW::text);
+            ELSIF TG_OP = 'DELETE' THEN {insert} ('D', OLD::text, NULL);
+            ELSIF {self.is_other_key("OLD", "NEW")} THEN
+                {insert} ('D', OLD::text, NULL), ('I', NULL, NEW::text);
+            ELSE {insert} ('U', OLD::text, NEW::text); END IF;"""
         self.server.run(
             f"CREATE TABLE {self._log} (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
-            'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL, old json, new json)',
+            'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL, old text, new text)',
             *trigger_commands(self._helper, body),
         )
 
@@ -95,13 +99,17 @@ class TriggerLog(PostgresTable):
         Changes of one row wait for each other's locks, so for each key this is the order of commits.
         """
         snapshot.since(before, f"table {self.name}")
-        key = ", ".join(f"coalesce(l.new, l.old) ->> {literal(k)}" for k in self.schema.key)
+        both = ((self.identity(f"{row}.{quoted(k)}", k) for row in ("n", "o")) for k in self.schema.key)
+        key = ", ".join(f"coalesce({new}, {old})" for new, old in both)
         last_only = "" if self._precise else f"DISTINCT ON (op = 'T', {key})"
         order = "l.seq" if self._precise else f"op = 'T', {key}, l.seq DESC"
-        of_table = f"json_populate_record(NULL::{qualified(self.name)}, "
+        old_image, new_image = (
+            f"LATERAL (SELECT (x.r).* FROM (SELECT l.{column}::{qualified(self.name)} AS r OFFSET 0) x)"
+            for column in ("old", "new")
+        )
         query = (
             f"SELECT {last_only} l.seq::text, l.op::text, {self.expressions('o')}, {self.expressions('n')} "
-            f"FROM {self._log} l, LATERAL {of_table}l.old) o, LATERAL {of_table}l.new) n "
+            f"FROM {self._log} l, {old_image} o, {new_image} n "
             f"WHERE NOT pg_visible_in_snapshot(l.xid, %s::pg_snapshot) ORDER BY {order}"
         )
         names = self.schema.names
