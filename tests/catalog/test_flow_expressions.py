@@ -107,6 +107,15 @@ def test_a_truncation_empties_what_is_not_after_it_also_if_it_arrives_first(wh: 
     assert _found(wh) == [(2, "new"), (3, "a"), (5, "new")]
 
 
+def test_a_truncation_also_removes_rows_that_were_there_before_the_flow(wh: Warehouse, tmp_path: Path) -> None:
+    wh.sql("CREATE TABLE t (id INT PRIMARY KEY, op STRING, n BIGINT)")
+    wh.sql("INSERT INTO t VALUES (7, 'before', 0), (8, 'before', 0)")
+    _event(tmp_path / "e", "1", (1, "a", 1), (0, "TRUNCATE", 5), (8, "new", 6))
+    _flow(wh, tmp_path / "e", "APPLY AS TRUNCATE WHEN op = 'TRUNCATE' SEQUENCE BY n + 0")
+    wh.sql("REFRESH FLOW f")
+    assert _found(wh) == [(8, "new")]
+
+
 def test_a_history_ends_where_a_row_is_deleted(wh: Warehouse, tmp_path: Path) -> None:
     folder = tmp_path / "e"
     _event(folder, "1", (1, "a", 1), (1, "DELETE", 5), (1, "b", 3), (1, "c", 8))

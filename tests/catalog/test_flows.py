@@ -224,7 +224,7 @@ def _dated(wh: Warehouse, folder: Path, kind: str, options: str = "", clauses: s
 
 
 def test_events_that_are_repeated_leave_a_history_as_it_is(wh: Warehouse, tmp_path: Path) -> None:
-    """A connector that restarts sends again what it may have sent, at the end of the file and from an earlier row on."""
+    """A connector that restarts sends again what it may have sent."""
     folder, old, new = tmp_path / "e", _version(1, "a", "x"), _version(5, "b", "y")
     _dated(wh, folder, "DEBEZIUM", ", 'old images' 'true'")
     events = [_stamped("c", 1, 1, old), _stamped("d", 2, 3, None, old), _stamped("c", 3, 5, new)]
@@ -290,6 +290,22 @@ def test_dumps_are_taken_one_after_the_other(wh: Warehouse, tmp_path: Path) -> N
     wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM erp.customer (id INT, name STRING) KEYS (id)")
     wh.sql("REFRESH FLOW f")
     assert _names(wh) == [(1, "a"), (2, "x")]
+
+
+def test_a_full_refresh_has_the_rows_of_the_source_also_if_later_ones_were_taken(wh: Warehouse, tmp_path: Path) -> None:
+    """A server that failed over, or a dump that was taken anew, may lack changes that arrived here."""
+    folder = tmp_path / "dumps" / "t"
+    folder.mkdir(parents=True)
+    (folder / "1.csv").write_text("id,name,n\n1,lost,9\n2,b,2\n3,gone,3\n")
+    wh.sql(f"CREATE SOURCE erp USING CSV OPTIONS (path '{folder.parent}')")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM erp.t (id INT, name STRING, n INT) KEYS (id) SEQUENCE BY n")
+    wh.sql("REFRESH FLOW f")
+    (folder / "1.csv").write_text("id,name,n\n1,a,5\n2,b,2\n")
+    wh.sql("REFRESH FLOW f FULL")
+    assert _names(wh) == [(1, "a"), (2, "b")]
+    (folder / "2.csv").write_text("id,name,n\n1,next,6\n2,late,1\n3,late,2\n")
+    wh.sql("REFRESH FLOW f")
+    assert _names(wh) == [(1, "next"), (2, "b")]
 
 
 def test_a_full_refresh_writes_the_difference(wh: Warehouse, tmp_path: Path) -> None:

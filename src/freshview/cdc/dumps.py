@@ -95,11 +95,18 @@ class Dumps:
         """Nothing is kept for readers: the writer of the dumps removes them."""
 
     def poll(self, position: str | None) -> Poll:
+        try:
+            return self._poll(position)
+        except OSError as error:  # such as a folder in place of a dump, or a file that was removed meanwhile
+            what = f"dumps of {self.name} in {self._path}"
+            raise CaptureFailed(what, first_line(error), "Each dump is one file that can be read.") from error
+
+    def _poll(self, position: str | None) -> Poll:
         given = {"dump": None} if position is None else json.loads(position)
         last = given["dump"]
         if not self._path.is_dir():
             raise CaptureFailed(f"dumps of {self.name}", f"{self._path} is no folder", "Check the path.")
-        names = sorted(f.name for f in self._path.iterdir() if f.suffix in self._suffixes)
+        names = sorted(f.name for f in self._path.iterdir() if f.suffix in self._suffixes and f.name[0] not in "._")
         later = [n for n in names if last is None or n > last]
         if not later:
             if last in names:

@@ -36,11 +36,18 @@ class Feed:
     # -- type 1 --------------------------------------------------------------------------------
 
     def write_latest(
-        self, transaction: UserTransaction, changes: Sequence[SequencedChange], truncated: Any
+        self, transaction: UserTransaction, changes: Sequence[SequencedChange], truncated: Any, *, whole: bool = False
     ) -> tuple[int, Any]:
-        """Apply changes of SCD type 1; return the changed rows, and the sequence of the last truncation."""
+        """Apply changes of SCD type 1; return the changed rows, and the sequence of the last truncation.
+
+        `whole`: the changes are all rows that the source has, which count also if later ones were taken: these are lost
+        there, as after a failover.
+        """
         plan, keys = self.plan, _distinct(c.key for c in changes if not c.truncates)
         stored = self._stored(transaction, keys)
+        if whole:
+            there = {c.key for c in changes if not c.is_reported}
+            stored = {key: Last(None, last.image) if key in there else last for key, last in stored.items()}
         found = latest(changes, stored, truncated, ignore_nulls=plan.flow.ignore_null_updates)
         rows = self._empty(transaction, found) if found.is_emptied else 0
         live = [last.image for last in found.changed.values() if last.image is not None]
@@ -75,14 +82,18 @@ class Feed:
         }
 
     def _empty(self, transaction: UserTransaction, found: Latest) -> int:
-        """Remove all rows whose last change is not after the truncation, except for those that changed since."""
+        """Remove all rows whose last change is not after the truncation, except for those that changed since.
+
+        A row of which no change is remembered was there before the flow.
+        """
         plan, limit = self.plan, rank(found.truncated)
         assert self.memory is not None
         width = len(plan.keys)
-        known = _rows(transaction.contents(self.memory.name), [*plan.keys, SEQUENCE, DELETED])
-        old = [row for row in known if rank(row[width]) <= limit and row[:width] not in found.changed]
-        _delete(transaction, self.memory, [row[:width] for row in old], plan.keys)
-        return _delete(transaction, self.target, [row[:width] for row in old if not row[width + 1]], plan.keys)
+        known = _rows(transaction.contents(self.memory.name), [*plan.keys, SEQUENCE])
+        kept = {row[:width] for row in known if rank(row[width]) > limit} | found.changed.keys()
+        _delete(transaction, self.memory, [row[:width] for row in known if row[:width] not in kept], plan.keys)
+        here = _rows(transaction.contents(self.target.name), plan.keys)
+        return _delete(transaction, self.target, [key for key in here if key not in kept], plan.keys)
 
     # -- type 2 --------------------------------------------------------------------------------
 

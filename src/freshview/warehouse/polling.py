@@ -171,9 +171,10 @@ class Poller:
         self.events.emit("flow.polled", flow=flow.name, changes=taken.number)
         with self.begin() as transaction:
             transaction.write_for(opened.record.name)
-            if full and isinstance(source, PostgresTable | Dumps):
+            whole = full and isinstance(source, PostgresTable | Dumps)
+            if whole:
                 taken = self._difference(transaction, taken, opened)
-            rows, truncated = self._write(transaction, taken, opened, truncated)
+            rows, truncated = self._write(transaction, taken, opened, truncated, whole=whole)
             aside = tuple((e.place, e.cause, e.text) for e in (*poll.quarantined, *taken.bad))
             position = _wrapped(poll.position, truncated, opened.feed.plan)
             numbers = tuple(number for number, _ in replayed)
@@ -266,14 +267,16 @@ class Poller:
         ended = [SequencedChange(key, None, None, taken.poll.at, is_reported=True) for key in gone]
         return replace(taken, changes=[*taken.changes, *ended])
 
-    def _write(self, transaction: UserTransaction, taken: _Taken, opened: Opened, truncated: Any) -> tuple[int, Any]:
+    def _write(
+        self, transaction: UserTransaction, taken: _Taken, opened: Opened, truncated: Any, *, whole: bool
+    ) -> tuple[int, Any]:
         feed, plan = opened.feed, opened.feed.plan
         if taken.delta is not None:
             names = [c.name for c in plan.values]
             return transaction.take_rows(feed.target.name, taken.delta, names), truncated
         if plan.flow.scd_type == 2:
             return feed.write_history(transaction, taken.changes), truncated
-        return feed.write_latest(transaction, taken.changes, truncated)
+        return feed.write_latest(transaction, taken.changes, truncated, whole=whole and not plan.is_feed)
 
     def _report(self, poll: Poll, taken: _Taken, opened: Opened) -> None:
         name = opened.feed.target.name

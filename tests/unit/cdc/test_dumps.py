@@ -82,6 +82,21 @@ def test_an_empty_text_is_not_null(tmp_path: Path) -> None:
     assert cells(Dumps(tmp_path, "t", _T).poll(None).delta.ins) == [(1, None, ""), (2, 1.5, "")]
 
 
+def test_a_dump_that_is_being_written_under_a_hidden_name_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("k,v,s\n1,,x\n")
+    source = Dumps(tmp_path, "t", _T)
+    position = source.poll(None).position
+    for name in ("_2.csv", ".2.csv"):
+        (tmp_path / name).write_text("k,v,s\n1,,x\n2,,half")
+    assert source.poll(position).delta.num_changes == 0
+
+
+def test_a_folder_in_place_of_a_dump_is_named(tmp_path: Path) -> None:
+    (tmp_path / "1.parquet").mkdir()
+    with pytest.raises(CaptureFailed, match=r"dumps of t in .*1\.parquet"):
+        Dumps(tmp_path, "t", _T).poll(None)
+
+
 @pytest.mark.parametrize("rows", ["", "k,v,s\n", "k,v,s\n1,,x\n2,,x\n"])
 def test_a_dump_that_is_suddenly_small_is_held_back_until_it_is_confirmed(tmp_path: Path, rows: str) -> None:
     (tmp_path / "1.csv").write_text("k,v,s\n" + "".join(f"{n},,x\n" for n in range(5)))
