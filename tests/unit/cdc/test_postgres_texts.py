@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.pq import Conninfo
 
+from freshview.cdc.postgres.copying import copied
 from freshview.cdc.postgres.decoding import _HEAD, _number, _parsed, _plain
-from freshview.cdc.postgres.server import Server, Visible
+from freshview.cdc.postgres.server import Server, Snapshot, Visible
 from freshview.cdc.postgres.tables import Helper, is_text_form, spark_type
 from freshview.cdc.texts import BadEvent, typed
 from freshview.errors import CaptureFailed
@@ -170,6 +172,19 @@ def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: p
     with pytest.raises(CaptureFailed, match=r"PostgreSQL 127\.0\.0\.1:1/d: ") as raised, server.connect():
         pass
     assert "s3cret" not in f"{raised.value} {server.__dict__}"
+
+
+def test_an_error_of_many_rows_names_the_server_that_they_come_from() -> None:
+    """Snapshots of several servers may be open, and what encloses the query is that of the last one."""
+
+    class Lost:
+        def cursor(self) -> Any:
+            raise psycopg.OperationalError("the connection is lost")
+
+    server, other = Server("postgresql://here/d"), Server("postgresql://there/d")
+    snapshot = Snapshot(server, Lost(), "", None, False)  # type: ignore[arg-type]
+    with pytest.raises(CaptureFailed, match="PostgreSQL here:5432/d: the connection is lost"), other.reported():
+        copied(snapshot, "SELECT 1", (), 1)
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

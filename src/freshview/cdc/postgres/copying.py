@@ -19,7 +19,7 @@ def copied(snapshot: Snapshot, query: str, parameters: Sequence[Any], width: int
 
     In the CSV of COPY, NULL is nothing and an empty text is a pair of quotes.
     """
-    with snapshot.connection.cursor() as cursor:
+    with snapshot.server.reported(), snapshot.connection.cursor() as cursor:  # snapshots of several servers may be open
         command = f"COPY ({query}) TO STDOUT (FORMAT csv, ENCODING 'UTF8')"
         if not parameters:
             command = command.replace("%%", "%")  # the driver leaves a command without parameters as it is
