@@ -38,10 +38,13 @@ def summary(tallies: Mapping[str, Tally], seconds: float) -> list[str]:
     for kind, tally in tallies.items():
         lines.append(_line(kind, tally))
         total.add(tally)
-    lines += [_line("all", total), ""]
-    lines.append(
-        f"{total.definitions} definitions in {seconds:.0f} s; {total.dropped} more were refused by Spark itself."
-    )
+    lines += [
+        _line("all", total),
+        "",
+        "Undetermined: plain Spark itself answers otherwise when the rows come in another order.",
+        "",
+        f"{total.definitions} definitions in {seconds:.0f} s; {total.dropped} more were refused by Spark itself.",
+    ]
     if total.verdicts:
         told = ", ".join(f"{what}: {n}" for what, n in total.verdicts.most_common() if what)
         lines.append(f"How the reading of the views was proven: {told}.")

@@ -71,12 +71,13 @@ def run_batch(spark: SparkSession, batch: Batch) -> Tally:
     states = batch.states()
     oracle = Oracle(spark, batch.tables, batch.settings)
     oracle.load(states[0])
-    wanted = _answers(oracle, batch.definitions)
-    tally.dropped = len(batch.definitions) - len(wanted)
+    definitions = list(dict.fromkeys(batch.definitions))  # one that was drawn twice counts once
+    wanted = _answers(oracle, definitions)
+    tally.dropped = len(definitions) - len(wanted)
     tally.definitions = len(wanted)
     with warehouse(spark, batch) as wh:
         load(wh, batch)
-        views = {f"v{i}": d for i, d in enumerate(batch.definitions) if d in wanted}
+        views = {f"v{i}": d for i, d in enumerate(definitions) if d in wanted}
         created = [name for name, d in views.items() if _created(wh, name, d, batch, tally)]
         open_: dict[str, Definition] = {name: views[name] for name in created}
         tally.verdicts.update(_verdict(view) for view in wh.status().views if view.name in open_)
