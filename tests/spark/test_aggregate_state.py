@@ -112,11 +112,11 @@ def test_views_answer_as_spark_does(facts: Warehouse, views: dict[str, str], for
         if step == 1:
             facts.sql("DELETE FROM f WHERE g = 1 OR g IS NULL")
         facts.maintain()
-        for name in views:
-            assert facts.check(name).ok, (step, name)
-    for name, text in views.items():
-        if name not in ("spread", "doubles"):
-            assert rows(facts, f"SELECT * FROM {name}") == rows(facts, text), name
+        for name, text in views.items():
+            if step == 0 or name in ("spread", "doubles"):  # sums of doubles depend on the order of rows
+                assert facts.check(name).ok, (step, name)
+            else:
+                assert rows(facts, f"SELECT * FROM {name}") == rows(facts, text), (step, name)
     facts.sql("DELETE FROM f")
     facts.maintain()
     assert all(rows(facts, f"SELECT * FROM {n}") == rows(facts, t) for n, t in views.items())
