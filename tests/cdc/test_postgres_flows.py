@@ -377,3 +377,34 @@ def test_a_truncated_table_is_refused_and_read_anew(database: str, wh: Warehouse
     wh.sql("REFRESH FLOW f FULL")
     assert _here(wh) == remote.rows()
     wh.sql("DROP FLOW f")
+
+
+@pytest.mark.parametrize("capture", ["tracking", "decoding"])
+def test_a_password_of_the_environment_is_written_nowhere(
+    database: str,
+    tmp_path: Path,
+    capture: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not in the catalog, with its sources, flows, positions and errors, nor in another file, an event or the log."""
+    secret = f"hush{uuid.uuid4().hex}"
+    monkeypatch.setenv("PGPASSWORD", secret)
+    with caplog.at_level("DEBUG"), freshview.connect(tmp_path / "warehouse") as wh:
+        said: list[str] = []
+        wh.events.listen(lambda event: said.append(repr(event)))
+        remote = _Remote(database, wh, _CAPTURES[capture])
+        remote.run(f"INSERT INTO {remote.table} VALUES (1, 'a', 'x', 1)")
+        remote.flow()
+        wh.sql("REFRESH FLOW f")
+        assert _here(wh) == remote.rows()
+        said.append(repr(explain_flow(internals(wh).flows, "f")))
+        remote.run(f"DROP TABLE {remote.table}")
+        with pytest.raises(FreshviewError) as raised:
+            wh.sql("REFRESH FLOW f")
+        said += [str(raised.value), repr(wh.status()), caplog.text]
+        written = [path.read_bytes() for path in (tmp_path / "warehouse").rglob("*") if path.is_file()]
+        wh.sql("DROP FLOW f FORCE")
+    assert any(remote.table.encode() in content for content in written)  # the catalog is among what was read
+    assert not any(secret in text for text in said)
+    assert not any(secret.encode() in content for content in written)
