@@ -226,7 +226,8 @@ class Internals:
         def look() -> list[Candidate]:
             return [Candidate(view_id, now(), 1, 1) for view_id in view_ids]
 
-        upkeep.manager = Manager(look, run, upkeep._is_busy, self._wh.events, now=now)
+        held_by = self.views.jobs.turns.held_by
+        upkeep.manager = Manager(look, run, upkeep._is_busy, self._wh.events, held_by=held_by, now=now)
         return upkeep.manager
 
     def follow_advice(self, *, is_due: bool = False) -> None:

@@ -223,10 +223,10 @@ class CaptureFailed(FreshviewError):
 
     Cause: A damaged or rewritten file, an event that names no key, a key that changed twice, a dump that is suddenly
     much smaller, a server or a replication slot that is gone, or a change that no delta can express (TRUNCATE). The
-    message names the place. The position of the source has not moved.
+    message names the place. The position of the source has not moved beyond it.
 
     Remedy: Correct the place that the message names and poll again; or let the source set bad events aside
-    (`on_error="quarantine"`).
+    (`'on error' 'quarantine'`).
 
     Example: changes of customer: key (id=1) is in the sets ins and up. Each key may change once: compute the net
     effect, and check that the key columns are unique.

@@ -26,7 +26,7 @@ from freshview.refresh.times import PAST_JOBS
 from freshview.schedule import upkeep
 from freshview.schedule.activity import Activity
 from freshview.schedule.manager import CurrentJob, Manager
-from freshview.schedule.policies import candidates
+from freshview.schedule.policies import Candidate, candidates
 from freshview.schedule.presence import LOOK_SECONDS, RENEW_SECONDS, Presence
 from freshview.schedule.sizing import BACKGROUND_ROWS
 
@@ -246,7 +246,7 @@ def test_a_job_gives_way_to_a_statement_of_another_process_or_hurries_for_it(
 
     manager = internals(ours).manage([5], run)
     assert manager.turn()
-    assert seen == [(False, False)] if waits else [(True, True)]
+    assert seen == [(False, False) if waits else (True, True)]
     assert not manager.turn(), "the other process is busy"
     internals(theirs).catalog.leave()
     assert manager.turn()
@@ -347,6 +347,42 @@ def test_a_statement_is_heard_of_within_a_second_however_long_after_the_last_one
         assert beats.presence.beat()
         paced.wait(1.0)
     assert heard[0] - begun <= LOOK_SECONDS * 1e6 < 1e6
+
+
+@pytest.mark.parametrize("waits_for", ["companion", "low", "other"])
+def test_a_job_hurries_for_who_waits_for_any_view_that_it_works_on(world: World, waits_for: str) -> None:
+    """Law: a job that refreshes views together, or brings a view below along, is not cancelled by a statement that
+    waits for one of them; it is cancelled by one that waits for another view."""
+    ours, theirs = world.process(), world.process()
+    a, b = ours.table("a"), ours.table("b")
+    views = {name: ours.view(name, a) for name in ("v", "companion", "low")}
+    views |= {"high": ours.view("high", views["low"], b), "other": ours.view("other", b)}
+    csn = ours.put({"a": {1: 1}, "b": {2: 2}})
+
+    def run(job: CurrentJob) -> bool:
+        if job.view.view_id == views["v"].id:
+            return bool(ours.groups.step(views["v"], [views["companion"]], csn))
+        return ours.jobs.step(views["high"], csn) is not None
+
+    begins = "high" if waits_for == "low" else "v"
+    look = lambda: [Candidate(views[begins].id, world.now, csn, 1)]  # noqa: E731
+    held_by = ours.jobs.turns.held_by
+    manager = Manager(look, run, lambda: False, Events(), held_by=held_by, now=lambda: world.now)
+    seen: list[tuple[bool, bool]] = []
+
+    def heard(*_: object) -> None:
+        if not seen:
+            activity_of(theirs).busy()
+            activity_of(theirs).waits(views[waits_for].id)
+            manager.give_way(activity_of(ours).of_others().awaited)
+            (job,) = manager.running
+            seen.append((job.interruption.requested, job.interruption.gives_way))
+        stop_if_asked("job")
+
+    ours.before = heard
+    assert manager.turn()
+    assert seen == [(True, True) if waits_for == "other" else (False, False)]
+    assert (ours.views.frontier(views[begins]) == csn) is (waits_for != "other")
 
 
 def test_two_processes_share_the_work_and_every_view_arrives(world: World) -> None:

@@ -14,6 +14,8 @@ from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
+from freshview.catalog.flows import FlowCatalog
+from freshview.errors import CaptureFailed, QueryFailed, SparkFailed
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 from freshview.sql.dml import ROW_ID
@@ -23,7 +25,21 @@ _KNOWN: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "op = 'TRUNCATE'": ("BOOLEAN", lambda row: row["op"] == "TRUNCATE"),
     "op = 'NULL'": ("BOOLEAN", lambda _: None),
     "n + 0": ("BIGINT", lambda row: row["n"]),
+    "100 / n": ("BIGINT", lambda row: _divided(row["n"])),
+    "lost / n": ("BIGINT", lambda row: _lost(row["n"])),
 }
+
+
+def _divided(n: int) -> int:
+    if n == 0:
+        raise QueryFailed("flow f", "Division by zero", "Check the values.")
+    return 100 // n
+
+
+def _lost(n: int) -> int:
+    if n == 0:
+        raise SparkFailed("flow f", "an executor was lost", "Try again.")
+    return n
 
 
 class _Evaluator:
@@ -123,3 +139,84 @@ def test_a_history_ends_where_a_row_is_deleted(wh: Warehouse, tmp_path: Path) ->
     wh.sql("REFRESH FLOW f")
     rows = [(row["op"], row["__START_AT"], row["__END_AT"]) for row in contents(wh, "t")]
     assert rows == [("a", 1, 3), ("b", 3, 5), ("c", 8, None)]
+
+
+# -- expressions that fail on a row ----------------------------------------------------------------
+
+
+def _numbered(wh: Warehouse, folder: Path, numbers: list[int], on_error: str, expression: str = "100 / n") -> None:
+    """A flow whose sequence fails where n is 0; the key of each event is its number in the file."""
+    folder.mkdir()
+    rows = [{"id": i, "n": n} for i, n in enumerate(numbers)]
+    (folder / "1").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wh.sql(f"CREATE SOURCE s USING EVENTS OPTIONS (path '{folder}', 'on error' '{on_error}')")
+    wh.sql(f"CREATE FLOW f AS AUTO CDC INTO t FROM s.t (id INT, n BIGINT) KEYS (id) SEQUENCE BY {expression}")
+
+
+def _ids(wh: Warehouse) -> list[int]:
+    return sorted(row["id"] for row in contents(wh, "t"))
+
+
+def test_an_event_on_which_an_expression_fails_is_set_aside(wh: Warehouse, tmp_path: Path) -> None:
+    _numbered(wh, tmp_path / "e", [1, 2, 0, 4, 0, 5], "quarantine")
+    wh.sql("REFRESH FLOW f")
+    assert _ids(wh) == [0, 1, 3, 5]
+    aside = FlowCatalog(internals(wh).catalog).set_aside()
+    assert [(e.place, e.cause) for e in aside] == [
+        (f"1 at byte {place}", "flow f: Division by zero") for place in (36, 72)
+    ]
+
+
+def test_an_event_on_which_an_expression_fails_stops_a_flow_at_its_place(wh: Warehouse, tmp_path: Path) -> None:
+    _numbered(wh, tmp_path / "e", [1, 2, 0, 4], "stop")
+    for _ in range(2):
+        with pytest.raises(CaptureFailed, match="event of t, 1 at byte 36: flow f: Division by zero"):
+            wh.sql("REFRESH FLOW f")
+        assert _ids(wh) == [0, 1]
+
+
+def test_any_number_of_events_on_which_an_expression_fails_is_set_aside(wh: Warehouse, tmp_path: Path) -> None:
+    """A poll looks for so many of them, and the next one goes on behind the last."""
+    numbers = [n % 2 for n in range(500)]
+    _numbered(wh, tmp_path / "e", numbers, "quarantine")
+    wh.sql("REFRESH FLOW f")
+    assert _ids(wh) == [i for i, n in enumerate(numbers) if n]
+    assert len(FlowCatalog(internals(wh).catalog).set_aside()) == 250
+
+
+@pytest.mark.parametrize("on_error", ["stop", "quarantine"])
+def test_of_a_row_the_events_before_the_failing_one_are_taken(wh: Warehouse, tmp_path: Path, on_error: str) -> None:
+    """A flow without a sequence takes the net effect, which is that of the events that can be taken."""
+    folder = tmp_path / "e"
+    folder.mkdir()
+    source = {"schema": "public", "table": "t"}
+    changes = [("c", 1, 5), ("u", 1, 0), ("u", 1, 0), ("c", 2, 7)]
+    lines = [
+        json.dumps({"op": op, "before": None, "after": {"id": key, "n": n}, "source": {**source, "lsn": lsn}}) + "\n"
+        for lsn, (op, key, n) in enumerate(changes, 1)
+    ]
+    (folder / "1").write_text("".join(lines))
+    wh.sql(f"CREATE SOURCE s USING DEBEZIUM OPTIONS (path '{folder}', 'on error' '{on_error}')")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.public.t (id INT, n BIGINT) KEYS (id) APPLY AS DELETE WHEN 100 / n")
+    places = [f"1 at byte {len(lines[0])}", f"1 at byte {len(lines[0] + lines[1])}"]
+    if on_error == "stop":
+        for _ in range(2):
+            with pytest.raises(CaptureFailed, match=f"{places[0]}: flow f: Division by zero"):
+                wh.sql("REFRESH FLOW f")
+        assert [(r["id"], r["n"]) for r in contents(wh, "t")] == [(1, 5)]
+        return
+    for statement in ("REFRESH FLOW f", "REPLAY QUARANTINE f"):
+        wh.sql(statement)
+        assert [(r["id"], r["n"]) for r in contents(wh, "t")] == [(1, 5), (2, 7)]
+        aside = FlowCatalog(internals(wh).catalog).set_aside()
+        assert [(e.place, e.text) for e in aside] == [
+            (p, line.strip()) for p, line in zip(places, lines[1:3], strict=True)
+        ]
+
+
+def test_an_event_is_not_bad_because_spark_could_not_run(wh: Warehouse, tmp_path: Path) -> None:
+    _numbered(wh, tmp_path / "e", [1, 0, 2], "quarantine", "lost / n")
+    with pytest.raises(SparkFailed):
+        wh.sql("REFRESH FLOW f")
+    assert _ids(wh) == []
+    assert FlowCatalog(internals(wh).catalog).set_aside() == []

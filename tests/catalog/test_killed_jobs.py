@@ -18,7 +18,7 @@ from tests.forks import forks, unflushed
 from freshview.catalog.rewritings import RewritingCatalog
 from freshview.catalog.writer import LIFETIME
 
-_KILLS = 20  # fifty, of a serving process, in tests/soak
+_KILLS = 10  # fifty, of a serving process, in tests/soak
 _MOMENTS = 1000  # a round of jobs has about so many: before and after a statement, at the end of a transaction
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import freshview
-from freshview.errors import InvalidStatement, NotFound, WarehouseClosed
+from freshview.errors import InvalidStatement, NotFound, TypeMismatch, WarehouseClosed
 
 
-@pytest.mark.parametrize("path", ["", "  ", "a\0b", None, 5])
+@pytest.mark.parametrize("path", ["", "  ", "a\0b", "\ud800", None, 5])
 def test_a_path_that_names_no_folder(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidStatement, match=r"is not the path of a folder\. Name a folder"):
@@ -36,6 +36,7 @@ def test_a_closed_warehouse_says_so(tmp_path: Path, catalog_url: str | None) -> 
         lambda: wh.check("t"),
         lambda: wh.explain("t"),
         lambda: wh.refresh("t"),
+        wh.engine,
     ):
         with pytest.raises(WarehouseClosed, match="the warehouse was closed"):
             call()
@@ -53,6 +54,67 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
         with wh.transaction() as tx, pytest.raises(InvalidStatement, match="is no text"):
             tx.insert(5, [{"k": 1}])  # type: ignore[arg-type]
         assert wh.status().csn == 0
+
+
+@pytest.mark.parametrize("text", [None, 5, b"SELECT 1"])
+def test_a_statement_that_is_no_text(text: Any, tmp_path: Path) -> None:
+    with freshview.connect(tmp_path / "w") as wh:
+        with pytest.raises(InvalidStatement, match=r"statement .* is no text"):
+            wh.sql(text)
+        with wh.transaction() as tx, pytest.raises(InvalidStatement, match=r"statement .* is no text"):
+            tx.sql(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"busy_load": "a"}, "busy_load 'a'"),
+        ({"busy_load": -1}, "busy_load -1"),
+        ({"busy_load": float("nan")}, "busy_load nan"),
+        ({"workers": "a"}, "workers a"),
+        ({"workers": 0}, "workers 0"),
+    ],
+)
+def test_options_that_are_no_numbers(options: dict[str, Any], what: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidStatement, match=what):
+        freshview.connect(tmp_path / "w", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("hours", ["99999999999999", "1e400", "100000000"])
+def test_a_retention_of_more_hours_than_there_are(hours: str, tmp_path: Path) -> None:
+    with freshview.connect(tmp_path / "w") as wh:
+        with pytest.raises(InvalidStatement):
+            wh.sql(f"VACUUM RETAIN {hours} HOURS")
+        assert wh.sql("VACUUM RETAIN 100000 HOURS").csn == 0
+
+
+@pytest.mark.parametrize("retention", [timedelta(-1), timedelta.max, 5, None])
+def test_a_retention_that_is_no_time(retention: Any, tmp_path: Path) -> None:
+    with freshview.connect(tmp_path / "w") as wh:
+        wh.sql("CREATE TABLE t (k INT PRIMARY KEY)")
+        wh.sql("INSERT INTO t VALUES (1)")
+        with pytest.raises(InvalidStatement, match=r"retention .* Give a time from 0 to 1,000 years"):
+            wh.vacuum(retention)
+        assert wh.history() == []
+        assert wh.vacuum().csn == 0  # every version can still be read
+
+
+@pytest.mark.parametrize("depth", [51, 90, 300, 3000])
+def test_types_that_are_nested_too_deeply(depth: int, tmp_path: Path) -> None:
+    def nested(levels: int, leaf: str) -> str:
+        return "ARRAY<" * levels + leaf + ">" * levels
+
+    with freshview.connect(tmp_path / "w") as wh:
+        wh.sql(f"CREATE TABLE t (k INT PRIMARY KEY, deep {nested(49, 'INT')}, wide STRUCT<a: {nested(30, 'INT')}>)")
+        for text in (
+            f"CREATE TABLE u (k {nested(depth, 'INT')})",
+            f"CREATE TABLE u (k STRUCT<a: {nested(depth, 'INT')}>)",
+            f"ALTER TABLE t ADD COLUMN z {nested(depth, 'INT')}",
+        ):
+            with pytest.raises((InvalidStatement, TypeMismatch), match="nested"):
+                wh.sql(text)
+        assert wh.status().csn == 1
 
 
 def test_a_freshness_that_is_negative(tmp_path: Path) -> None:

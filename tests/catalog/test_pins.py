@@ -211,3 +211,22 @@ def test_snapshots_that_never_were_cannot_be_pinned(world: World, csn: int) -> N
     with pytest.raises(NotFound, match=str(csn)):
         catalog.begin(at=csn)
     assert _pins(catalog) == 0
+
+
+def test_the_pins_of_queries_leave_the_log_to_the_heartbeat(world: World) -> None:
+    """Law: no query writes the database file; the log is folded by heartbeats, and does not grow for ever."""
+    catalog = world.catalog()
+    catalog.create("t", "table", SCHEMA)
+    catalog.heartbeat()
+    file, log = world.folder / "catalog.db", world.folder / "catalog.db-wal"
+    before, sizes = file.read_bytes(), []
+    for _ in range(3):
+        for _ in range(250):
+            catalog.release(catalog.begin("query"))
+        assert file.read_bytes() == before
+        sizes.append(log.stat().st_size)
+        catalog.heartbeat()
+        assert file.read_bytes() != before
+        before = file.read_bytes()
+    assert sizes[0] > 1000 * 4096, "SQLite would have folded the log by itself"
+    assert max(sizes[1:]) <= sizes[0] * 1.1

@@ -137,6 +137,30 @@ def test_a_view_that_cannot_be_computed_with_others_is_left_to_its_own_job(world
     assert _are_right(p, views, csn)
 
 
+def test_a_defect_that_a_refresh_of_several_views_meets_leaves_each_to_its_own_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is no FreshviewError, as of a plan that is too deep for Python's stack."""
+    p = world.process()
+    views, csn = _three(p)
+    executor = p.groups._executor
+
+    def deep(*_: object) -> NoReturn:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    events: list[tuple[str, object]] = []
+    p.events.listen(lambda event: events.append((event.name, event.details.get("why"))))
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "changes", deep)
+        assert p.groups.bring(views, csn) == []
+    assert events.count(("job.alone", "maximum recursion depth exceeded")) == 3
+    sharing = executor.sharing
+    monkeypatch.setattr(executor, "sharing", lambda view: deep() if view.name == "both" else sharing(view))
+    assert {job.view for job in p.groups.bring(views, csn)} == {"copy", "joined"}
+    p.jobs.bring(views[1], csn)
+    assert _are_right(p, views, csn)
+
+
 def test_a_view_whose_turn_is_taken_elsewhere_is_left_to_its_own_job(world: World) -> None:
     ours, theirs = world.process(), world.process()
     views, csn = _three(ours)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,9 +101,15 @@ def test_a_full_refresh_of_an_auxiliary_view_is_a_task_of_the_views_that_it_help
     p.change = found_wrong  # type: ignore[method-assign]
     p.jobs.refresh(x)
     assert [task.reset for task in p.views.tasks() if task.view_id == v.id] == [True]
+    before = replace(v, facts={})  # a record from before the view was rewritten
     with pytest.raises(WriteConflict, match="v: what it is rewritten over was recomputed"):
-        RewritingCatalog(p.views).detach(v)  # the task would be lost, and wrong rows stay
+        RewritingCatalog(p.views).detach(before)  # the task would be lost, and wrong rows stay
+    y = _auxiliary(p, "y", a)
+    for record in (before, v):
+        with pytest.raises(WriteConflict, match="v: what it is rewritten over was recomputed"):
+            _attach(p, record, y)
     p.jobs.bring(v, p.catalog.snapshot())
+    v = _attach(p, v, y)
     assert RewritingCatalog(p.views).detach(v)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import cells
 
-from freshview.cdc.application import applied
 from freshview.cdc.postgres.audit import Audit, AuditColumns
 from freshview.cdc.postgres.decoding import Decoding
 from freshview.cdc.postgres.server import Server, Snapshot

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from tests.cdc.servers import TECHNIQUES, Captured, Consumer
+from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import cells
 from tests.unit.cdc.worlds import recomputed
 
-from freshview.cdc.application import applied
 from freshview.cdc.dimension import Join, Project, Remote, check_maintainable
 from freshview.cdc.postgres.server import Server
 from freshview.cdc.postgres.tables import SnapshotStates

@@ -31,6 +31,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.cli.load import size_of
 from freshview.cli.place import remembered_interrupts
 from freshview.cli.progress import Bar, Size, StageBar, steps, working
+from freshview.cli.query import _show_step
 from freshview.cli.serve import Report, _maintain_all, until_signal
 from freshview.cli.upkeep import _each, _maintained
 from freshview.errors import FreshviewError, SparkUnavailable
@@ -151,6 +152,25 @@ def test_files_tell_their_rows_or_bytes(tmp_path: Path) -> None:
     assert size("parquet", "one.parquet", "many") == (20, "rows")
     assert size("delta", "delta") == (7, "rows")
     assert size("csv", "a.csv", "a.csv") == (10, "bytes")
+
+
+def test_the_steps_of_reading_a_view_are_drawn() -> None:
+    """A self-test takes seconds: who waits sees what for."""
+    named: list[str] = []
+
+    class Named(Bar):
+        def now(self, what: str) -> None:
+            named.append(what)
+
+    for step in ("text", "tree", "self-test", "read"):
+        _show_step(Event("view.reading", {"view": "v", "step": step}), Named(None, "", None), "CREATE …")
+    _show_step(Event("commit.done", {"csn": 1}), Named(None, "", None), "CREATE …")
+    assert named == [
+        "View v: how Spark reads its text",
+        "View v: comparing plans",
+        "View v: testing on small tables",
+        "CREATE …",
+    ]
 
 
 def test_work_of_unknown_length_is_drawn_too() -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
+from tests.conftest import INTERPRETED
+from tests.effort import IS_SOAK
 from tests.java import SHORT
 
 SPARK = Path(pyspark.__file__).parent
@@ -28,6 +30,10 @@ _ENVIRONMENT = {
 _PR_SET_PDEATHSIG = 1
 _ENDS = 10.0  # seconds within which a process that was asked to end has to be gone
 
+# No code is generated for a few rows, but for those of a soak.
+_CODE = {} if IS_SOAK else INTERPRETED
+_CODE_LINES = "".join(f"{key} {value}\n" for key, value in _CODE.items())
+
 # Of every application: executors of a core each, so that several fit on the cluster at a time.
 _DEFAULTS = f"""\
 spark.executor.cores 1
@@ -36,7 +42,7 @@ spark.executor.extraJavaOptions {SHORT}
 spark.ui.enabled false
 spark.ui.showConsoleProgress false
 spark.sql.shuffle.partitions 2
-"""
+{_CODE_LINES}"""
 
 
 class Processes:
@@ -132,6 +138,7 @@ def start_connect_server(processes: Processes) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(processes.folder / "spark-warehouse"),
+        **_CODE,
     }
     command = [str(SPARK / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]
     for key, value in settings.items():

@@ -47,11 +47,12 @@ def hunt(plan: Plan, spark: SparkSession | None = None) -> Iterator[Result]:
         turn = number // plan.processes
         kind = plan.kinds[(turn + plan.place) % len(plan.kinds)]
         seed = f"{plan.seed}/{number}"
-        batch = KINDS[kind](session, seed, min(plan.size, plan.definitions))
-        batch = replace(batch, selftest=plan.selftest, **_circumstances(batch))
+        batch = Batch(kind, seed, (), (), {}, ())
         try:
+            batch = KINDS[kind](session, seed, min(plan.size, plan.definitions))
+            batch = replace(batch, selftest=plan.selftest, **_circumstances(batch))
             tally = run_batch(session, batch)
-        except Exception as error:  # of the tables or their changes, under a setting; other batches go on
+        except Exception as error:  # in making it, or of its tables and changes under a setting; other batches go on
             tally = Tally(
                 manners=[Failure(replace(batch, definitions=[Definition("")]), "the whole batch", repr(error))]
             )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -106,12 +107,14 @@ def example_texts(spark: SparkSession, function: str) -> tuple[str, ...]:
 
 
 def batch(spark: SparkSession, seed: str, size: int) -> Batch:
-    """A batch over examples of a few functions."""
+    """A batch over examples of a few functions: batch after batch of a hunt takes the next ones."""
     draw = random.Random(seed)
     examples: list[Example] = []
     oracle = Oracle(spark, (), {})
-    while len(examples) < max(2, size // 5):
-        function = draw.choice(function_names(spark))
+    wanted = max(2, size // 3)
+    turns = _in_turn(function_names(spark), seed, wanted)
+    while len(examples) < wanted:
+        function = next(turns)
         texts = example_texts(spark, function)
         made = example(oracle, function, draw.choice(texts), f"ex{len(examples)}", draw) if texts else None
         if made is not None:
@@ -123,6 +126,15 @@ def batch(spark: SparkSession, seed: str, size: int) -> Batch:
             definitions.append(Definition(text, f"{each.function}: {form}"))
     distinct = list({d.text: d for d in definitions}.values())
     return with_rows("functions", seed, draw, [e.table for e in examples], distinct)
+
+
+def _in_turn(names: Sequence[str], seed: str, step: int) -> Iterator[str]:
+    """The names in an order that follows from the hunt's seed, beginning at the place of the batch in it."""
+    hunt, _, number = seed.rpartition("/")
+    mixed = list(names)
+    random.Random(hunt).shuffle(mixed)
+    begin = int(number) * step if number.isdigit() else 0
+    return (mixed[(begin + i) % len(mixed)] for i in itertools.count())
 
 
 def example(oracle: Oracle, function: str, text: str, name: str, draw: random.Random) -> Example | None:

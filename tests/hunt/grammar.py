@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from tests.hunt import selects, shapes
+from tests.hunt import rarer, selects, shapes
 from tests.hunt.batch import Definition
 from tests.hunt.expressions import Draw
 from tests.hunt.sources import Query
@@ -26,6 +26,8 @@ CLAUSES = (
     "subquery in HAVING", "lambda", "access", "mixed case", "star", "star EXCEPT", "star argument", "pipe", "LIMIT",
     "operators", "CASE", "CAST", "conversion", "VALUES", "alias shadows a column", "lateral column alias", "DISTINCT",
     "nested value", "interval", "session_window", "window()", "aggregate without GROUP BY", "view over a view",
+    "QUALIFY", "ORDER BY ALL", "recursive CTE", "CTE without AS", "COLLATE", "IDENTIFIER", "TABLESAMPLE",
+    "extra brackets", "time alone",
 )
 # fmt: on
 
@@ -36,6 +38,8 @@ _SHAPES: tuple[tuple[int, Callable[[Draw, int], Query]], ...] = (
     (2, selects.subqueries), (2, selects.starred), (1, selects.whole_aggregate), (2, shapes.lateral),
     (2, shapes.generated), (1, shapes.pivoted), (1, shapes.unpivoted), (2, shapes.with_clause), (2, shapes.limited),
     (1, shapes.piped), (1, shapes.valued), (1, shapes.time_windowed), (2, shapes.joined_using),
+    (2, rarer.qualified), (1, rarer.ordered_by_all), (1, rarer.recursive), (1, rarer.without_as), (1, rarer.collated),
+    (1, rarer.identified), (1, rarer.sampled), (1, rarer.bracketed), (1, rarer.of_a_time),
 )
 # fmt: on
 _MAKERS = [maker for weight, maker in _SHAPES for _ in range(weight)]

@@ -45,6 +45,11 @@ def summary(tallies: Mapping[str, Tally], seconds: float) -> list[str]:
         "",
         f"{total.definitions} definitions in {seconds:.0f} s; {total.dropped} more were refused by Spark itself.",
     ]
+    met, known = len(total.functions), len(total.registry)
+    if known:
+        lines.append(
+            f"Of {known} functions that Spark registers and that are determined, {met} were met ({met / known:.0%})."
+        )
     if total.verdicts:
         told = ", ".join(f"{what}: {n}" for what, n in total.verdicts.most_common() if what)
         lines.append(f"How the reading of the views was proven: {told}.")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import PySparkException
 from tests.hunt.batch import Batch, Definition
+from tests.hunt.functions import function_names
 from tests.hunt.oracle import Oracle
 from tests.hunt.tables import Change, State, Table
 from tests.hunt.values import Answer, answer_of
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from freshview.warehouse.transaction import UserTransaction
+
+
+_CALL = re.compile(r"\b(\w+) *\(")
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,13 @@ class Tally:
     manners: list[Failure] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)  # of refusals
     verdicts: Counter[str] = field(default_factory=Counter)
+    functions: frozenset[str] = frozenset()  # of Spark's registry, in definitions that it accepts
+    registry: frozenset[str] = frozenset()  # those that could be met
 
     def add(self, other: Tally) -> None:
         for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+            known = getattr(self, name)
+            setattr(self, name, known | value if isinstance(value, frozenset) else known + value)
 
 
 def run_batch(spark: SparkSession, batch: Batch) -> Tally:
@@ -75,6 +82,8 @@ def run_batch(spark: SparkSession, batch: Batch) -> Tally:
     wanted = _answers(oracle, definitions)
     tally.dropped = len(definitions) - len(wanted)
     tally.definitions = len(wanted)
+    tally.registry = frozenset(n for n in function_names(spark) if n.isidentifier())
+    tally.functions = tally.registry.intersection(_CALL.findall(" ".join(d.text.lower() for d in wanted)))
     with warehouse(spark, batch) as wh:
         load(wh, batch)
         views = {f"v{i}": d for i, d in enumerate(definitions) if d in wanted}
@@ -291,8 +300,10 @@ def _failure(batch: Batch, definition: Definition, moment: str, difference: str)
 
 
 def _verdict(view: object) -> str:
-    """How the reading of a view was proven, without numbers and details."""
-    return re.sub(r"\d+", "n", str(getattr(view, "reading", "")).split(":")[0].split("(")[0].strip())
+    """How the reading of a view was proven, without numbers and details, but with whether it had answers."""
+    told = str(getattr(view, "reading", "")).split(":")[0].split("(")[0]
+    told = re.sub(r"only NULL in .*", "only NULL in a column", told)
+    return re.sub(r"(\d+) (\w+?)s?\b", r"n \2s", told).strip()
 
 
 def _reason(error: FreshviewError) -> str:

@@ -29,7 +29,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "spark.sql.mapKeyDedupPolicy": ("LAST_WIN",),
     "spark.sql.legacy.sizeOfNull": ("false",),
     "spark.sql.timestampType": ("TIMESTAMP_NTZ",),
-    "spark.sql.legacy.timeParserPolicy": ("LEGACY", "CORRECTED"),
+    "spark.sql.legacy.timeParserPolicy": ("LEGACY", "EXCEPTION"),
     "spark.sql.legacy.castComplexTypesToString.enabled": ("true",),
     "spark.sql.legacy.integerGroupingId": ("true",),
     "spark.sql.legacy.literal.pickMinimumPrecision": ("false",),
@@ -48,7 +48,6 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "spark.sql.legacy.csv.enableDateTimeParsingFallback": ("true",),
     "spark.sql.legacy.json.allowEmptyString.enabled": ("true",),
     "spark.sql.legacy.disableMapKeyNormalization": ("true",),
-    "spark.sql.legacy.arrayExistsFollowsThreeValuedLogic": ("false",),
     "spark.sql.legacy.statisticalAggregate": ("true",),
     "spark.sql.legacy.lpadRpadAlwaysReturnString": ("true",),
     "spark.sql.legacy.typeCoercion.datetimeToString.enabled": ("true",),
@@ -70,8 +69,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "spark.sql.datetime.java8API.enabled": ("true",),
     "spark.sql.optimizer.enableCsvExpressionOptimization": ("false",),
     "spark.sql.cteRecursionLevelLimit": ("5",),
-    "spark.sql.legacy.ctePrecedencePolicy": ("LEGACY", "CORRECTED"),
-    "spark.sql.legacy.hiveThriftServer.varchar": (),
+    "spark.sql.legacy.ctePrecedencePolicy": ("LEGACY", "EXCEPTION"),
 }
 
 # fmt: off

@@ -67,7 +67,7 @@ def subquery_condition(g: Draw, outer: Scope, depth: int, grand: Scope | None = 
                 g.clause("conversion")
                 other = {"int": "text", "text": "char", "char": "char", "dec": "int", "date": "ts"}[kind]
             left, right = expression(g, outer, kind, 1), expression(g, scope, other, 1)
-            if g.chance(0.12):
+            if g.chance(0.12) and outer.columns:
                 second = g.pick(outer.columns).ref
                 return (
                     f"({left}, {second}) {negated}IN (SELECT {right}, {g.pick(scope.columns).ref} FROM {text}{clause})"

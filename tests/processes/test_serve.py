@@ -20,6 +20,7 @@ from tests.internals import internals
 import freshview
 from freshview import Warehouse
 from freshview.catalog import tables as t
+from freshview.cli import serve as serve_command
 
 Serve = Callable[..., subprocess.Popen[str]]
 
@@ -81,6 +82,14 @@ def _wait_for_frontier(folder: Path, csn: int, is_serving: Callable[[], bool]) -
             time.sleep(0.2)
 
 
+def _priorities(pid: int) -> set[int]:
+    """How nice the threads of a process and of those that it started are."""
+    threads = [int(t.name) for t in Path(f"/proc/{pid}/task").iterdir()]
+    started = [int(child) for t in threads for child in Path(f"/proc/{pid}/task/{t}/children").read_text().split()]
+    own = {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
+    return own.union(*map(_priorities, started))
+
+
 def _left_behind(folder: Path) -> list[int]:
     """Pins and leases, of anybody."""
     with freshview.connect(folder) as wh, internals(wh).reading_database() as c:
@@ -94,6 +103,8 @@ def test_it_keeps_views_fresh_and_stops_when_told(
     process = serve(folder, "--busy-load", "1000")  # other tests run beside it
     for customer in (5, 7):
         _wait_for_frontier(folder, _commit(folder, customer), lambda: process.poll() is None)
+    if sys.platform == "linux":
+        assert _priorities(process.pid) == {min(os.nice(0) + serve_command.NICE, 19)}
     process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=120)
     assert (process.returncode, complaints) == (0, "")
@@ -106,6 +117,31 @@ def test_it_keeps_views_fresh_and_stops_when_told(
     with freshview.connect(folder, spark=spark) as wh:
         assert wh.sql("SELECT * FROM v", freshness="any").collect() == [(7, 3)]
         assert wh.check("v").ok
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="the kernel does not group processes by session")
+@pytest.mark.parametrize("leads", [True, False])
+def test_it_is_nice_to_other_sessions_if_it_leads_its_own(tmp_path: Path, leads: bool) -> None:
+    """Law: where the scheduler groups processes by session, the group of `serve` has its priority too, but never that
+    of the shell from which it was started."""
+    freshview.connect(tmp_path / "wh").close()
+    before = _group_nice("self")
+    with subprocess.Popen(
+        [*COMMAND, "serve", str(tmp_path / "wh")], stdout=subprocess.PIPE, text=True, start_new_session=leads
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "Serving" in process.stdout.readline()
+            found = _group_nice(str(process.pid))
+        finally:
+            process.terminate()
+    assert found == (min(os.nice(0) + serve_command.NICE, 19) if leads else before)
+    assert _group_nice("self") == before
+
+
+def _group_nice(process: str) -> int:
+    """How nice the scheduling group of a process is."""
+    return int(Path(f"/proc/{process}/autogroup").read_text().split()[-1])
 
 
 def test_sigterm_stops_it_as_ctrl_c_does(folder: Path) -> None:
@@ -121,7 +157,7 @@ def test_sigterm_stops_it_as_ctrl_c_does(folder: Path) -> None:
 
     stopping = threading.Thread(target=stop, daemon=True)
     stopping.start()
-    result = call("serve", folder, "--busy-load", "1000")
+    result = call("serve", folder, "--busy-load", "1000", "--nice", "0")  # the process of the tests keeps its priority
     stopping.join()
     assert not is_serving()
     assert result.stderr == ""

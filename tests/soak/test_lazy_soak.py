@@ -55,7 +55,7 @@ class Load:
     def listen(self, event: Event) -> None:
         """Jobs by who ran them, and what failed in the background."""
         if event.name == "job.done":
-            by_manager = threading.current_thread().name == "freshview-manager"
+            by_manager = threading.current_thread().name.startswith("freshview-manager-")
             self.count("jobs of the manager" if by_manager else "jobs of statements")
         elif event.name in ("background.failed", "checkpoint.failed", "manager.failed", "job.failed"):
             self.wrong.append(f"{event.name}: {event.details}")

@@ -1,5 +1,9 @@
 """Settings that views do not keep change no result: all of Spark's own that are true or false, over queries of many
-kinds."""
+kinds.
+
+A limit: integers, enumerations and texts are not changed, since Spark does not tell which of their values are valid, or
+far enough from the default. Of those, a view keeps all whose name is not known to be harmless (`spark/meaning.py`).
+"""
 
 from __future__ import annotations
 

@@ -105,7 +105,10 @@ CASES = {
     "a field of a group": "SELECT K, to_json(struct(K, max(v))) AS j FROM a GROUP BY K",
     "a field by place": "SELECT id, to_json(struct(m['K'], (v), upper(s))) AS j FROM a",
     "a cast to fields": "SELECT id, CAST(st AS STRUCT<N: BIGINT, T: STRING>) AS s FROM a",
-    "arrays zipped": "SELECT id, to_json(arrays_zip(arr, arr)) AS z FROM a",
+    "arrays zipped": (
+        "SELECT id, to_json(arrays_zip(P, q)) AS z FROM (SELECT id, arr AS p, transform(arr, e -> e + 1) AS Q FROM a)"
+    ),
+    "an array zipped with itself": "SELECT id, to_json(arrays_zip(arr, arr)) AS z FROM a",
     "a row": "SELECT id, to_json((id, V)) AS r FROM a",
     "a variable like ours": "SELECT id, transform(arr, v_2 -> v_2 + v) AS t FROM a",
     "a variable like ours again": "SELECT id, transform(arr, v_3 -> v_3 + V) AS t, aggregate(arr, 0, (id_1, k_2) -> id_1 + k_2 + k) AS g FROM a",
@@ -125,6 +128,7 @@ CASES = {
     "in over numbers": "SELECT id, s FROM a WHERE s IN (SELECT k FROM a)",
     "in over doubles": "SELECT id, w FROM b WHERE w IN (SELECT CAST(w AS DOUBLE) FROM b)",
     "not in over doubles": "SELECT id, w FROM b WHERE w NOT IN (SELECT d FROM a WHERE d IS NOT NULL)",
+    "in over rows in brackets": "SELECT id, k, v FROM a WHERE ((k, id)) IN (SELECT k, id FROM b)",
     # a scalar subquery over no rows
     "a list of nothing": "SELECT id, (SELECT sort_array(collect_list(w)) FROM b WHERE b.k = a.k) AS l FROM a",
     "a set of nothing": "SELECT id, size((SELECT sort_array(collect_set(w)) FROM b WHERE b.k = a.k)) AS l FROM a",
@@ -153,6 +157,8 @@ CASES = {
     "limit all": "SELECT id, k FROM a ORDER BY k LIMIT ALL",
     "offset": "SELECT id, k FROM a ORDER BY k, id OFFSET 2",
     "offset of a union": "SELECT id FROM a UNION ALL SELECT id + 100 FROM b ORDER BY id OFFSET 3",
+    "order by all": "SELECT k, v, id FROM a ORDER BY ALL DESC NULLS LAST LIMIT 3",
+    "order by all of a union": "SELECT k, s FROM a UNION SELECT k, s FROM b ORDER BY ALL LIMIT 3",
     "limit all and offset": "SELECT id, k FROM a ORDER BY k, id LIMIT ALL OFFSET 1",
     # operators
     "equal to less": "SELECT id, (k > 1) = (v > 1) < (id > 1) AS x FROM a",
@@ -193,6 +199,15 @@ CASES = {
 }
 
 
+# The cases that have no algebra; all others are lowered.
+KEPT = (
+    *("explode a map without names, below", "exists explode", "lateral explode", "lateral function"),
+    *("a group beside explode and a window", "a struct of a star", "a hash of a star", "the best row"),
+    *("the best row of a table", "a right join after a comma", "using after a comma", "natural right natural"),
+    *("a field by place", "arrays zipped", "an array zipped with itself", "a row", "a variable in another case"),
+    *("equal to less", "unequal to less", "equal to more", "concatenated bits", "concatenated sums"),
+    *("shifted by a column",),
+)
 UNTESTED = "TBLPROPERTIES ('selftest' = 'off')"  # lowering is right by itself, not for want of a difference
 Answer = tuple[str, list[tuple[Any, ...]]]
 
@@ -207,6 +222,7 @@ class Kept:
         self.given: dict[str, dict[str, tuple[Answer, Answer]]] = {name: {} for name in CASES}
         self.failed: dict[str, Exception] = {}
         self.views: dict[str, str] = {}  # by case
+        self.recomputed: set[str] = set()  # the cases that keep their text
 
     def run(self, cases: Mapping[str, str]) -> None:
         for name, columns in TABLES.items():
@@ -214,7 +230,9 @@ class Kept:
             self.warehouse.sql(f"INSERT INTO {name} VALUES {ROWS[name]}")
         for place, (name, definition) in enumerate(cases.items()):
             self.views[name] = f"v{place}"
-            self._try(name, f"CREATE MATERIALIZED VIEW v{place} {UNTESTED} AS {definition}")
+            if self._try(name, f"CREATE MATERIALIZED VIEW v{place} {UNTESTED} AS {definition}") is not None:
+                if "reading: recomputed" in self.warehouse.explain(f"v{place}"):
+                    self.recomputed.add(name)
         for number, (step, statements) in enumerate(STEPS.items()):
             for statement in statements:
                 self.warehouse.sql(statement)
@@ -230,6 +248,10 @@ class Kept:
         assert next(iter(STEPS)) in self.given[name]
         for step, (ours, theirs) in self.given[name].items():
             assert ours == theirs, f"{name}, {step}"
+
+    def require_way(self, name: str) -> None:
+        """A case without algebra keeps its text. (Which ones have none: tests/unit/sql/test_lowering.py.)"""
+        assert name in self.recomputed or name not in KEPT, name
 
     def _try(self, name: str, statement: str) -> DataFrame | None:
         try:

@@ -170,9 +170,12 @@ def test_v1_of_lazy_is_kept_over_groups_of_its_facts(tmp_path: Path, spark: Spar
         assert [s.what for s in steps] == [CREATED, REWRITTEN], steps
         (auxiliary,) = _auxiliaries(wh)
         assert internals(wh).relation("v1").schema == before
-        for statement in _STATEMENTS:
+        for number, statement in enumerate(_STATEMENTS):
             wh.sql(statement)
-            _check(wh, "v1")  # its rows are made of those of the auxiliary view
+            if IS_SOAK or number % 3 == 2:
+                _check(wh, "v1")  # its rows are made of those of the auxiliary view
+            else:
+                wh.maintain()  # a row that is wrong stays so
         _check(wh)
         used = internals(wh).views.definitions.of(internals(wh).relation("v1")).rewriting
         assert used is not None
@@ -214,8 +217,8 @@ def test_any_stored_results_keep_all_views_right_through_random_changes(
                 else:
                     wh.sql(statement)
                 if draw.random() < 0.5:
-                    _check(wh)
-            _check(wh)
+                    _check(wh, *(() if IS_SOAK else ("v1",)))
+        _check(wh)
         assert rewritten
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.effort import IS_SOAK
 
-from freshview.bench import growth, large, optimizer, profile, stored, strategy, views
+from freshview.bench import growth, large, lazy, optimizer, profile, serving, stored, strategy, views
 from freshview.bench.measure import Figure
 from freshview.bench.peers import OURS, Maker
 from freshview.bench.peers_systems import Duck, Freshview
@@ -53,6 +53,25 @@ def test_a_step_measures_its_figures_and_leaves_its_views_exact(step: Step, fold
     assert all(f.value > 0 or f.unit == "MB" for f in figures)
 
 
+# The steps of the lazy suite whose figures the published ones wait for, with their charts.
+_LAZY: dict[Step, tuple[str, ...]] = {
+    lazy.sizes: ("figure9",),
+    lazy.updates: ("figure5", "figure6"),
+    lazy.queries: ("figure7",),
+    serving.served: (),
+    serving.side_by_side: (),
+}
+
+
+@pytest.mark.parametrize("step", _LAZY if IS_SOAK else (lazy.sizes,), ids=lambda step: step.__name__)
+def test_a_step_of_the_lazy_suite_runs_to_its_end(step: Step, folder: Path) -> None:
+    figures = step(folder, _SCALE, 1)
+    assert figures[-1].always, "the views are compared at the end"
+    assert all(figure.met for figure in figures if figure.always)
+    assert tuple(figure.chart.name for figure in figures if figure.chart is not None) == _LAZY[step]
+    assert all(figure.value > 0 for figure in figures if not figure.always)
+
+
 def test_both_ways_of_every_view_are_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[strategy.Choice] = []
 
@@ -62,8 +81,10 @@ def test_both_ways_of_every_view_are_measured(folder: Path, monkeypatch: pytest.
         return []
 
     monkeypatch.setattr(strategy, "judged", judged)
-    (exact,) = strategy.choices(folder, _SCALE, 1)
-    assert exact.met
+    assert [step.__name__ for step in strategy.STEPS[:2]] == ["choices_0_01", "choices_0_1"]
+    for step in strategy.STEPS[:-2]:
+        assert all(figure.met for figure in step(folder, _SCALE, 1))
+    assert strategy.judgement(folder, _SCALE, 1) == []
     assert {(c.view, c.share) for c in found} == {(q, share) for q in ("q1", "q3") for share in (0.001, 0.2)}
     assert all(set(c.seconds) == {"incremental", "full"} for c in found)
 

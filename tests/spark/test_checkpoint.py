@@ -77,6 +77,7 @@ def test_a_checkpoint_that_nobody_waits_for_has_low_priority(swh: Warehouse, mon
     """Law: a due checkpoint runs in the pool of low weight, one that was asked for in the pool of statements."""
     monkeypatch.setattr(checkpoint_module, "LOCAL_REWRITE_ROWS", 0)
     monkeypatch.setattr(upkeep, "DUE_SEGMENTS", 1)
+    monkeypatch.setattr(upkeep, "PATIENCE", 0.0)
     pools: list[str | None] = []
     scan = SparkEngine.scan
 

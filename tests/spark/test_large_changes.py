@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from tests.effort import examples
+from tests.effort import IS_SOAK, examples
 from tests.internals import internals
 from tests.storage.model import play
 
@@ -307,7 +307,7 @@ def test_large_changes_are_maintained_by_rules_in_spark(lwh: Warehouse, monkeypa
         ["INSERT INTO d VALUES (1, 'b'), (3, 'c')", "DELETE FROM t WHERE id > 110 OR g = 4"],
         ["UPDATE t SET id = id + 1000 WHERE g = 1"],
     ]
-    for statements in steps:
+    for number, statements in enumerate(steps):
         with lwh.transaction() as tx:
             for statement in statements:
                 tx.sql(statement)
@@ -318,7 +318,8 @@ def test_large_changes_are_maintained_by_rules_in_spark(lwh: Warehouse, monkeypa
             patch.setattr(execute, "net", _net_of_nothing)
             jobs = lwh.maintain()
         assert {j.strategy for j in jobs} == {"incremental"}
-        assert {name: lwh.check(name).ok for name in definitions} == dict.fromkeys(definitions, True)
+        if IS_SOAK or number % 2:  # rows that are wrong after the others stay so
+            assert {name: lwh.check(name).ok for name in definitions} == dict.fromkeys(definitions, True)
 
 
 def test_a_large_change_with_a_column_that_the_view_does_not_know(lwh: Warehouse) -> None:

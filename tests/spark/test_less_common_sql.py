@@ -39,6 +39,7 @@ def kept(
 @pytest.mark.parametrize("name", CASES)
 def test_a_view_equals_its_text(kept: Kept, name: str) -> None:
     kept.require_equal(name)
+    kept.require_way(name)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,32 @@ def test_char_columns_are_compared_with_padding_above_a_view_too(swh: Warehouse,
         assert expected
         assert rows(swh, "SELECT * FROM high") == expected
         assert rows(swh, query.format(low="low")) == expected
+
+
+def test_in_over_char_columns_of_another_length_now_and_then(swh: Warehouse) -> None:
+    """IN (query) does not pad as `=` does. A view shows its text's rows now, and as of a version those of then."""
+    swh.sql("CREATE TABLE e (id INT PRIMARY KEY, k CHAR(3))")
+    swh.sql("CREATE TABLE w (id INT PRIMARY KEY, k CHAR(5))")
+    swh.sql("INSERT INTO e VALUES (1, 'a'), (2, 'b'), (3, 'abc'), (4, NULL)")
+    swh.sql("INSERT INTO w VALUES (1, 'a'), (2, 'abc'), (3, 'abcde')")
+    texts = [
+        "SELECT id FROM e WHERE k IN (SELECT k FROM w)",
+        "SELECT id FROM w WHERE k IN (SELECT k FROM e)",
+        "SELECT id FROM e WHERE k NOT IN (SELECT k FROM w WHERE k IS NOT NULL)",
+        "SELECT id FROM e WHERE k IN (SELECT rtrim(k) FROM w)",
+        "SELECT k, count(*) AS n FROM e GROUP BY k HAVING k = 'a'",
+        "SELECT e.id, w.id AS wide FROM e JOIN w ON e.k = w.k",
+    ]
+    for place, text in enumerate(texts):
+        swh.sql(f"CREATE MATERIALIZED VIEW v{place} {UNTESTED} AS {text}")
+    versions = []
+    for change in ("INSERT INTO e VALUES (5, 'a')", "UPDATE w SET k = 'b' WHERE id = 1", "DELETE FROM e WHERE id = 3"):
+        versions.append(swh.sql(change).csn)
+        for place, text in enumerate(texts):
+            assert rows(swh, f"SELECT * FROM v{place}") == rows(swh, text), (text, change)
+    for csn in versions:
+        for place, text in enumerate(texts):
+            assert rows(swh, f"SELECT * FROM v{place}", as_of=csn) == rows(swh, text, as_of=csn), (text, csn)
 
 
 LAX = {"spark__sql__ansi__enabled": "false", "spark__sql__decimalOperations__allowPrecisionLoss": "false"}

@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
 from tests.internals import internals
 from tests.spark.sessions import on_a_quiet_machine
 
@@ -96,6 +97,28 @@ def test_maintain_takes_different_views_side_by_side_and_an_error_holds_up_no_ot
         wh.sql("UPDATE a SET id = 8 WHERE id = 7")
         assert [j.view for j in wh.maintain()] == ["of_a", "on_a"]
         assert all(wh.check(f"{kind}_{name}").ok for kind in ("of", "on") for name in "abc")
+
+
+def test_recomputations_write_their_rows_side_by_side(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: the write of one view's rows does not wait for that of another view's."""
+    with freshview.connect(tmp_path / "warehouse", spark=spark, workers=2) as wh:
+        for name in ("a", "b"):
+            wh.sql(f"CREATE TABLE {name} (id INT, PRIMARY KEY (id))")
+            text = f"SELECT id, id % 7 AS q FROM {name}"
+            wh.sql(f"CREATE MATERIALIZED VIEW of_{name} TBLPROPERTIES ('refresh'='full') AS {text}")
+            wh.sql(f"INSERT INTO {name} VALUES (1), (2)")
+        both, write = threading.Barrier(2, timeout=60), DataFrameWriter.parquet
+
+        def meeting(self: DataFrameWriter, path: str, *args: Any) -> None:
+            both.wait()
+            write(self, path, *args)
+
+        monkeypatch.setattr(DataFrameWriter, "parquet", meeting)
+        assert {job.view for job in wh.maintain()} == {"of_a", "of_b"}
+        monkeypatch.setattr(DataFrameWriter, "parquet", write)
+        assert all(wh.check(name).ok for name in ("of_a", "of_b"))
 
 
 def test_closing_while_the_manager_works_leaves_everything_pending_or_done(

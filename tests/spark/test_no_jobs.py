@@ -113,7 +113,7 @@ def test_a_query_of_small_views_runs_no_job_of_ours(small: Warehouse, spark: Spa
 
 
 def test_rows_are_made_a_frame_once_after_a_refresh(small: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refresh itself makes none; the query, and the next one, read the rows that it left."""
+    """The refresh itself makes none; the query, and the next one, read the rows that it left, without hidden ones."""
     made: list[int] = []
     create = scan_module.Scanner._created
 
@@ -123,7 +123,7 @@ def test_rows_are_made_a_frame_once_after_a_refresh(small: Warehouse, monkeypatc
 
     small.sql("SELECT * FROM v").collect()
     monkeypatch.setattr(scan_module.Scanner, "_created", counted)
-    small.sql("INSERT INTO t VALUES (4, 'a', 4)")
+    small.sql("INSERT INTO t VALUES (4, 'a', 4), (5, 'c', 5)")
     assert small.sql("SELECT count(*) FROM v").collect()[0][0] == 2
     assert small.sql("SELECT g FROM v ORDER BY g").collect() == [("a",), ("b",)]
     assert made == [2]

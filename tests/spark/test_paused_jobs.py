@@ -11,12 +11,14 @@ from pyspark.sql import SparkSession
 
 import freshview
 from freshview import Warehouse
+from freshview.delta.condense import Expected
 from freshview.errors import Cancelled
-from freshview.refresh import cost, execute, job_input, stages
+from freshview.refresh import cost, execute, stages
 from freshview.refresh.changing import Changing
 from freshview.refresh.runner import Runner
 from freshview.relation.delta import REPLACE
 from freshview.spark.engine import SparkEngine
+from freshview.storage import segments
 
 pytestmark = pytest.mark.spark
 
@@ -48,8 +50,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
 def large(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     """A warehouse whose changes stay in Spark, with a view that has one pending."""
     monkeypatch.setattr(cost, "DRIVER_CELLS", 0)
-    for module in (cost, job_input):
-        monkeypatch.setattr(module, "LOCAL_ROWS", 0)
+    monkeypatch.setattr(cost, "LOCAL_ROWS", 0)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY, g INT, v INT)")
         wh.sql("CREATE TABLE u (g INT PRIMARY KEY, name STRING)")
@@ -168,4 +169,34 @@ def test_results_go_when_the_warehouse_is_closed(large: Warehouse, writes: Write
         large.maintain()
     assert _kept(large) == 1
     large.close()
+    assert _kept(large) == 0
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_kept_is_used_only_for_what_it_was_computed_as(
+    large: Warehouse, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """The condense steps are chosen anew by cost, so that the next job may ask for other results than the first."""
+    large.maintain()
+    monkeypatch.setattr(segments, "INLINE_BYTES", 0)
+    large.sql("UPDATE t SET v = v + 1 WHERE k < 40")  # one statement with old and new images: no condense by key
+    pays, gives_way, write = first, True, Runner.written
+
+    def cancelled_once(self: Runner, frame: Any, view_id: int, action: int | None) -> Any:
+        nonlocal gives_way
+        if gives_way:
+            gives_way = False
+            raise Cancelled("view v", "was cancelled to make way for other work", "Run it again.")
+        return write(self, frame, view_id, action)
+
+    monkeypatch.setattr(Expected, "pays", property(lambda _: pays))
+    monkeypatch.setattr(execute, "OVERLAY_ROWS", 0)  # the delta rows are written after the results are
+    monkeypatch.setattr(Runner, "written", cancelled_once)
+    with pytest.raises(Cancelled):
+        large.maintain()
+    kept = {path.parent for path in large.path.glob("**/stage*/*.parquet")}
+    assert len(kept) == 1 + first  # the signed rows, and the change of t if it was condensed
+    pays = not first
+    large.maintain()
+    assert large.check("v").ok
     assert _kept(large) == 0

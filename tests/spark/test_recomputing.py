@@ -77,6 +77,7 @@ def test_columns_that_come_later_change_nothing_in_a_views_own_words(swh: Wareho
 def test_what_jobs_took_decides_between_the_ways(swh: Warehouse) -> None:
     """The measured times of past jobs turn the choice, for tables that Spark reads from files."""
     _filled(swh, 20_000)
+    swh.sql("CHECKPOINT t")
     swh.sql("CREATE MATERIALIZED VIEW v TBLPROPERTIES ('engine'='spark') AS SELECT g, count(*) n FROM t GROUP BY g")
 
     def strategy() -> str:

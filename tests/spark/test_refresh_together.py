@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.effort import examples
+from tests.effort import IS_SOAK
 from tests.internals import internals
 
 import freshview
@@ -17,7 +17,7 @@ from freshview.catalog.records import Frontier, Relation, Task
 from freshview.catalog.statistics import StatisticsCatalog
 from freshview.catalog.views import ViewCatalog
 from freshview.errors import FreshviewError
-from freshview.refresh import cost, embedded, group, job_input
+from freshview.refresh import cost, embedded, group
 from freshview.refresh.changing import Changing
 from freshview.refresh.job_input import GroupInput
 from freshview.refresh.plan import RefreshPlan
@@ -101,7 +101,7 @@ def test_views_refreshed_together_are_right_after_every_change(
         _tables(wh)
         for name, text in _VIEWS.items():
             wh.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
-        for _ in range(examples(5) if engine == "auto" else 2):
+        for _ in range((50 if IS_SOAK else 3) if engine == "auto" else 1):
             with wh.transaction() as tx:
                 for _ in range(draw.randint(1, 3)):
                     tx.sql(_statement(draw))
@@ -235,7 +235,6 @@ def test_large_changes_share_parts_on_spark_which_leave_no_files(
 ) -> None:
     """A change that stays in Spark, joined with tables that are read from files, is joined once for all views."""
     monkeypatch.setattr(cost, "DRIVER_CELLS", 0)
-    monkeypatch.setattr(job_input, "LOCAL_ROWS", 0)
     monkeypatch.setattr(cost, "LOCAL_ROWS", 0)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:
         StatisticsCatalog(internals(wh).catalog).set_prices({"spark": {"query": 0.0, "keep": 0.0}})

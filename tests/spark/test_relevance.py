@@ -104,6 +104,27 @@ def test_a_query_that_a_delta_touches_maintains(watched: Watched) -> None:
     assert watched.skipped == []
 
 
+def test_a_query_without_conditions_asks_spark_for_no_settings(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of its text is evaluated over pending rows, so that no two sessions have to agree on it."""
+    wh = watched.wh
+    wh.sql(f"CREATE MATERIALIZED VIEW v AS {_BY_CITY}")
+    wh.sql("UPDATE c SET city = 'C' WHERE id = 2")
+    asked: list[object] = []
+    agree = relevance._agree
+
+    def counted(*given: Any) -> bool:
+        asked.append(given)
+        return agree(*given)
+
+    monkeypatch.setattr(relevance, "_agree", counted)
+    assert watched.skips("SELECT * FROM v WHERE city = 'A'")
+    assert len(asked) == 1
+    assert not watched.skips("SELECT * FROM v")
+    assert len(asked) == 1
+
+
 def test_after_a_skip_everybody_else_is_fresh(watched: Watched) -> None:
     wh = watched.wh
     wh.sql(f"CREATE MATERIALIZED VIEW v AS {_BY_CITY}")

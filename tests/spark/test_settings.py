@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
+from tests.internals import internals
 from tests.spark.sessions import as_if_large, setting
 
 from freshview import Warehouse
@@ -95,6 +99,34 @@ def test_files_are_readable_whatever_the_parquet_settings(swh: Warehouse, spark:
     with swh.transaction() as tx:
         tx.delete("t", pa.table({"k": pa.array([1], pa.int32())}))
     assert swh.sql("SELECT * FROM t").count() == 0
+
+
+@pytest.mark.parametrize("session", ["the user's", "one of our own"])
+def test_two_writes_of_one_session_run_side_by_side(
+    swh: Warehouse, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, session: str
+) -> None:
+    """Law: no write waits for another one; both write times exactly, and the session's settings are as before."""
+    both, write = threading.Barrier(2, timeout=60), DataFrameWriter.parquet
+
+    def meeting(self: DataFrameWriter, path: str, *args: Any) -> None:
+        both.wait()
+        write(self, path, *args)
+
+    monkeypatch.setattr(DataFrameWriter, "parquet", meeting)
+    here = internals(swh)
+    with setting(spark, spark__sql__parquet__outputTimestampType="INT96"):
+        before = dict(spark.conf.getAll)
+        user = swh.engine()
+        engine = user if session == "the user's" else user.sibling(user.settings(), small=False)
+        frames = [engine.query(f"SELECT TIMESTAMP'0001-01-01 00:00:00' AS t, {n} AS n", {}, "q") for n in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            done = list(pool.map(lambda n: engine.write(frames[n], 0, f"stage-{n}", "q"), range(2)))
+        assert dict(spark.conf.getAll) == before
+        if engine is not user:
+            engine.close()
+    for (file,) in done:
+        read = pq.read_schema(here.storage.layout.relation(0) / file.path)
+        assert read.field("t").type == pa.timestamp("us", "UTC")
 
 
 def test_old_dates_stay_as_they_are_whatever_calendar_the_session_reads_and_writes(

@@ -283,4 +283,28 @@ def test_progress_is_told(tables: Warehouse) -> None:
     tables.events.listen(seen.append)
     create(tables, "SELECT k, v FROM t UNION ALL SELECT k, w FROM u")
     steps = [(e.details["view"], e.details["step"]) for e in seen if e.name == "view.reading"]
-    assert steps == [("x", "text"), ("x", "tree"), ("x", "self-test")]
+    assert steps == [("x", "text"), ("x", "tree"), ("x", "self-test"), ("x", "read")]
+
+
+def test_a_self_test_that_is_turned_on_later_runs(tables: Warehouse) -> None:
+    text = "SELECT k, v FROM t UNION ALL SELECT k, w FROM u"
+    create(tables, text, "'selftest' = 'off'")
+    tables.sql("ALTER MATERIALIZED VIEW x SET TBLPROPERTIES ('selftest' = 'on')")
+    assert next(v for v in tables.status().views if v.name == "x").reading.startswith("tested on ")
+    tables.sql("ALTER MATERIALIZED VIEW x SET TBLPROPERTIES ('selftest' = 'off')")  # what was tested stays tested
+    assert next(v for v in tables.status().views if v.name == "x").reading.startswith("tested on ")
+
+
+def test_a_self_test_that_is_turned_on_later_corrects_the_rows(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered_otherwise(monkeypatch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
+    monkeypatch.setattr(reading.Reader, "_same_plan", lambda *_: False)
+    create(tables, LEFT, "'selftest' = 'off'")
+    tables.sql("CREATE MATERIALIZED VIEW above TBLPROPERTIES ('selftest' = 'off') AS SELECT k, v FROM x")
+    change(tables)
+    assert rows(tables, "SELECT * FROM x") != rows(tables, LEFT)
+    tables.sql("ALTER MATERIALIZED VIEW x SET TBLPROPERTIES ('selftest' = 'on')")
+    assert rows(tables, "SELECT * FROM x") == rows(tables, LEFT)
+    assert rows(tables, "SELECT * FROM above") == rows(tables, f"SELECT k, v FROM ({LEFT})")
+    assert "recomputed: the text gives" in next(v for v in tables.status().views if v.name == "x").reading

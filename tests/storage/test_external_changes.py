@@ -320,3 +320,19 @@ def test_int96_timestamps_of_old_spark_writers_are_exact(tmp_path: Path) -> None
     pa.parquet.write_table(pa.parquet.read_table(file), file, use_deprecated_int96_timestamps=True)
     found = changes(relation_of(location), -1, 0).column("t").to_pylist()
     assert sorted(m.replace(tzinfo=None) for m in found) == moments
+
+
+def test_a_commit_that_used_deletion_vectors_has_no_changes_to_read(tmp_path: Path) -> None:
+    """Its file is removed and added again, with a vector: as bags the two cancel. The feature may be gone by now."""
+    write_deltalake(str(tmp_path), pa.table({"k": pa.array([1, 2], pa.int64())}))
+    (file,) = pa.table(DeltaTable(str(tmp_path)).get_add_actions()).to_pylist()
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 1, "cardinality": 1}
+    action = {"path": file["path"], "partitionValues": {}, "dataChange": True}
+    actions = [
+        {"remove": {**action, "deletionTimestamp": 0}},
+        {"add": {**action, "size": file["size_bytes"], "modificationTime": 0, "deletionVector": vector}},
+    ]
+    commit = tmp_path / "_delta_log" / f"{1:020}.json"
+    commit.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(SnapshotExpired, match=r"version 1.*deletion vectors"):
+        changed_files(DeltaTable(str(tmp_path), version=1), 0, 1)

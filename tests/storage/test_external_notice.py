@@ -530,6 +530,7 @@ def test_a_warehouse_opened_with_background_notices_and_checkpoints_by_itself(
     """Law: connect(background=True) brings news of external tables and due checkpoints without a query."""
     monkeypatch.setattr(upkeep, "SECONDS", 0.05)
     monkeypatch.setattr(upkeep, "DUE_SEGMENTS", 3)
+    monkeypatch.setattr(upkeep, "PATIENCE", 0.0)
     with freshview.connect(tmp_path / "own", background=True) as wh:
         noticed, folded = threading.Event(), threading.Event()
         wh.events.listen(lambda e: noticed.set() if e.name == "external.noticed" else None)

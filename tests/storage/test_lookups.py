@@ -15,8 +15,9 @@ from tests.internals import internals
 
 from freshview import Warehouse
 from freshview.relation.conditions import OPERATORS, Among, Compared
+from freshview.storage import cache as cache_module
 from freshview.storage import reader as reader_module
-from freshview.storage.reader import condition_sql, ranges_of
+from freshview.storage.reader import condition_sql, is_answered, ranges_of
 
 WHOLE = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 100))
 
@@ -37,6 +38,58 @@ def test_ranges_leave_out_wide_gaps_only() -> None:
     assert len(ranges_of(pa.array(range(0, 10_000, 7), pa.int64()))) == 1
     days = [dt.date(2020, 1, 1) + dt.timedelta(days=n) for n in range(30)]
     assert ranges_of(pa.array(days)) == [(0, 29)]
+
+
+@given(
+    st.one_of(
+        st.lists(st.integers(-(2**31), 2**31 - 1)).map(lambda v: pa.array(v, pa.int32()).cast(pa.date32())),
+        st.lists(st.integers(-719_164, -719_160)).map(lambda v: pa.array(v, pa.int32()).cast(pa.date32())),
+        st.lists(st.integers(2_932_894, 2_932_899)).map(lambda v: pa.array(v, pa.int32()).cast(pa.date32())),
+        st.lists(st.integers(0, 9)).map(lambda v: pa.array(v, pa.int16())),
+        st.lists(st.text()).map(lambda v: pa.array(v, pa.string())),
+        st.lists(st.booleans()).map(lambda v: pa.array(v, pa.bool_())),
+    ),
+    st.booleans(),
+)
+def test_a_condition_is_answered_if_it_has_literals(values: pa.Array, nulls: bool) -> None:
+    """Law: which is known without building them."""
+    condition = Among(values, nulls)
+    assert is_answered(condition) is (condition_sql("c", condition) is not None)
+
+
+def test_lookups_in_a_small_main_use_an_index(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: rows and their order are those of a comparison with all rows: also by a column with NULLs, by several, and
+    after a checkpoint has written another version."""
+    wh.sql("CREATE TABLE t (k BIGINT, n INT, s STRING, PRIMARY KEY (k))")
+    used: list[int] = []
+    among = cache_module.MainCache.among
+
+    def counted(*given: Any) -> pa.Table | None:
+        found = among(*given)
+        used.append(-1 if found is None else found.num_rows)
+        return found
+
+    monkeypatch.setattr(cache_module.MainCache, "among", counted)
+    for turn in range(3):
+        with wh.transaction() as tx:
+            rows = [{"k": (i * 7) % 2000, "n": i % 90 or None, "s": str(turn)} for i in range(2000)]
+            tx.upsert("t", rows)
+        wh.sql("CHECKPOINT t")
+        state, reader = internals(wh).state("t"), internals(wh).reader
+        by_k, by_n = ("k", Among(pa.array([5, 1999, 77, 5000]))), ("n", Among(pa.array([3, 89], pa.int32())))
+        below = ("k", Compared("<", pa.scalar(1000)))
+        for conditions in ((by_k,), (by_n,), (by_n, by_k), (by_n, below), (("n", Among(by_n[1].values, nulls=True)),)):
+            found = []
+            for is_indexed in (False, True, True):
+                with monkeypatch.context() as patched:
+                    if not is_indexed:
+                        patched.setattr(cache_module, "INDEXED", ())
+                    found.append(reader.matching(state, conditions, columns=("k", "n", "s"), limit=10_000))
+            assert found[0] is not None
+            assert found[0].num_rows or conditions == (by_n, by_k)
+            assert found[0].equals(found[1])
+            assert found[0].equals(found[2])
+    assert max(used) > 0
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def test_a_checkpoint_that_fails_does_not_keep_others_from_theirs(
 ) -> None:
     """Law: the rest of the upkeep goes on, and the failure is told."""
     monkeypatch.setattr(upkeep, "DUE_SEGMENTS", 1)
+    monkeypatch.setattr(upkeep, "PATIENCE", 0.0)
     run = Checkpointer.run
 
     def fails_for_a(checkpointer: Checkpointer, table: Relation) -> CheckpointReport:
@@ -42,6 +43,32 @@ def test_a_checkpoint_that_fails_does_not_keep_others_from_theirs(
         internals(wh).step_of_upkeep()
         assert told == ["a"]
         assert {s.name: s.rows_in_main for s in wh.status().tables} == {"a": 0, "b": 1}
+
+
+def test_a_checkpoint_waits_for_idle_time_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: it does not begin while the system is busy, unless it has been due for a minute."""
+    load, now = 9.0, 0.0
+    monkeypatch.setattr(upkeep, "DUE_SEGMENTS", 1)
+    monkeypatch.setattr(upkeep, "machine_load", lambda: load)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with freshview.connect(tmp_path) as wh, freshview.connect(tmp_path) as other:
+        other.sql("CREATE TABLE a (k INT, PRIMARY KEY (k))")
+
+        def folded() -> bool:
+            internals(wh).step_of_upkeep()
+            return wh.status().tables[0].pending_segments == 0
+
+        other.sql("INSERT INTO a VALUES (1)")
+        assert not folded()
+        now += upkeep.PATIENCE - 1
+        assert not folded()
+        now += 1
+        assert folded()
+        other.sql("INSERT INTO a VALUES (2)")
+        now += upkeep.PATIENCE
+        assert not folded(), "it is due only since now"
+        load = 0.0
+        assert folded()
 
 
 @pytest.mark.parametrize(("load", "busy"), [(1.4, False), (1.6, True)])
@@ -103,6 +130,7 @@ def test_a_checkpoint_of_the_background_is_broken_off_when_the_warehouse_is_clos
 ) -> None:
     """Law: close() does not wait until Spark has rewritten a table that nobody asked to rewrite."""
     monkeypatch.setattr(upkeep, "DUE_SEGMENTS", 1)
+    monkeypatch.setattr(upkeep, "PATIENCE", 0.0)
     asked: list[Interruption] = []
 
     class Engine:

@@ -7,14 +7,17 @@ import random
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
+from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.hunt import every_type, grammar
 from tests.hunt.batch import Batch
-from tests.hunt.functions import split_arguments
-from tests.hunt.run import Failure, Tally
+from tests.hunt.functions import _in_turn, split_arguments
+from tests.hunt.report import summary
+from tests.hunt.run import Failure, Tally, _verdict
 from tests.hunt.shrink import IMPORTS, as_test, shorter_texts, value_text
 from tests.hunt.tables import EVERY_TYPE, GRAMMAR, NAN, arrow_type, changed, draw_changes, initial, typed_tables
 from tests.hunt.values import Answer, bag
@@ -26,6 +29,11 @@ def test_a_definition_is_determined_by_its_seed() -> None:
     first = [grammar.definition(f"s/{n}") for n in range(100)]
     assert first == [grammar.definition(f"s/{n}") for n in range(100)]
     assert len({d.text for d, _ in first}) > 95
+
+
+def test_a_subquery_of_a_scope_without_columns_is_drawn() -> None:
+    """A hunt ended there: a pair of values IN a subquery needs an outer column for its second value."""
+    grammar.definition("n40/43/1")
 
 
 def test_every_clause_is_met() -> None:
@@ -131,3 +139,37 @@ def test_shorter_texts_are_shorter() -> None:
     assert found
     assert all(len(t) < len(text) for t in found)
     assert any("HAVING" not in t for t in found)
+
+
+def test_functions_are_taken_in_turn() -> None:
+    """A hunt of so many batches meets all of them; the seed alone determines which are next."""
+    names = [f"f{i}" for i in range(100)]
+    met = [n for batch in range(25) for n in islice(_in_turn(names, f"s/{batch}", 4), 4)]
+    assert sorted(met) == sorted(names)
+    assert list(islice(_in_turn(names, "s/3", 4), 4)) == met[12:16]
+    assert len(set(islice(_in_turn(names, "slice", 4), 100))) == 100
+
+
+@pytest.mark.parametrize(
+    ("reading", "counted"),
+    [
+        ("proven by plan", "proven by plan"),
+        ("tested on 31 rows in 1 round, 1 row of answers", "tested on n rows in n rounds, n rows of answers"),
+        ("tested on 1 row in 3 rounds, NO ROW of answers", "tested on n rows in n rounds, NO ROW of answers"),
+        (
+            "tested on 9 rows in 3 rounds, 8 rows of answers, only NULL in c1, c2",
+            "tested on n rows in n rounds, n rows of answers, only NULL in a column",
+        ),
+        ("recomputed: 7 of them (x)", "recomputed"),
+    ],
+)
+def test_readings_are_counted_by_kind(reading: str, counted: str) -> None:
+    """Tests without answers are a kind of their own: a hunt must not take them for proofs."""
+    assert _verdict(SimpleNamespace(reading=reading)) == counted
+
+
+def test_tallies_of_batches_are_added() -> None:
+    total = Tally(definitions=1, functions=frozenset("a"), registry=frozenset("abc"))
+    total.add(Tally(definitions=2, functions=frozenset("b"), registry=frozenset("abc")))
+    assert (total.definitions, total.functions, total.registry) == (3, frozenset("ab"), frozenset("abc"))
+    assert "Of 3 functions that Spark registers and that are determined, 2 were met (67%)." in summary({"x": total}, 1)

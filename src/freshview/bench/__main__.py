@@ -1,4 +1,7 @@
-"""`make bench`: run suites, print ratios with the numbers behind them, write them as JSON and charts."""
+"""`make bench`: run suites, print ratios with the numbers behind them, write them as JSON and charts.
+
+What a step has measured is written when the step ends: a run that is ended keeps it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from freshview.bench import (
 )
 from freshview.bench.measure import Chart, Figure
 from freshview.bench.report import write as write_documents
-from freshview.bench.tables import forget
+from freshview.bench.tables import forget, is_kept
 from freshview.errors import FreshviewError
 
 Step = Callable[[Path, float, int], list[Figure]]
@@ -76,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.step:
         return _child(arguments)
-    forget(arguments.folder)
+    if not arguments.keep:
+        forget(arguments.folder, arguments.scale)
+    elif not is_kept(arguments.folder, arguments.scale):
+        parser.error(f"--keep: {arguments.folder} has no tables of scale {arguments.scale:g}; run once without it")
     begun = time.monotonic()
     code = max(_run(suite, arguments) for suite in arguments.suites)
     trial = "; a trial, whose numbers are no results" if arguments.quick else ""
@@ -95,46 +101,62 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, default=Path(".bench"), help="where data is kept (default .bench)")
     parser.add_argument("--out", type=Path, help=f"where JSON and charts go (default {_DOCUMENTS}; quick: in --folder)")
     parser.add_argument("--only", nargs="+", default=[], metavar="STEP", help="some steps; figures of others stay")
+    parser.add_argument(
+        "--keep", action="store_true", help="use tables and views that an earlier run has loaded, maybe with other code"
+    )
     parser.add_argument("--step", help=argparse.SUPPRESS)
     return parser
 
 
 def _run(suite: str, arguments: argparse.Namespace) -> int:
     """Run all steps of a suite, each in a process of its own; steps of a quick run share one."""
-    figures: list[dict[str, Any]] = []
     kept = _earlier(suite, arguments)
-    steps: list[dict[str, Any]] = []
+    report: dict[str, Any] = {"suite": suite, "scale": arguments.scale, "machine": {}, "steps": [], "figures": []}
     begun = time.monotonic()
     kind = "QUICK, a trial and no result: " if arguments.quick else ""
     print(f"{suite}: {kind}TPC-H scale {arguments.scale:g}, {os.cpu_count()} cores", flush=True)
-    for step in SUITES[suite]:
-        name = step.__name__
+    names = [step.__name__ for step in SUITES[suite]]
+    for place, name in enumerate(names):
         if arguments.only and name not in arguments.only:
-            steps += [s for s in kept["steps"] if s["name"] == name]
-            figures += [f for f in kept["figures"] if f.get("step") == name]
+            _put(report, kept, [name])
             continue
         found, taken = _step(suite, name, arguments)
-        steps.append(taken)
+        report["steps"].append(taken)
         for figure in found or ():
             _print(figure)
-            figures.append({**figure, "step": name})
-    failed = [step["name"] for step in steps if step["failed"]]
+            report["figures"].append({**figure, "step": name})
+        so_far = {key: list(report[key]) for key in ("steps", "figures")}
+        _write({**report, **_put(so_far, kept, names[place + 1 :])}, arguments)
+    failed = [step["name"] for step in report["steps"] if step["failed"]]
     if failed:
         print(f"  failed: {', '.join(failed)}", file=sys.stderr)
-    if not figures:
+    if not report["figures"]:
         return 1  # what an earlier run has measured stays
-    report = {"suite": suite, "scale": arguments.scale, "machine": machine(), "steps": steps, "figures": figures}
-    _keep(report | ({"quick": True} if arguments.quick else {}), arguments.out)
+    _write(report, arguments)
+    print(f"{suite} took {time.monotonic() - begun:.0f} s", flush=True)
+    return 1 if failed or any(f.get("always") and not f["met"] for f in report["figures"]) else 0
+
+
+def _put(report: dict[str, Any], kept: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Add what an earlier run has measured in some steps to a report; return the report."""
+    report["steps"] += [s for s in kept["steps"] if s["name"] in names]
+    report["figures"] += [f for f in kept["figures"] if f.get("step") in names]
+    return report
+
+
+def _write(report: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Write a report, if it has figures, and the documents."""
+    if not report["figures"]:
+        return
+    _keep({**report, "machine": machine()} | ({"quick": True} if arguments.quick else {}), arguments.out)
     if not arguments.quick:
         write_documents(arguments.out)
-    print(f"{suite} took {time.monotonic() - begun:.0f} s", flush=True)
-    return 1 if failed or any(f.get("always") and not f["met"] for f in figures) else 0
 
 
 def _earlier(suite: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the report of an earlier run of a suite at this scale, whose figures stay if only some steps are run."""
+    """Return the report of an earlier run of a suite at this scale, whose figures stay until their steps are run."""
     path = arguments.out / f"{suite}.json"
-    found = json.loads(path.read_text()) if arguments.only and path.exists() else {}
+    found = json.loads(path.read_text()) if path.exists() else {}
     is_alike = found.get("scale") == arguments.scale and quick.is_quick(found) == arguments.quick
     return found if is_alike and "steps" in found else {"steps": [], "figures": []}
 

@@ -1,7 +1,7 @@
 """Figures of change capture: changes taken from PostgreSQL by technique, dimension views, fresh answers over a server.
 
-Each step starts a server of its own on loopback. At scale 1: 100,000 changes per technique; a view over 1,000,000 ×
-100,000 rows.
+Each step starts a server of its own on loopback. At scale 1: 100,000 changes per technique and per flow; dumps of
+3,000,000 rows; a view over 1,000,000 × 100,000 rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import freshview
 from freshview import Warehouse
-from freshview.bench.measure import Chart, Figure, Timing, duration, seconds_of, spread
+from freshview.bench.measure import Chart, Figure, Timing, duration, memory, peak_memory, reset_peak, seconds_of, spread
 from freshview.bench.postgres_server import NoServer, Server, server_tools
 from freshview.cdc.dumps import Dumps
 from freshview.cdc.postgres.audit import Audit, AuditColumns
@@ -218,6 +218,100 @@ def _captured(name: str, count: int, cost: _Cost) -> Figure:
     return Figure(title, speed, limit, "1/s", details, at_least=True, spread=between)
 
 
+_FLOWS = {
+    "without a sequence": "",
+    "SEQUENCE BY, type 1": "SEQUENCE BY changed",
+    "SEQUENCE BY, type 2": "SEQUENCE BY changed STORED AS SCD TYPE 2",
+}
+
+
+def flows(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Time flows from a table in PostgreSQL: an update of all rows there, and REFRESH FLOW here."""
+    count = max(int(_CHANGES * scale), 1000)
+    figures = []
+    with _server() as url:
+        for number, (name, clauses) in enumerate(_FLOWS.items()):
+            table = f"public.f{number}"
+            _fill(url, [table], count)
+            with _warehouse(folder, "flows") as wh:
+                wh.sql(f"CREATE SOURCE s USING POSTGRES OPTIONS (url '{url}', capture 'tracking')")
+                wh.sql(f"CREATE FLOW f AS AUTO CDC INTO t FROM s.{table} KEYS (id) {clauses}")
+                first = seconds_of(lambda: wh.sql("REFRESH FLOW f"))
+                there, here = [], []
+                for _ in range(repeat):
+                    there.append(_run(url, f"UPDATE {table} SET a = a + 1, changed = clock_timestamp()"))
+                    here.append(seconds_of(lambda: wh.sql("REFRESH FLOW f")))
+                present = "WHERE __END_AT IS NULL" if "TYPE 2" in clauses else ""
+                ours = [tuple(row) for row in wh.sql(f"SELECT id, a, v FROM t {present} ORDER BY id").collect()]
+                is_right = ours == [(i, i + repeat, f"value {i}") for i in range(1, count + 1)]
+                wh.sql("DROP FLOW f")
+            speeds = [count / (a + b) for a, b in zip(there, here, strict=True)]
+            details = {
+                "the statement with capture": str(Timing(tuple(there))),
+                "REFRESH FLOW": str(Timing(tuple(here))),
+                "first load": duration(first),
+            }
+            title = f"flow {name}: changes per second, end to end ({count:,} updates)"
+            between = (min(speeds), max(speeds))
+            figures.append(
+                Figure(title, statistics.median(speeds), None, "1/s", details, at_least=True, spread=between)
+            )
+            right = f"flow {name}: the table equals that of the source"
+            figures.append(Figure(right, float(is_right), 1.0, "", {}, at_least=True, always=True))
+    return figures
+
+
+def large_dumps(folder: Path, scale: float, repeat: int) -> list[Figure]:
+    """Time the comparison of two dumps with millions of rows, of which 0.1 % differ, and what it takes of memory."""
+    import duckdb
+
+    rows = max(int(3_000_000 * scale), 10_000)
+    dumps = folder / "cdc-large-dumps"
+    shutil.rmtree(dumps, ignore_errors=True)
+    (dumps / "t").mkdir(parents=True)
+    query = (
+        "COPY (SELECT i AS id, i + CASE WHEN i % 1000 = {turn} THEN {turn} ELSE 0 END AS a, 'some value ' || i AS v, "
+        f"md5(i::VARCHAR) AS note FROM range({rows}) r(i) WHERE i % 50000 <> {{turn}}) TO '{{file}}' (HEADER)"
+    )
+
+    def dumped(turn: int) -> int:
+        file = dumps / "t" / f"{turn:04}.csv"
+        duckdb.sql(query.format(turn=turn, file=file))
+        return file.stat().st_size
+
+    with _warehouse(folder, "large-dumps") as wh:
+        wh.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, a BIGINT, v STRING, note STRING)")
+        size = dumped(0)
+        wh.sql(f"CREATE SOURCE s USING CSV OPTIONS (path '{dumps}')")
+        columns = "id BIGINT, a BIGINT, v STRING, note STRING"
+        flow = f"CREATE FLOW f AS AUTO CDC INTO t FROM s.t ({columns}) KEYS (id)"
+        loaded = seconds_of(lambda: (wh.sql(flow), wh.sql("REFRESH FLOW f")))
+        times, grown = [], []
+        for turn in range(1, repeat + 1):
+            dumped(turn)
+            reset_peak()
+            begun = memory()
+            times.append(seconds_of(lambda: wh.sql("REFRESH FLOW f")))
+            grown.append(peak_memory() - begun)
+        session = wh.engine().session
+        last = session.read.csv(str(dumps / "t" / f"{repeat:04}.csv"), header=True, schema=columns)
+        ours = wh.sql("SELECT * FROM t")
+        is_right = ours.exceptAll(last).isEmpty() and last.exceptAll(ours).isEmpty()
+    shutil.rmtree(dumps, ignore_errors=True)
+    time_taken = Timing(tuple(times))
+    details = {
+        "a poll": str(time_taken),
+        "first load": duration(loaded),
+        "a dump": f"{size / 1e6:,.0f} MB",
+        "Python grows by": f"{max(grown) / 1e6:,.0f} MB",
+    }
+    title = f"dumps of {rows:,} rows, 0.1 % differ: rows compared per second"
+    return [
+        Figure(title, rows / time_taken.p50, None, "1/s", details, at_least=True),
+        Figure("the table equals the last dump", float(is_right), 1.0, "", {}, at_least=True, always=True),
+    ]
+
+
 _VIEW = "SELECT f.id, f.amount, f.dim, d.name, upper(d.region) AS region FROM fact f JOIN dim d ON f.dim = d.id"
 
 
@@ -313,4 +407,4 @@ def fresh(folder: Path, scale: float, repeat: int) -> list[Figure]:
         return [Figure(title, ratio, 1.3, "×", details, spread=between)]
 
 
-STEPS = (techniques, dimension, fresh)
+STEPS = (techniques, flows, large_dumps, dimension, fresh)

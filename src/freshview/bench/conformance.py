@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ import freshview
 from freshview import Warehouse
 from freshview.bench.tpcds import shrink
 from freshview.errors import FreshviewError, NotMaintainable
+from freshview.events import Event
 from freshview.relation.schema import Schema
 from freshview.views.invariants import compared
 
@@ -54,6 +55,7 @@ class Judgement:
     create_seconds: float = 0.0
     maintain_seconds: float = 0.0
     note: str = ""
+    reading_seconds: float = 0.0  # of the creation: Spark was asked how it reads the text, by plans or by the self-test
 
 
 def benchmark(name: str) -> tuple[dict[str, pa.Table], list[tuple[int, str]]]:
@@ -178,10 +180,11 @@ def run(name: str, seed: int, numbers: set[int] | None, say: Say, done: Iterable
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, freshview.connect(Path(folder) / "warehouse") as wh:
         load(wh, tables)
+        reading = Reading(wh)
         created: list[tuple[Judgement, str]] = []
         for number, query in wanted:
             text = named_apart(in_spark(query))
-            judgement = create(wh, number, text)
+            judgement = create(wh, number, text, reading)
             if judgement.accepted:
                 created.append((judgement, text))
                 note = f"{judgement.rows} rows"
@@ -196,8 +199,30 @@ def run(name: str, seed: int, numbers: set[int] | None, say: Say, done: Iterable
     return [judgements[n] for n in sorted(judgements)]
 
 
-def create(wh: Warehouse, number: int, text: str) -> Judgement:
+class Reading:
+    """The seconds for which Spark was asked how it reads a view, by the events of a warehouse."""
+
+    def __init__(self, wh: Warehouse) -> None:
+        self.seconds = 0.0
+        self._begun = 0.0
+        wh.events.listen(self._heard)
+
+    def _heard(self, event: Event) -> None:
+        if event.name == "view.reading" and event.details["step"] == "text":
+            self._begun = time.perf_counter()
+        elif event.name == "view.reading" and event.details["step"] == "read":
+            self.seconds += _since(self._begun)
+
+
+def create(wh: Warehouse, number: int, text: str, reading: Reading | None = None) -> Judgement:
     """Create a view q<number>, maintained by delta rules if it can be, even where recomputing would be cheaper."""
+    if reading is not None:
+        reading.seconds = 0.0
+    created = _create(wh, number, text)
+    return replace(created, reading_seconds=reading.seconds) if reading is not None else created
+
+
+def _create(wh: Warehouse, number: int, text: str) -> Judgement:
     begun = time.perf_counter()
     try:
         try:
@@ -253,28 +278,46 @@ def write(path: Path, results: dict[str, list[Judgement]], seed: int) -> None:
         "Where a LIMIT ends among rows that tie, that text orders them by all columns, as the view does.",
         "An aggregate without GROUP BY has a row even of empty tables, so a change proves more than its having rows.",
         "",
-        "| benchmark | queries | accepted as views | maintained incrementally | exact after the changes"
-        " | with rows | changed |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "Before: as the page had it that this run replaces. Reading: Spark is asked how it reads the text, in CREATE.",
+        "",
+        "| benchmark | queries | accepted as views | incremental before | maintained incrementally"
+        " | exact after the changes | with rows | changed |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
+    before = incremental_in(path.read_text() if path.exists() else "")
     for name, judgements in results.items():
-        counts = [sum(bool(getattr(v, f)) for v in judgements) for f in _COUNTED]
-        lines.append(f"| {name} | {' | '.join(map(str, [len(judgements), *counts]))} |")
+        accepted, *others = [sum(bool(getattr(v, f)) for v in judgements) for f in _COUNTED]
+        counts = [len(judgements), accepted, before.get(name, "—"), *others]
+        lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
     for name, judgements in results.items():
         lines += [
             "",
             f"## {name}",
             "",
-            "| query | accepted | incremental | exact | rows | rows changed | create, s | maintain, s | note |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+            "| query | accepted | incremental | exact | rows | rows changed | create, s | reading, s | maintain, s"
+            " | note |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         for v in judgements:
             marks = ["yes" if x else "no" for x in (v.accepted, v.incremental, v.exact)]
-            sizes = [v.rows, v.changed, f"{v.create_seconds:.1f}", f"{v.maintain_seconds:.1f}"]
+            seconds = [f"{s:.1f}" for s in (v.create_seconds, v.reading_seconds, v.maintain_seconds)]
+            sizes = [v.rows, v.changed, *seconds]
             lines.append(f"| {' | '.join(map(str, [v.number, *marks, *sizes]))} | {v.note.replace('|', '/')} |")
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = _HUNT.search(path.read_text()) if path.exists() else None  # the section that `make hunt` writes
     path.write_text("\n".join([*lines, *(["", kept[0]] if kept else [])]) + "\n")
+
+
+def incremental_in(page: str) -> dict[str, int]:
+    """Return how many views of each benchmark are incremental by a page of this kind."""
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in page.splitlines() if line.startswith("|")
+    ]
+    title = next((row for row in rows if "maintained incrementally" in row), None)
+    if title is None:
+        return {}
+    place = title.index("maintained incrementally")
+    return {row[0]: int(row[place]) for row in rows if row[0] in _SCALES and row[place].isdigit()}
 
 
 _HUNT = re.compile("<!-- hunt -->.*<!-- /hunt -->", re.DOTALL)
@@ -305,6 +348,10 @@ def main() -> int:
     results = {}
     for name in arguments.benchmarks:
         results[name] = run(name, arguments.seed, arguments.only, say, _remembered(arguments.log, name))
+    before = incremental_in(arguments.out.read_text() if arguments.out.exists() else "")
+    for name, judgements in results.items():
+        now = sum(v.incremental for v in judgements)
+        say(f"{name}: {before.get(name, '—')} incremental before, {now} of {len(judgements)} now")
     write(arguments.out, results, arguments.seed)
     return 0 if all(v.exact or not v.accepted for vs in results.values() for v in vs) else 1
 

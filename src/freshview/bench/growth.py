@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from freshview.bench.data import tpch
@@ -65,8 +65,11 @@ def _at(step: str, folder: Path, scale: float, repeat: int) -> list[Figure]:
     kept = _kept(folder, step)
     kept.parent.mkdir(exist_ok=True)
     kept.unlink(missing_ok=True)
-    answers, absent, answered = measured(folder, scale * _TIMES[step], repeat, MAKERS)
-    kept.write_text(json.dumps({name: timing.seconds for name, timing in answers.items()}))
+
+    def keep(answers: Answers) -> None:
+        kept.write_text(json.dumps({name: timing.seconds for name, timing in answers.items()}))
+
+    answers, absent, answered = measured(folder, scale * _TIMES[step], repeat, MAKERS, keep)
     details = {name: str(timing) for name, timing in answers.items()} | absent
     title = f"V1, 100 customers, fresh answer, scale {scale * _TIMES[step]:g}"
     return [
@@ -75,8 +78,13 @@ def _at(step: str, folder: Path, scale: float, repeat: int) -> list[Figure]:
     ]
 
 
-def measured(folder: Path, scale: float, repeat: int, makers: dict[str, Maker]) -> tuple[Answers, dict[str, str], int]:
-    """Return the times of each system, why others do not take part, and the number of compared answers."""
+def measured(
+    folder: Path, scale: float, repeat: int, makers: dict[str, Maker], keep: Callable[[Answers], None]
+) -> tuple[Answers, dict[str, str], int]:
+    """Return the times of each system, why others do not take part, and the number of compared answers.
+
+    `keep` is called with the times so far after each system: a step that is ended leaves them.
+    """
     data, home = tpch(folder, scale, TABLES), folder / "peers"
     changes = Changes(folder, scale, seed=12)
     rounds = [changes.customers() for _ in range(repeat + 2)]
@@ -93,12 +101,13 @@ def measured(folder: Path, scale: float, repeat: int, makers: dict[str, Maker]) 
             absent[name] = str(reason) or "there was not enough memory"
             print(f"{name}: {absent[name]}", file=sys.stderr, flush=True)
             continue
-        answers[name] = Timing(tuple(seconds))
         expected = expected or rows
         for theirs, ours in zip(rows, expected, strict=False):
             if theirs != ours:
                 raise QueryFailed(f"V1 at scale {scale:g}", f"{name} and {next(iter(answers))} differ", "")
             compared += 1
+        answers[name] = Timing(tuple(seconds))
+        keep(answers)
     shutil.rmtree(home, ignore_errors=True)
     return answers, absent, compared
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from freshview.bench.measure import Bars, duration
 from freshview.bench.quick import is_quick
+from freshview.bench.views import LIMITS
 
 BEGIN, END = "<!-- measured: written by make bench -->", "<!-- measured: end -->"
 CHOSEN = (  # the figures in the README
@@ -31,10 +32,41 @@ _GROWTH = "growth-growth.svg"  # the chart in the README
 _HEAD, _RULE = "| figure | measured | limit | met |", "| --- | --- | --- | --- |"
 
 
+# Steps that are newer than reports that do not list their steps yet.
+_LATER = {"lazy": ("served", "side_by_side"), "views": ("all_asked",)}
+
+
 def reports(folder: Path) -> list[dict[str, Any]]:
-    """Return the suites that have been run in full, from their JSON."""
+    """Return the suites that have been run in full, from their JSON, judged by the present limits."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return [report for report in found if not is_quick(report)]
+    full = [report for report in found if not is_quick(report)]
+    return [{**report, "figures": [_judged(f) for f in report["figures"]]} for report in full]
+
+
+def _judged(figure: dict[str, Any]) -> dict[str, Any]:
+    """Return a figure, judged by the limit that it has today."""
+    limit = LIMITS.get(figure["name"])
+    if limit is None:
+        return figure
+    met = figure["value"] >= limit if figure.get("at_least") else figure["value"] <= limit
+    return {**figure, "limit": limit, "met": met}
+
+
+def unmeasured(found: Sequence[dict[str, Any]], suites: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the steps of suites that no report has, as suite: step, step."""
+    lines = []
+    for suite, steps in suites.items():
+        report = next((r for r in found if r["suite"] == suite), None)
+        if report is None:
+            missing = list(steps)
+        elif "steps" in report:
+            measured = {step["name"] for step in report["steps"] if not step.get("failed")}
+            missing = [step for step in steps if step not in measured]
+        else:
+            missing = [step for step in steps if step in _LATER.get(suite, ())]
+        if missing:
+            lines.append(f"{suite}: {', '.join(missing)}")
+    return lines
 
 
 def document(folder: Path) -> str:
@@ -49,8 +81,10 @@ def document(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def headline(folder: Path) -> str:
-    """Return the README's section: chosen figures, all that miss their limit, and the number that meet theirs."""
+def headline(folder: Path, suites: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Return the README's section: chosen figures, all that miss their limit, the number that meet theirs, and the
+    steps of the suites (by default all) that have no report."""
+    suites = _all_steps() if suites is None else suites
     found = reports(folder)
     figures = [f for report in found for f in report["figures"] if f["limit"] is not None]
     by_name = {f["name"]: f for f in figures}
@@ -59,11 +93,22 @@ def headline(folder: Path) -> str:
     lines = [BEGIN, "", _HEAD, _RULE, *(_row(list(_cells(f, behind=False))) for f in chosen + missed), ""]
     met = sum(bool(f["met"]) for f in figures)
     lines += [f"{met} of {len(figures)} figures meet their limit: [all of them](docs/benchmarks.md).", ""]
+    if missing := unmeasured(found, suites):
+        lines += [
+            f"Steps that were never measured in full, so that their figures are missing here: {'; '.join(missing)}.",
+            "",
+        ]
     for report in found:
         lines += comparison(report)
     if (folder / _GROWTH).exists():
         lines += [f"![Fresh answers of V1 over three scales](docs/benchmarks/{_GROWTH})", ""]
     return "\n".join([*lines, END])
+
+
+def _all_steps() -> dict[str, list[str]]:
+    from freshview.bench.__main__ import SUITES  # which imports this module
+
+    return {suite: [step.__name__ for step in steps] for suite, steps in SUITES.items()}
 
 
 def table(report: dict[str, Any]) -> list[str]:

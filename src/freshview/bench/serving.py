@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import freshview
@@ -28,38 +29,62 @@ _PARTS = tuple(f"part_{i}" for i in range(8))
 
 
 def served(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Time small queries of this process, one every 200 ms, while `freshview serve` maintains V1 and V2 in another."""
+    """Time small queries of this process, one every 200 ms, while `freshview serve` maintains V1 and V2 in another.
+
+    One transaction a second goes on beside both sides of the comparison: the difference is that of the maintenance.
+    """
     customers = Customers(folder, scale, seed=17)
-    window = 10.0 if is_trial(scale) else _WITHIN
+    window = 5.0 if is_trial(scale) else _WITHIN
     with opened(folder, scale, TWO) as wh, freshview.connect(wh.path) as other:
+
+        def write() -> None:
+            upsert(other, customers.moved(customers.some(20)))
+
         _asked(wh, 3.0)  # warm-up
-        quiet = _asked(wh, window * min(repeat, 2) / 2)
+        with meanwhile(write, 1.0):
+            quiet = _asked(wh, window * min(repeat, 2))
+        wh.maintain()
         with serving(wh.path):
             since = wh.status().csn
-            with meanwhile(lambda: upsert(other, customers.moved(customers.some(20))), 1.0):
-                busy, first, waited = _asked_beside(wh, since, window)
-        jobs = [job for job in wh.history() if job.to_csn > since]
+            with meanwhile(write, 1.0):
+                busy, first, waited = _asked_beside(wh, since, window * min(repeat, 2))
+        jobs, times = [job for job in wh.history() if job.to_csn > since], wh._views.catalog.job_times(since)
         wh.maintain()
         name = "seconds within which a background job of every view was done, with a query every 200 ms elsewhere"
         details = {view: _story([j for j in jobs if j.view == view], first.get(view), waited) for view in VIEWS[TWO]}
         longest = max(first.get(view, waited) for view in VIEWS[TWO])
         return [
-            *(_slowed(query, quiet[query], busy[query]) for query in _SMALL),
+            *(_slowed(query, quiet[query], busy[query], times) for query in _SMALL),
             Figure(name, longest, _WITHIN, "s", details),
             exact(wh, list(VIEWS[TWO])),
         ]
 
 
-def _asked_beside(wh: Warehouse, since: int, window: float) -> tuple[dict[str, list[float]], dict[str, float], float]:
+@dataclass(frozen=True)
+class Asked:
+    """A query: when it began, in seconds since the epoch, and how long it took."""
+
+    at: float
+    seconds: float
+
+    def overlaps(self, began: int, ended: int) -> bool:
+        """Return whether something ran at the same time that lasted from one time to another, in microseconds."""
+        return self.at < ended / 1e6 and began / 1e6 < self.at + self.seconds
+
+
+Answers = dict[str, list[Asked]]  # by query
+
+
+def _asked_beside(wh: Warehouse, since: int, window: float) -> tuple[Answers, dict[str, float], float]:
     """Ask the small queries until the window is over and another process has finished a job of every view, but not for
     ever; return their seconds in the window, when the first job of each view was done, and how long that took."""
-    busy: dict[str, list[float]] = {name: [] for name in _SMALL}
+    busy: Answers = {name: [] for name in _SMALL}
     first: dict[str, float] = {}
     begun = time.monotonic()
     while (waited := time.monotonic() - begun) < window or (len(first) < len(VIEWS[TWO]) and waited < 2 * _WITHIN):
         asked = _asked(wh, 1.0)
         if waited < window:
-            busy = {name: seconds + asked[name] for name, seconds in busy.items()}
+            busy = {name: answers + asked[name] for name, answers in busy.items()}
         for job in wh.history():
             if job.to_csn > since and job.error is None:
                 first.setdefault(job.view, time.monotonic() - begun)
@@ -94,25 +119,36 @@ def serving(home: Path) -> Iterator[None]:
             process.terminate()
 
 
-def _asked(wh: Warehouse, seconds: float) -> dict[str, list[float]]:
-    """Ask the small queries in turn, one every 200 ms, for so long; return the seconds of each."""
-    found: dict[str, list[float]] = {name: [] for name in _SMALL}
+def _asked(wh: Warehouse, seconds: float) -> Answers:
+    """Ask the small queries in turn, one every 200 ms, for so long; return when each began and what it took."""
+    found: Answers = {name: [] for name in _SMALL}
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for name, text in _SMALL.items():
+            at = time.time()
             taken = seconds_of(lambda text=text: wh.sql(text).collect())  # type: ignore[misc]
-            found[name].append(taken)
+            found[name].append(Asked(at, taken))
             time.sleep(max(_PAUSE - taken, 0.0))
     return found
 
 
-def _slowed(name: str, quiet: list[float], busy: list[float]) -> Figure:
-    alone, beside = Timing(tuple(quiet)), Timing(tuple(busy))
+def _slowed(name: str, quiet: list[Asked], busy: list[Asked], jobs: list[tuple[int, int]]) -> Figure:
+    """Compare the 95th percentiles, and tell how long the queries took that a job overlapped, and the others."""
+    alone, beside = _timing(quiet), _timing(busy)
+    met = [asked for asked in busy if any(asked.overlaps(*job) for job in jobs)]
+    missed = [asked for asked in busy if asked not in met]
     details = {
-        "quiet": f"{alone}, p95 {duration(alone.p95)}",
-        "while another process maintains": f"{beside}, p95 {duration(beside.p95)}",
+        "quiet": f"{alone}, p95 {duration(alone.p95)}, {len(quiet)} queries",
+        "while another process maintains": f"{beside}, p95 {duration(beside.p95)}, {len(busy)} queries",
     }
+    for what, some in (("of these, beside a job", met), ("of these, between jobs", missed)):
+        if some:
+            details[what] = f"{_timing(some)}, p95 {duration(_timing(some).p95)}, {len(some)} queries"
     return Figure(f"{name}, p95 while another process maintains / quiet", beside.p95 / alone.p95, 1.5, "×", details)
+
+
+def _timing(answers: list[Asked]) -> Timing:
+    return Timing(tuple(asked.seconds for asked in answers))
 
 
 def side_by_side(folder: Path, scale: float, repeat: int) -> list[Figure]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from freshview import Warehouse
@@ -23,7 +24,8 @@ _SHARES = (0.0001, 0.001, 0.01, 0.05, 0.2)  # of orders and lineitem
 _SOME = (0.001, 0.2)  # for a trial
 _WITHIN = 1.15  # the chosen way may take so much longer than the better one
 _FORCED = {"rules": "incremental", "anew": "full"}  # suffix of a view's name → its property 'refresh'
-_LONGEST = 45 * 60.0  # seconds; what is not measured by then is reported as such
+_WARM = 0.001  # the share of the first change, which is a warm-up
+_LONGEST = 20 * 60.0  # seconds of one size of change; what is not measured by then is reported as such
 _CHANGED = ("orders", "lineitem")
 
 
@@ -52,30 +54,61 @@ class Choice:
         return f"chose {self.chosen} ({ways})"
 
 
-def choices(folder: Path, scale: float, _repeat: int) -> list[Figure]:
-    """Judge the strategy of every TPC-H view at five sizes of change.
+def _choosing(share: float) -> Callable[[Path, float, int], list[Figure]]:
+    """Return the step that measures the choices at one size of change, and keeps them for `judgement`."""
+
+    def choices(folder: Path, scale: float, _repeat: int) -> list[Figure]:
+        if is_trial(scale) and share not in _SOME:
+            return []
+        return _choices(folder, scale, share)
+
+    choices.__name__ = f"choices_{share * 100:g}".replace(".", "_")  # percent
+    return choices
+
+
+def _choices(folder: Path, scale: float, share: float) -> list[Figure]:
+    """Measure both ways of every TPC-H view after a change of this size.
 
     Each query is three views: one that chooses, one that is always maintained by rules, one that is always recomputed.
-    All get the same changes. A choice is right if the forced view of the chosen strategy took at most 15 % longer than
-    that of the other one. Tables are checkpointed before each change; a first change of 0.1 % is a warm-up.
+    All get the same changes. Tables are checkpointed before each change; a first change of 0.1 % is a warm-up. What was
+    measured is written view by view: a step that is ended leaves it for the judgement.
     """
-    until = time.monotonic() + _LONGEST
+    until, path = time.monotonic() + _LONGEST, _kept(folder, share)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     with copied(_thrice(folder, scale), folder / "strategy") as wh:
         draw, found, left_out = random.Random(14), list[Choice](), 0
-        for turn, share in enumerate((0.001, *(_SOME if is_trial(scale) else _SHARES))):
+        for turn, size in enumerate((_WARM, share)):
             for table in _CHANGED:
                 wh.sql(f"CHECKPOINT {table}")
-            rows = change_share(wh, draw, share)
-            print(f"{share:.2%}: {rows:,} rows changed", file=sys.stderr, flush=True)
+            rows = change_share(wh, draw, size)
+            print(f"{size:.2%}: {rows:,} rows changed", file=sys.stderr, flush=True)
             for i, query in enumerate(tpch_queries(scale)):
                 if time.monotonic() > until:
-                    left_out += 1
+                    left_out += turn
                     continue
-                choice = _measured(wh, query, share, first=i % 2)
-                print(f"{share:.2%}, {query}: {choice}", file=sys.stderr, flush=True)
+                choice = _measured(wh, query, size, first=i % 2)
+                print(f"{size:.2%}, {query}: {choice}", file=sys.stderr, flush=True)
                 if turn:
                     found.append(choice)
-        return [*judged(found, left_out), exact(wh, list(tpch_queries(scale)))]
+                    measured = {"scale": scale, "left_out": left_out, "choices": [asdict(c) for c in found]}
+                    path.write_text(json.dumps(measured))
+        return [exact(wh, list(tpch_queries(scale)))]
+
+
+def _kept(folder: Path, share: float) -> Path:
+    return folder / "choices" / f"{share:g}.json"
+
+
+def judgement(folder: Path, scale: float, _repeat: int) -> list[Figure]:
+    """Judge the choices that the other steps have measured at this scale. A choice is right if the forced view of the
+    chosen strategy took at most 15 % longer than that of the other one."""
+    kept = [json.loads(path.read_text()) for share in _SHARES if (path := _kept(folder, share)).exists()]
+    kept = [one for one in kept if one["scale"] == scale]
+    found = [Choice(**choice) for one in kept for choice in one["choices"]]
+    if not found:
+        raise FreshviewError("strategy", "no choice has been measured", "Run the other steps first.")
+    return judged(found, sum(one["left_out"] for one in kept))
 
 
 def judged(found: Sequence[Choice], left_out: int = 0) -> list[Figure]:
@@ -176,4 +209,4 @@ def _of_full(ratios: dict[str, list[float]], times: dict[str, list[tuple[float, 
     ]
 
 
-STEPS = (choices, refresh_full)
+STEPS = (*map(_choosing, _SHARES), judgement, refresh_full)

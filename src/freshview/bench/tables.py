@@ -15,6 +15,7 @@ from freshview.bench.data import KEYS, tpch
 
 OF_VIEWS = ("customer", "orders", "lineitem", "nation", "supplier", "partsupp")  # the tables that V1 and V2 read
 _PREPARED = "prepared"
+_SCALE = "scale"  # a file that names the scale of what is prepared
 
 
 def load(
@@ -75,6 +76,15 @@ def _shared(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def forget(folder: Path) -> None:
-    """Remove the warehouses that an earlier run prepared, maybe with other code or scale; generated data stays."""
+def forget(folder: Path, scale: float) -> None:
+    """Remove the warehouses that an earlier run prepared, maybe with other code or scale; generated data stays. Those
+    that this run prepares are of this scale."""
     shutil.rmtree(folder / _PREPARED, ignore_errors=True)
+    (folder / _PREPARED).mkdir(parents=True)
+    (folder / _PREPARED / _SCALE).write_text(repr(scale))
+
+
+def is_kept(folder: Path, scale: float) -> bool:
+    """Return whether the warehouses that an earlier run prepared are of this scale."""
+    path = folder / _PREPARED / _SCALE
+    return path.exists() and path.read_text() == repr(scale)

@@ -23,6 +23,7 @@ from freshview.errors import (
 )
 
 BUSY_SECONDS = 30
+_LONG_LOG = 10_000  # pages of 4 KiB
 _SQLITE_STORAGE = (
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN,
@@ -60,6 +61,7 @@ class Database:
             self._engine = _sqlite_engine(self._url, "FULL")
             # Pins need not outlive a power cut: the process that holds them dies with it.
             self._relaxed = _sqlite_engine(self._url, "NORMAL")
+            event.listen(self._relaxed, "connect", _leave_log)
         else:
             self._engine = self._relaxed = _postgres_engine(self._url)
 
@@ -70,6 +72,11 @@ class Database:
         """Close all connections; later transactions raise WarehouseClosed."""
         self.is_closed = True
         self.release()
+
+    def require_open(self) -> None:
+        """Raise WarehouseClosed if the connections were closed."""
+        if self.is_closed:
+            raise WarehouseClosed(f"catalog {self}", "the warehouse was closed", "Open it again.")
 
     def release(self) -> None:
         """Close all connections; later transactions open new ones."""
@@ -95,6 +102,21 @@ class Database:
                     connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
                 yield connection
 
+    def fold_log(self) -> None:
+        """Move what SQLite's log holds into the database file, as far as no reader needs the log; waits for nobody.
+
+        Else a pin of a query would do it now and then, with its writes to the disk. Durable commits do it too.
+        """
+        if self.is_sqlite:
+            with self._guard():
+                connection = self._relaxed.raw_connection()
+                try:
+                    connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                except sqlite3.OperationalError:
+                    return  # another process does it, or the next heartbeat
+                finally:
+                    connection.close()
+
     def now(self, connection: Connection) -> int:
         """The time in microseconds on the catalog's clock: PostgreSQL's own, since several machines may share it."""
         if self.is_sqlite:
@@ -118,8 +140,7 @@ class Database:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        if self.is_closed:
-            raise WarehouseClosed(f"catalog {self}", "the warehouse was closed", "Open it again.")
+        self.require_open()
         try:
             yield
         except FreshviewError:
@@ -182,6 +203,11 @@ def _sqlite_engine(url: URL, synchronous: str) -> Engine:
         connection.exec_driver_sql(connection.get_execution_options().get("fv_begin", "BEGIN"))
 
     return engine
+
+
+def _leave_log(connection: sqlite3.Connection, _record: object) -> None:
+    """Have a connection for pins leave the log to heartbeats and durable commits, unless it has become long."""
+    connection.execute(f"PRAGMA wal_autocheckpoint={_LONG_LOG}")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, Row
 from freshview.catalog import tables as t
 from freshview.catalog.records import REMOTE, Relation
 from freshview.catalog.writer import Catalog
-from freshview.errors import AlreadyExists, InvalidStatement, NotFound
+from freshview.errors import AlreadyExists, InvalidStatement, NotFound, WriteConflict
 from freshview.relation.schema import check_relation_name, fold
 
 
@@ -91,6 +91,23 @@ class FlowCatalog:
     def sources(self) -> list[SourceRecord]:
         with self.catalog.database.read() as c:
             return [_source(row) for row in c.execute(sa.select(t.sources).order_by(t.sources.c.folded))]
+
+    def alter_source(self, record: SourceRecord, options: Mapping[str, str], readers: int) -> None:
+        """Give a source other options; WriteConflict if its options changed meanwhile, or other flows and remote tables
+        read it than the `readers` for which the options were checked."""
+        with self.catalog.database.write() as c:
+            self.catalog.database.lock_clock(c)
+            row = c.execute(sa.select(t.sources).where(t.sources.c.id == record.id)).one_or_none()
+            if row is None:
+                raise NotFound(f"source {record.name}", "it was dropped meanwhile", "SHOW SOURCES lists what there is.")
+            flows = c.execute(sa.select(t.flows.c.id).where(t.flows.c.source_id == record.id)).all()
+            now = len(flows) + len(self._remote_tables(c, record))
+            if _source(row) != record or now != readers:
+                raise WriteConflict(
+                    f"source {record.name}", "another statement changed it, or what reads it, meanwhile", "Try again."
+                )
+            values = {"options": json.dumps(dict(options))}
+            c.execute(t.sources.update().where(t.sources.c.id == record.id).values(**values))
 
     def drop_source(self, record: SourceRecord) -> None:
         """Remove a source that nothing uses."""

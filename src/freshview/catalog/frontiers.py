@@ -98,10 +98,12 @@ class Outdated(Exception):
         self.view_ids = frozenset(view_ids)
 
 
+_FRONTIER = sa.select(t.frontiers.c.csn, t.frontiers.c.stmtsn).where(t.frontiers.c.view_id == sa.bindparam("view"))
+
+
 def frontier_of(c: sa.Connection, view: Relation) -> Frontier:
     """The last commit that a view has seen, and its last statement if it has seen only a part; NotFound if dropped."""
-    f = t.frontiers.c
-    row = c.execute(sa.select(f.csn, f.stmtsn).where(f.view_id == view.id)).one_or_none()
+    row = c.execute(_FRONTIER, {"view": view.id}).one_or_none()
     if row is None:
         raise NotFound(f"view {view.name}", "it was dropped meanwhile", "See SHOW MATERIALIZED VIEWS.")
     return Frontier(row.csn, row.stmtsn)

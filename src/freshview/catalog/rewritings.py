@@ -36,10 +36,12 @@ class RewritingCatalog:
     def attach(self, view: Relation, rewriting: str, sources: Iterable[Relation]) -> None:
         """Give a view a rewriting over these relations, in place of the one that it has.
 
-        WriteConflict if one of them was dropped or altered meanwhile, or if the rewriting would read the view itself.
+        WriteConflict if one of them was dropped or altered meanwhile, if the rewriting would read the view itself, or
+        if what its present one reads was recomputed (see `detach`).
         """
         with self.views.catalog.database.write() as c:
             self.views.catalog.database.lock_clock(c)
+            self._require_seen(c, view)
             for relation in (view, *sources):
                 check_unchanged(c, relation)
             f = t.frontiers.c
@@ -59,11 +61,13 @@ class RewritingCatalog:
         """
         with self.views.catalog.database.write() as c:
             self.views.catalog.database.lock_clock(c)
-            if rewriting_ids(view):
-                self._require_seen(view)
+            self._require_seen(c, view)
             return self._note(c, view, None)
 
-    def _require_seen(self, view: Relation) -> None:
+    def _require_seen(self, c: sa.Connection, view: Relation) -> None:
+        known = {relation.id: relation for relation in self.views.catalog.relations_in(c)}
+        if view.id not in known or not rewriting_ids(known[view.id]):
+            return
         for one in (view, *self.views.above(view)):
             if any(task.reset for task in self.views.pending(one, self.views.catalog.snapshot())[1]):
                 cause = "what it is rewritten over was recomputed, and it has not been maintained since"

@@ -27,6 +27,7 @@ AGED = 0.2  # the share of a relation's rows that may change before it is counte
 _SAMPLE = 8  # newest segments of a relation from which the share of deletes is estimated
 _ROWS = ""  # in place of a column's name: the number of rows
 _PRICES = "prices"
+_STORED_PRICES = sa.select(t.meta.c.value).where(t.meta.c.key == _PRICES)
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class StatisticsCatalog:
     def prices(self) -> dict[str, Any] | None:
         """The prices that a calibration stored; None if there was none."""
         with self.catalog.database.read() as c:
-            text = c.execute(sa.select(t.meta.c.value).where(t.meta.c.key == _PRICES)).scalar()
+            text = c.execute(_STORED_PRICES).scalar()
         return None if text is None else dict(json.loads(text))
 
     def write_nothing(self) -> None:

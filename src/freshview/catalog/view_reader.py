@@ -28,6 +28,9 @@ from freshview.errors import NotFound
 READERS = ("transaction", "query")  # purposes of snapshots that may still read a view
 JOB_PATH = "job"  # path of a lease on a view's next job; the lease claims no files
 
+_COSTS = sa.select(t.frontiers.c.costs).where(t.frontiers.c.view_id == sa.bindparam("view"))
+_INPUTS = sa.select(t.inputs.c.relation_id).where(t.inputs.c.view_id == sa.bindparam("view"))
+
 
 @dataclass(frozen=True)
 class ViewReader:
@@ -57,7 +60,7 @@ class ViewReader:
     def factors(self, view: Relation) -> dict[str, float]:
         """What was learnt of the costs of a view, by way."""
         with self.catalog.database.read() as c:
-            known = c.execute(sa.select(t.frontiers.c.costs).where(t.frontiers.c.view_id == view.id)).scalar()
+            known = c.execute(_COSTS, {"view": view.id}).scalar()
         return dict(json.loads(known or "{}"))
 
     def inputs(self, view: Relation) -> list[int]:
@@ -66,8 +69,7 @@ class ViewReader:
             return self._inputs(c, view)
 
     def _inputs(self, c: sa.Connection, view: Relation) -> list[int]:
-        query = sa.select(t.inputs.c.relation_id).where(t.inputs.c.view_id == view.id)
-        return list(c.execute(query).scalars())
+        return list(c.execute(_INPUTS, {"view": view.id}).scalars())
 
     def pending(self, view: Relation, upto: int) -> tuple[Frontier, list[Task]]:
         """A view's frontier and its tasks up to a CSN, in commit order."""
@@ -176,6 +178,13 @@ class ViewReader:
         with self.catalog.database.read() as c:
             rows = c.execute(query.order_by(t.jobs.c.id)).all()
         return [_job(row) for row in rows]
+
+    def job_times(self, beyond: int) -> list[tuple[int, int]]:
+        """When the jobs to CSNs beyond one ran, done or not: from and to, on the catalog's clock."""
+        j = t.jobs.c
+        with self.catalog.database.read() as c:
+            rows = c.execute(sa.select(j.started_at, j.finished_at).where(j.to_csn > beyond).order_by(j.id)).all()
+        return [(row.started_at, row.finished_at) for row in rows]
 
     def finished(self, view: Relation, most: int) -> list[Job]:
         """The newest jobs of a view that were done, newest first."""

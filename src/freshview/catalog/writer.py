@@ -31,6 +31,20 @@ from freshview.relation.schema import Schema, check_relation_name, fold, refuse_
 
 LIFETIME = 120 * 1_000_000  # µs a pin or lease lives without a heartbeat
 
+# Statements of every job and query: built once, since building one takes as long as running it.
+_NEXT_TXSN = (
+    t.clock.update().where(t.clock.c.id == 1).values(txsn=t.clock.c.txsn + 1).returning(t.clock.c.csn, t.clock.c.txsn)
+)
+_PIN = t.snapshots.insert()
+_UNPIN = t.snapshots.delete().where(t.snapshots.c.id == sa.bindparam("pin"))
+_OWN = sa.and_(t.leases.c.id.in_(sa.bindparam("leases", expanding=True)), t.leases.c.owner == sa.bindparam("owner"))
+_LEASE = t.leases.insert()
+_TAKEN = sa.select(t.leases.c.id).where(t.leases.c.id == sa.bindparam("lease"))
+_EXPIRED = t.leases.delete().where(
+    t.leases.c.id == sa.bindparam("lease"), t.leases.c.expires_at < sa.bindparam("now", type_=sa.BigInteger)
+)
+_HELD, _DROPPED = sa.select(t.leases.c.id).where(_OWN), t.leases.delete().where(_OWN)
+
 
 class Catalog(CatalogReader):
     """The catalog of a warehouse, read and written by one process."""
@@ -50,24 +64,18 @@ class Catalog(CatalogReader):
     def begin(self, purpose: str = "transaction", at: int | None = None) -> Pin:
         """Register a snapshot (the newest, or `at`), so that nothing it can read is removed."""
         with self.database.write(durable=False) as c:
-            bump = (
-                t.clock.update()
-                .where(t.clock.c.id == 1)
-                .values(txsn=t.clock.c.txsn + 1)
-                .returning(t.clock.c.csn, t.clock.c.txsn)
-            )
-            row = c.execute(bump).one_or_none() or self.database.clock(c)
+            row = c.execute(_NEXT_TXSN).one_or_none() or self.database.clock(c)
             if at is not None and not 0 <= at <= row.csn:
                 raise NotFound(f"CSN {at}", f"the last commit is CSN {row.csn}", "Ask for a committed version.")
             pin = Pin(uuid.uuid4().hex, row.csn if at is None else at, row.txsn)
             values = {"owner": self._owner, "purpose": purpose, "expires_at": self.database.now(c) + LIFETIME}
-            c.execute(t.snapshots.insert().values(**asdict(pin), **values))
+            c.execute(_PIN, {**asdict(pin), **values})
             return pin
 
     def release(self, pin: Pin) -> None:
         """Give up a snapshot."""
         with self._giving_up([pin.id]), self.database.write(durable=False) as c:
-            c.execute(t.snapshots.delete().where(t.snapshots.c.id == pin.id))
+            c.execute(_UNPIN, {"pin": pin.id})
 
     def lease(self, relation_id: int, path: str, name: str | None = None) -> Lease | None:
         """Claim a folder before writing to it. A named lease is exclusive: None if another process holds it."""
@@ -77,18 +85,18 @@ class Catalog(CatalogReader):
             if name is not None:
                 self.database.lock_clock(c)  # of two processes that ask at once, one waits for the other
                 self._end_given_up(c)
-                c.execute(t.leases.delete().where(t.leases.c.id == name, t.leases.c.expires_at < now))
-                if c.execute(sa.select(t.leases.c.id).where(t.leases.c.id == name)).first():
+                c.execute(_EXPIRED, {"lease": name, "now": now})
+                if c.execute(_TAKEN, {"lease": name}).first():
                     return None
-            c.execute(t.leases.insert().values(**asdict(lease), owner=self._owner, expires_at=now + LIFETIME))
+            c.execute(_LEASE, {**asdict(lease), "owner": self._owner, "expires_at": now + LIFETIME})
             return lease
 
     def drop_leases(self, ids: Sequence[str]) -> set[str]:
         """Give up leases and return the ids that were still held; only files under those may be removed."""
         with self._giving_up(ids), self.database.write(durable=False) as c:
-            own = sa.and_(t.leases.c.id.in_(list(ids)), t.leases.c.owner == self._owner)
-            held = set(c.execute(sa.select(t.leases.c.id).where(own)).scalars())
-            c.execute(t.leases.delete().where(own))
+            own = {"leases": list(ids), "owner": self._owner}
+            held = set(c.execute(_HELD, own).scalars())
+            c.execute(_DROPPED, own)
             return held
 
     def holds(self, ids: Sequence[str]) -> bool:
@@ -110,6 +118,7 @@ class Catalog(CatalogReader):
                 own = sa.select(table.c.id).where(table.c.owner == self._owner).with_for_update(skip_locked=True)
                 ids = c.execute(own).scalars().all()
                 c.execute(table.update().where(table.c.id.in_(ids)).values(expires_at=until))
+        self.database.fold_log()
 
     @contextmanager
     def _giving_up(self, ids: Sequence[str]) -> Iterator[None]:

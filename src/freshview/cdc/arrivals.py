@@ -8,19 +8,18 @@ was polled).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
+from freshview.cdc.fitting import Fit, failing
 from freshview.cdc.flow import CHANGE_TIME, CHANGE_TYPE, Plan
-from freshview.cdc.model import PartialDelta
-from freshview.cdc.net import Change, Row, as_table, of_one_key
+from freshview.cdc.net import Change, Key, Row, as_table, of_one_key, row_of_key
 from freshview.cdc.sequenced import SequencedChange
 from freshview.cdc.source import Poll, Quarantined
-from freshview.errors import CaptureFailed
-from freshview.relation.ingest import to_table
+from freshview.errors import QueryFailed, SparkFailed
 from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import parse_type
 
@@ -30,35 +29,65 @@ Evaluate = Callable[[pa.Table, Schema, Sequence[str]], list[list[Any]]]
 
 @dataclass
 class Arrivals:
-    """The changes of a poll in their order of arrival, events that have no sequence, and deletions that count for
-    nothing here, since the rows of the source are events."""
+    """The changes of a poll in their order of arrival, bad ones with the keys that they name, and deletions that count
+    for nothing here, since the rows of the source are events.
+
+    `failed` counts the changes on which an expression failed, and is no more than the limit that was given.
+    """
 
     changes: list[SequencedChange] = field(default_factory=list)
     bad: list[Quarantined] = field(default_factory=list)
+    bad_keys: set[Key] = field(default_factory=set)
     ignored: int = 0
+    failed: int = 0
 
 
-def arrivals(poll: Poll, plan: Plan, target: Schema, evaluate: Evaluate) -> Arrivals:
-    """The changes of a poll as the flow means them, with images in the chosen columns, typed as the target's."""
+def arrivals(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate, *, limit: int | None = None) -> Arrivals:
+    """The changes of a poll as the flow means them, with images in the chosen columns, typed as the target's.
+
+    A change that the target cannot hold, on which an expression fails, or without a sequence is a bad one. Behind so
+    many changes (`limit`) on which an expression fails, no further ones are looked for, and no change is taken.
+    """
     schema, found = plan.source, Arrivals()
-    given = list(of_one_key(poll.changes, schema)) if poll.changes is not None else _of_sets(poll.delta)
+    given = list(of_one_key(poll.changes, schema)) if poll.changes is not None else _of_sets(poll)
     if plan.is_feed:
         found.ignored = sum(change.new is None for change in given)
         given = [change for change in given if change.new is not None]
-    images = [change.new or change.old or _of_key(change, schema) for change in given]
-    if not images:
+    at = poll.at or datetime.now(UTC)
+
+    def set_aside(causes: Mapping[int, str]) -> None:
+        nonlocal given
+        for number, cause in causes.items():
+            found.bad.append(_bad(given[number], plan, cause))
+            found.bad_keys.add(_key(given[number], plan))
+        given = [change for number, change in enumerate(given) if number not in causes]
+
+    if not fit.is_certain:
+        set_aside(fit.unfit(as_table([change.new or row_of_key(change, schema) for change in given], schema)))
+    try:
+        evaluated = _evaluated(given, plan, at, evaluate)
+    except QueryFailed as error:
+        if isinstance(error, SparkFailed):
+            raise
+        table, seen = _described(given, plan.source, at)
+        expressions = list(_expressions(plan).values())
+        failed = failing(table, lambda part: evaluate(part, seen, expressions), limit)
+        found.failed = len(failed)
+        set_aside(failed)
+        if limit is not None and found.failed >= limit:
+            return found
+        evaluated = _evaluated(given, plan, at, evaluate)
+    if not given:
         return found
-    rows = as_table(images, schema)
-    typed = [target.column(c.name) for c in plan.values]
-    values = to_table(rows.select([c.name for c in plan.values]), Schema(tuple(typed)), plan.flow.target)
+    values = fit.stored(as_table([change.new or row_of_key(change, schema) for change in given], schema))
     places = [next(i for i, c in enumerate(plan.values) if fold(c.name) == fold(k)) for k in plan.keys]
     chosen = list(zip(*(c.to_pylist() for c in values.columns), strict=True))
-    evaluated = _evaluated(given, rows, plan, poll.at or datetime.now(UTC), evaluate)
     for i, (change, image) in enumerate(zip(given, chosen, strict=True)):
         is_reported = change.new is None
         sequence, deletes = evaluated.sequences[i], evaluated.deletes[i]
         if sequence is None and plan.flow.sequence and not is_reported:
-            found.bad.append(_without_sequence(change, plan))
+            found.bad.append(_bad(change, plan, f"SEQUENCE BY {plan.flow.sequence} is NULL"))
+            found.bad_keys.add(tuple(image[p] for p in places))
             continue
         found.changes.append(
             SequencedChange(
@@ -74,6 +103,18 @@ def arrivals(poll: Poll, plan: Plan, target: Schema, evaluate: Evaluate) -> Arri
     return found
 
 
+def _expressions(plan: Plan) -> dict[str, str]:
+    """The expressions of a flow that Spark evaluates."""
+    flow = plan.flow
+    asked = {"sequence": flow.sequence if plan.plain_sequence is None else "", "d": flow.delete_when}
+    return {name: text for name, text in {**asked, "t": flow.truncate_when}.items() if text}
+
+
+def _seen(change: Change, schema: Schema) -> Row:
+    """The row that expressions see."""
+    return change.new or change.old or row_of_key(change, schema)
+
+
 @dataclass(frozen=True)
 class _Evaluated:
     sequences: list[Any]
@@ -81,24 +122,26 @@ class _Evaluated:
     truncates: list[bool]
 
 
-def _evaluated(given: Sequence[Change], rows: pa.Table, plan: Plan, at: datetime, evaluate: Evaluate) -> _Evaluated:
+def _evaluated(given: Sequence[Change], plan: Plan, at: datetime, evaluate: Evaluate) -> _Evaluated:
     """The sequence of each change, and whether it deletes a row or all of them."""
-    flow, plain = plan.flow, plan.plain_sequence
-    asked = {"sequence": flow.sequence if plain is None else "", "d": flow.delete_when, "t": flow.truncate_when}
-    expressions = {name: text for name, text in asked.items() if text}
+    plain, expressions = plan.plain_sequence, _expressions(plan)
     found: Mapping[str, list[Any]] = {}
-    if expressions:
-        table, schema = _described(given, rows, plan.source, at)
+    if expressions and given:
+        table, schema = _described(given, plan.source, at)
         found = dict(zip(expressions, evaluate(table, schema, list(expressions.values())), strict=True))
     nothing: list[Any] = [None] * len(given)
-    sequences = rows.column(plain).to_pylist() if plain is not None else found.get("sequence", nothing)
+    sequences = found.get("sequence", nothing)
+    if plain is not None:
+        at_place = plan.source.position(plain)
+        sequences = [_seen(change, plan.source)[at_place] for change in given]
     return _Evaluated(
         sequences, [v is True for v in found.get("d", nothing)], [v is True for v in found.get("t", nothing)]
     )
 
 
-def _described(given: Sequence[Change], rows: pa.Table, schema: Schema, at: datetime) -> tuple[pa.Table, Schema]:
+def _described(given: Sequence[Change], schema: Schema, at: datetime) -> tuple[pa.Table, Schema]:
     """The rows with the kind and the time of their changes, unless the source has columns of these names."""
+    rows = as_table([_seen(change, schema) for change in given], schema)
     kinds = {False: "insert", True: "update", None: "upsert"}
     more = {
         CHANGE_TYPE: ("STRING", [kinds[c.existed] if c.new is not None else "delete" for c in given]),
@@ -115,12 +158,12 @@ def _described(given: Sequence[Change], rows: pa.Table, schema: Schema, at: date
 
 def described_schema(schema: Schema) -> Schema:
     """The columns that expressions see."""
-    return _described([], schema.arrow.empty_table(), schema, datetime.now(UTC))[1]
+    return _described([], schema, datetime.now(UTC))[1]
 
 
-def _of_sets(delta: PartialDelta) -> list[Change]:
+def _of_sets(poll: Poll) -> list[Change]:
     """The changes of six sets, deletions first: no key is in two of them."""
-    schema = delta.schema
+    delta, schema = poll.delta, poll.delta.schema
 
     def rows(table: pa.Table) -> list[Row]:
         return list(zip(*(c.to_pylist() for c in table.columns), strict=True))
@@ -133,25 +176,16 @@ def _of_sets(delta: PartialDelta) -> list[Change]:
     pairs = zip(rows(delta.un), rows(delta.uo), strict=True)
     changed = [Change(key(r), True, r, old) for r, old in pairs] + [Change(key(r), True, r) for r in rows(delta.up)]
     new = [Change(key(r), False, r) for r in rows(delta.ins)] + [Change(key(r), None, r) for r in rows(delta.ups)]
-    return gone + changed + new
+    return [replace(change, place=poll.places.get(change.key, "")) for change in (*gone, *changed, *new)]
 
 
-def _of_key(change: Change, schema: Schema) -> Row:
-    """A row with the key alone."""
-    by_place = dict(zip(schema.key_positions, change.key, strict=True))
-    return tuple(by_place.get(i) for i in range(len(schema.columns)))
+def _key(change: Change, plan: Plan) -> Key:
+    """The values of KEYS in the row of a change."""
+    row = change.new or row_of_key(change, plan.source)
+    return tuple(row[plan.source.position(k)] for k in plan.keys)
 
 
-def _without_sequence(change: Change, plan: Plan) -> Quarantined:
-    assert change.new is not None
-    row = {n: v for n, v in zip(plan.source.names, change.new, strict=True) if v is not None}
-    place = change.place or f"row {row}"
-    return Quarantined(place, f"SEQUENCE BY {plan.flow.sequence} is NULL", repr(row))
-
-
-def refuse(bad: Sequence[Quarantined], name: str) -> None:
-    """Raise CaptureFailed for the first of events that are not to be set aside."""
-    for event in bad:
-        raise CaptureFailed(
-            f"event of {name}, {event.place}", event.cause, "Correct it, or let 'on error' 'quarantine' set it aside."
-        )
+def _bad(change: Change, plan: Plan, cause: str) -> Quarantined:
+    row = change.new or change.old or row_of_key(change, plan.source)
+    named = {n: v for n, v in zip(plan.source.names, row, strict=True) if v is not None}
+    return Quarantined(change.place or f"row {named}", cause, repr(named))

@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 from freshview.cdc.captures import LOG, Capture
+from freshview.cdc.log_places import LogPlace
 from freshview.cdc.net import Change, key_of
 from freshview.cdc.texts import BadEvent, moment, typed, typed_row
 from freshview.relation.schema import Schema
@@ -24,7 +25,7 @@ class Canal:
             raise BadEvent("it names no database and table")
         return f"{document['database']}.{document['table']}"
 
-    def sequence(self, _: Any) -> tuple[Any, ...] | None:
+    def log_place(self, _: Any) -> LogPlace | None:
         return None
 
     def at(self, document: Any) -> datetime.datetime | None:

@@ -5,19 +5,22 @@ A line is the value of a message, or {"key": …, "value": …}. A tombstone (nu
 operation, as the rows that a transformation unwraps, and is refused. Old images are used only if the source declares
 them whole: with PostgreSQL's default replica identity, "before" has the key alone and looks like a row of NULLs.
 
-A row of a snapshot may have been there before, since snapshots are repeated: it is in ups, which a log alone never has.
+A row of a snapshot may have been there before, since snapshots are repeated: it is in ups, which a log alone never has;
+and in delk if it is deleted before the next poll, since its old image is not known.
 """
 
 from __future__ import annotations
 
 import base64
 import datetime
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from freshview.cdc.captures import LOG, LOG_WITHOUT_OLD_IMAGES, Capture
+from freshview.cdc.log_places import LogPlace, binlog_place, lsn_place
 from freshview.cdc.net import Change, key_of
 from freshview.cdc.texts import BadEvent, moment, typed, typed_key, typed_row
 from freshview.relation.exact import Unfit
@@ -56,7 +59,7 @@ class Debezium:
     @property
     def capture(self) -> Capture:
         log = LOG if self.old_images else LOG_WITHOUT_OLD_IMAGES
-        return replace(log, sets=log.sets | {"ups"})
+        return replace(log, sets=log.sets | {"ups", "delk"})
 
     def table(self, document: Any) -> str | None:
         """The table of an event as schema.table (or database.table); None if the message is no change of a table."""
@@ -72,13 +75,17 @@ class Debezium:
             raise BadEvent("its source names no table")
         return f"{source.get('schema') or source.get('db')}.{source['table']}"
 
-    def sequence(self, document: Any) -> tuple[Any, ...] | None:
-        """The place of an event in the log of its database: an LSN, or binlog file, position and row."""
+    def log_place(self, document: Any) -> LogPlace | None:
+        """The place of an event in the log of its database: an LSN, or binlog file, position and row.
+
+        PostgreSQL's events have the LSN of the last commit before their transaction in `sequence`, a JSON array as a
+        text: ["last commit", "LSN"], either of which may be null.
+        """
         source = (_payload(document) or {})["source"]
         if source.get("lsn") is not None:
-            return (int(source["lsn"]),)
+            return lsn_place(source["lsn"], _last_commit(source.get("sequence")))
         if source.get("file") is not None and source.get("pos") is not None:
-            return (source["file"], source["pos"], source.get("row") or 0)
+            return binlog_place(source["file"], source["pos"], source.get("row") or 0)
         return None
 
     def at(self, document: Any) -> datetime.datetime | None:
@@ -114,6 +121,16 @@ def _payload(document: Any) -> dict[str, Any] | None:
     if document is not None and not isinstance(document, dict):
         raise BadEvent("it is no JSON object")
     return document
+
+
+def _last_commit(sequence: Any) -> Any:
+    """The first part of PostgreSQL's `sequence`; None if the event has none, as those of earlier connectors."""
+    if sequence is None:
+        return None
+    parts = json.loads(sequence)
+    if not isinstance(parts, list) or len(parts) != 2:
+        raise BadEvent(f"its place in the log is odd: the sequence {sequence!r:.60} is no pair of LSNs")
+    return parts[0]
 
 
 def _key(document: Any) -> dict[str, Any]:

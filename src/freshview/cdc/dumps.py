@@ -64,7 +64,7 @@ class Dumps:
     """A source: dumps of one table in a directory.
 
     A dump with less than `least` of the rows of the one before is held back until `confirmed` names it: more often
-    than not, such a dump was cut off.
+    than not, such a dump was cut off. `reader` is the flow that takes the dumps, named in what an error advises.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Dumps:
         confirmed: frozenset[str] = frozenset(),
         suffixes: tuple[str, ...] = _KINDS,
         compare: Comparing | None = None,
+        reader: str = "",
     ) -> None:
         """`compare` compares dumps that are too large for the driver; without it, the driver compares them all."""
         self.name = name
@@ -86,6 +87,7 @@ class Dumps:
         self._confirmed = confirmed
         self._suffixes = suffixes
         self._compare = compare
+        self._reader = reader
 
     @property
     def capture(self) -> Capture:
@@ -93,6 +95,17 @@ class Dumps:
 
     def confirm(self, position: str) -> None:
         """Nothing is kept for readers: the writer of the dumps removes them."""
+
+    def confirming(self, names: Iterable[str]) -> Dumps:
+        """This source, with more dumps that are right although they are small; CaptureFailed if one is not there."""
+        for name in names:
+            if not (self._path / name).is_file():
+                raise CaptureFailed(
+                    f"dump {name} of {self.name}", f"it is not in {self._path}", "Confirm a dump by its file name."
+                )
+        confirmed = self._confirmed.union(names)
+        kept = {"suffixes": self._suffixes, "compare": self._compare, "reader": self._reader}
+        return Dumps(self._path, self.name, self.schema, least=self._least, confirmed=confirmed, **kept)  # type: ignore[arg-type]
 
     def poll(self, position: str | None) -> Poll:
         try:
@@ -159,10 +172,13 @@ class Dumps:
     def _check_size(self, name: str, before: int, now: int) -> None:
         """Hold back a dump that has lost more rows than is likely."""
         if now < self._least * before and name not in self._confirmed:
+            text = name.replace("\\", "\\\\").replace("'", "\\'")
+            flow = f"`{self._reader.replace('`', '``')}`" if not self._reader.isidentifier() else self._reader
+            how = f"REFRESH FLOW {flow} CONFIRM '{text}'" if self._reader else f"Dumps(…, confirmed={{{name!r}}})"
             raise CaptureFailed(
                 f"dump {name} of {self.name}",
                 f"it has {now} rows, and the dump before had {before}",
-                f"Replace it if it was cut off; if it is right, confirm it: confirmed={{{name!r}}}.",
+                f"Replace it if it was cut off; if it is right, confirm it: {how}.",
             )
 
     def _content(self, name: str) -> bytes:

@@ -1,26 +1,32 @@
 """Change events in files of JSON lines that grow, or in a directory of such files in the order of their names.
 
-Law: a position holds, per file, the number of bytes that were delivered, and the greatest sequence among the events. A
-line counts once it is whole. An event whose sequence is not greater than that of the position was delivered, and is
-skipped, if the delivered part of the files holds it; else it is late, which is an error, unless each event is
-delivered and the reader orders them. Within a poll events are put in the order of their sequences. Formats whose events
-have no sequence are read in the order of the files.
+Law: a position holds, per file, the number of bytes that were delivered, and the last place in the log among the events
+(`log_places`). A line counts once it is whole. An event that is not behind that place is skipped if the delivered part
+of the files holds it, else it is late (`delivered`). If each event is delivered, the reader orders them and none is
+late. Within a poll events are put in the order of the log. Formats whose events name no place in it are read in the
+order of the files.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import pyarrow as pa
+
 from freshview.cdc.captures import Capture
-from freshview.cdc.net import Change, net_effect
+from freshview.cdc.delivered import Delivered, LogEvent
+from freshview.cdc.log_places import LogPlace, Order, is_same_log, order_of, rank, shown
+from freshview.cdc.net import Change, as_table, net_effect, of_one_key, row_of_key
 from freshview.cdc.source import Poll, Quarantined
 from freshview.cdc.texts import BadEvent
 from freshview.errors import CaptureFailed, first_line
@@ -28,8 +34,9 @@ from freshview.relation.schema import Schema
 
 _CHECKED = 256  # bytes before a position that must still be the same
 # What a format raises for a JSON document in which a part is missing, or is not what it is in an event.
-_OTHER_FORM = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
-_REMEDY = 'Correct or remove the line; or let on_error="quarantine" set such events aside.'
+_OTHER_FORM = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_GROWS = 60.0  # seconds since its last change in which a file that ends within a line may still be written
+_REMEDY = "Correct or remove the line; or let the source's option 'on error' 'quarantine' set such events aside."
 
 
 class Format(Protocol):
@@ -42,7 +49,7 @@ class Format(Protocol):
         """The table that an event changes; None for a message that changes none."""
         ...
 
-    def sequence(self, document: Any) -> tuple[Any, ...] | None:
+    def log_place(self, document: Any) -> LogPlace | None:
         """The place of an event in the source's log, if the event names one."""
         ...
 
@@ -53,36 +60,24 @@ class Format(Protocol):
     def changes(self, document: Any, schema: Schema, place: str) -> list[Change]: ...
 
 
-@dataclass(frozen=True)
-class _Event:
-    sequence: tuple[Any, ...] | None
-    changes: list[Change]
-    place: str
-
-    @property
-    def identity(self) -> str:
-        """What makes a repeated event the same one; its place and the moment of sending do not count."""
-        return repr((self.sequence, [(c.key, c.existed, c.new, c.old) for c in self.changes]))
-
-
 @dataclass
 class _Position:
-    """Delivered bytes and a checksum of the last of them by file name, and the greatest sequence."""
+    """Delivered bytes and a checksum of the last of them by file name, and the last place in the log."""
 
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
-    sequence: tuple[Any, ...] | None = None
+    order: Order | None = None
 
     def text(self) -> str:
-        return json.dumps({"files": self.files, "sequence": self.sequence}, sort_keys=True)
+        return json.dumps({"files": self.files, "sequence": self.order}, sort_keys=True)
 
     @staticmethod
     def of(text: str | None) -> _Position:
         if text is None:
             return _Position()
         data = json.loads(text)
-        sequence = data["sequence"]
+        order = data["sequence"]
         files = {name: (size, check) for name, (size, check) in data["files"].items()}
-        return _Position(files, None if sequence is None else tuple(sequence))
+        return _Position(files, None if order is None else order_of(order))
 
 
 class EventFiles:
@@ -108,6 +103,10 @@ class EventFiles:
         self._max_bytes = max_bytes
         self._each = each
         self._required = [(name, schema.position(name)) for name in schema.required]
+        self._takes_late = False
+        self._refused: Mapping[str, str] = {}
+        self._until = ""
+        self._unfit: Callable[[pa.Table], Mapping[int, str]] | None = None
 
     @property
     def capture(self) -> Capture:
@@ -124,21 +123,25 @@ class EventFiles:
             raise CaptureFailed(what, first_line(error), "Check the files and the rights, and poll again.") from error
 
     def _poll(self, start: _Position) -> Poll:
-        found = _Found()
+        found = _Found(log=start.order)
         files = self._files(start)
         for file in files:
-            if not found.is_stopped:
-                self._read(file, start, found, may_grow=file is files[-1])
+            if not (found.is_stopped or (found.is_held and not self._may_read_on(found))):
+                self._read(file, start, found, is_last=file is files[-1])
+        unfit = self._unfit_events(found.events)
+        if unfit:
+            return self.refusing(unfit)._poll(start)
         events = self._fresh(found, start)
-        sequences = [e.sequence for e in events if e.sequence is not None]
-        last = max([*sequences, *([start.sequence] if start.sequence is not None else [])], key=_order, default=None)
+        last = _last([*(e.log.order for e in events if e.log is not None), start.order])
         changes = tuple(c for e in events for c in e.changes)
         aside = self._aside(found) if self._on_error == "quarantine" else None
         delta = net_effect(self.name, self.schema, () if self._each else changes, aside=aside)
         end = _Position({**start.files, **found.files}, last)
         more = found.bytes >= self._max_bytes or found.is_stopped
         each = changes if self._each else None
-        return Poll(self.capture, delta, end.text(), tuple(found.quarantined), dict(found.skipped), each, more=more)
+        places = {} if self._each else {c.key: c.place for c in of_one_key(changes, self.schema)}
+        read = (self.capture, delta, end.text(), tuple(found.quarantined), dict(found.skipped))
+        return Poll(*read, each, more=more, places=places)
 
     def _aside(self, found: _Found) -> Callable[[Change, str], None]:
         """What is done with a change that contradicts the one before it, if it is to be set aside."""
@@ -148,10 +151,45 @@ class EventFiles:
 
         return set_aside
 
-    def unlimited(self) -> EventFiles:
-        """This source, which reads all that there is in one poll."""
-        whole = {"on_error": self._on_error, "max_bytes": 2**62, "each": self._each}
-        return EventFiles(self._path, self.name, self.schema, self._format, **whole)  # type: ignore[arg-type]
+    def _may_read_on(self, found: _Found) -> bool:
+        """Whether files behind one that is not whole yet can be read: events are put in order by other things."""
+        return self._each or (found.log is not None and all(e.log is not None for e in found.events))
+
+    def replaying(self) -> EventFiles:
+        """This source, which reads all that there is in one poll, and takes late events that nothing contradicts."""
+        whole = copy.copy(self)
+        whole._max_bytes, whole._takes_late = 2**62, True
+        return whole
+
+    def refusing(self, causes: Mapping[str, str]) -> EventFiles:
+        """This source, to which the events at these places are bad ones, for the causes given."""
+        other = copy.copy(self)
+        other._refused = {**self._refused, **causes}
+        return other
+
+    def refuses(self, place: str) -> bool:
+        """Whether the event at a place is a bad one, as `refusing` was told."""
+        return place in self._refused
+
+    def fitting(self, unfit: Callable[[pa.Table], Mapping[int, str]]) -> EventFiles:
+        """This source, to which events are bad ones if `unfit` has a cause for the number of their row."""
+        other = copy.copy(self)
+        other._unfit = unfit
+        return other
+
+    def until(self, place: str) -> EventFiles:
+        """This source, which reads no further than to the event at a place in one poll."""
+        other = copy.copy(self)
+        other._until = place
+        return other
+
+    def _unfit_events(self, events: Sequence[LogEvent]) -> dict[str, str]:
+        """The causes of events that the reader cannot hold, by place."""
+        if self._unfit is None:
+            return {}
+        changes = [(e.place, c) for e in events for c in of_one_key(e.changes, self.schema)]
+        rows = as_table([c.new or row_of_key(c, self.schema) for _, c in changes], self.schema)
+        return {changes[number][0]: cause for number, cause in self._unfit(rows).items()}
 
     def rewound(self, places: Sequence[str], position: str) -> str:
         """The position before the first of these places, from which their events are read again.
@@ -164,16 +202,27 @@ class EventFiles:
         starts: dict[str, int] = {}
         for place in places:
             name, _, at = place.rpartition(" at byte ")
+            if not at.isdigit():
+                remedy = "REFRESH FLOW … FULL reads the files anew; CLEAR QUARANTINE forgets such events."
+                raise CaptureFailed(f"event of {self.name}, {place}", "it names no place in a file", remedy)
             if sizes.get(name, -1) < int(at):
                 raise CaptureFailed(f"event of {self.name}, {place}", "the file is gone", "Restore the file.")
             starts[name] = min(int(at), starts.get(name, int(at)))
         first = min(starts)
+        gone = sorted(name for name in known if name > first and name not in sizes)
+        if gone:
+            raise CaptureFailed(
+                f"event of {self.name}, {first} at byte {starts[first]}",
+                f"what follows it is to be read again, and the file {gone[0]}, which was delivered, is gone",
+                "Restore the file; or CLEAR QUARANTINE forgets such events.",
+            )
         folder = self._path if self._path.is_dir() else self._path.parent
         files = {n: delivered for n, delivered in known.items() if n < first}
         if starts[first]:
             files[first] = (starts[first], _checksum(folder / first, starts[first]))
-        sequences = [e.sequence for e in self._before(_Position(files)) if e.sequence is not None]
-        return _Position(files, max(sequences, key=_order, default=None)).text()
+        last = _Position.of(position).order
+        orders = (e.log.order for e in self._before(_Position(files)) if e.log is not None)
+        return _Position(files, _last(o for o in orders if last is None or is_same_log(o, last))).text()
 
     def _files(self, start: _Position) -> list[Path]:
         """The files in the order of their names; CaptureFailed if one of the position is gone or has changed."""
@@ -199,7 +248,7 @@ class EventFiles:
             )
         return files
 
-    def _read(self, file: Path, start: _Position, found: _Found, *, may_grow: bool) -> None:
+    def _read(self, file: Path, start: _Position, found: _Found, *, is_last: bool) -> None:
         offset, _ = start.files.get(file.name, (0, 0))
         with file.open("rb") as stream:
             stream.seek(offset)
@@ -207,11 +256,16 @@ class EventFiles:
                 if found.bytes >= self._max_bytes:
                     break
                 place = f"{file.name} at byte {offset}"
+                if place == self._until:
+                    found.is_stopped = True
+                    break
                 try:
-                    event = self._event(line, place, found.skipped)
+                    event = self._event(line, place, found.skipped, found.log)
                 except BadEvent as reason:
-                    if may_grow and not line.endswith(b"\n") and isinstance(reason.__cause__, ValueError):
-                        break  # the line is still being written
+                    is_cut = not line.endswith(b"\n") and isinstance(reason.__cause__, ValueError | RecursionError)
+                    if is_cut and (is_last or _is_growing(file)):
+                        found.is_held = True  # the line is still being written
+                        break
                     if self._on_error == "stop" and self._may_stop_before(found.events, [line, *stream]):
                         found.is_stopped = True
                         break
@@ -221,49 +275,59 @@ class EventFiles:
                         Quarantined(place, str(reason), line.decode(errors="replace").rstrip("\n"))
                     )
                 else:
-                    found.events.extend([event] if event else [])
+                    found.add(event)
                 offset += len(line)
                 found.bytes += len(line)
         if offset:
             found.files[file.name] = (offset, _checksum(file, offset))
 
-    def _may_stop_before(self, events: list[_Event], rest: Iterable[bytes]) -> bool:
+    def _may_stop_before(self, events: list[LogEvent], rest: Iterable[bytes]) -> bool:
         """Whether the events before a bad one can be delivered; the next poll then begins at the bad one and fails.
 
         That way a column that was added at the source does not hold back what happened before. Events that follow with
         lower sequences would be late then.
         """
-        delivered = [e.sequence for e in events if e.sequence is not None]
+        delivered = [rank(e.log.order) for e in events if e.log is not None]
         if not delivered or self._each:
             return bool(events)
-        last = max(map(_order, delivered))
+        last = max(delivered)
         for line in rest:
             try:
                 document = json.loads(line)
-                sequence = self._format.sequence(document) if self._format.table(document) == self.name else None
+                log = self._format.log_place(document) if self._format.table(document) == self.name else None
             except (BadEvent, *_OTHER_FORM):
                 continue
-            if sequence is not None and _order(sequence) < last:
+            if log is not None and rank(log.order) < last:
                 return False
         return True
 
-    def _event(self, line: bytes, place: str, skipped: Counter[str]) -> _Event | None:
+    def _event(self, line: bytes, place: str, skipped: Counter[str], known: Order | None = None) -> LogEvent | None:
+        """The event of a line, None if it is of another table; `known` is a place in the log that it must fit."""
         if not line.strip():
             return None
+        if place in self._refused:
+            raise BadEvent(self._refused[place])
         try:
             document = json.loads(line, parse_float=Decimal)
         except ValueError as error:
             raise BadEvent(f"it is no JSON ({error})") from error
+        except RecursionError as error:
+            raise BadEvent("it is no event: its JSON is nested too deeply to be read") from error
         try:
             table = self._format.table(document)
             if table != self.name:
                 skipped.update([table] if table else [])
                 return None
-            event = _Event(self._format.sequence(document), self._format.changes(document, self.schema, place), place)
+            event = LogEvent(
+                self._format.log_place(document), self._format.changes(document, self.schema, place), place
+            )
             at = self._format.at(document) if self._each else None
         except _OTHER_FORM as error:  # no cause: a line that is whole is not still being written
             raise BadEvent(f"it has not the form of such an event ({type(error).__name__}: {error})") from None
         self._check(event.changes)
+        if event.log is not None and known is not None and not is_same_log(event.log.order, known):
+            known_place, own = shown(known), shown(event.log.order)
+            raise BadEvent(f"its place in the log is {own}, of another kind of log than {known_place} before it")
         return replace(event, changes=[replace(change, at=at) for change in event.changes]) if self._each else event
 
     def _check(self, changes: Sequence[Change]) -> None:
@@ -274,41 +338,41 @@ class EventFiles:
         if any(part is None for change in changes for part in change.key):
             raise BadEvent(f"it names no row: its key ({', '.join(self.schema.key)}) has NULL")
 
-    def _fresh(self, found: _Found, start: _Position) -> list[_Event]:
-        """The events that were not delivered yet, each once: in the order of their sequences, if all have one.
+    def _fresh(self, found: _Found, start: _Position) -> list[LogEvent]:
+        """The events that were not delivered yet, each once: in the order of the log, if all name their place in it.
 
         If each event counts, the reader orders them, and none is late.
         """
-        events = found.events
-        old = [e for e in events if _is_before(e, start.sequence, at=True)]
-        delivered = set(self._delivered(start, {_sequence(e) for e in old})) if old else set()
+        old = [e for e in found.events if e.is_before(start.order, at=True)]
+        before = Delivered()
+        if old:
+            present = {file.name for file in self._files(start)}
+            gone = next((name for name in sorted(start.files) if name not in present), None)
+            before = Delivered.of(self._before(start), old, self.schema, gone)
         seen: set[str] = set()
-        fresh: list[_Event] = []
-        for event in events:
-            if event.sequence is not None and (event.identity in seen or event.identity in delivered):
+        fresh: list[LogEvent] = []
+        for event in found.events:
+            identity = event.identity if event.log is not None else ""
+            if identity and (identity in seen or identity in before.repeated):
                 continue
-            if not self._each and _is_before(event, start.sequence):
-                assert start.sequence is not None
-                cause = (
-                    f"its sequence {_shown(_sequence(event))} is before {_shown(start.sequence)}, up to which changes "
-                    "were delivered, and it was not among them"
-                )
-                if self._on_error == "stop":
-                    remedy = "It came too late: load the table anew from the source."
-                    raise CaptureFailed(f"event of {self.name}, {event.place}", cause, remedy)
-                found.quarantined.append(Quarantined(event.place, cause, event.identity))
-                continue
-            seen.add(event.identity)
+            seen.add(identity)
+            if not self._each and event.log is not None and start.order is not None and event.is_before(start.order):
+                if cause := before.too_late(event.log.order, start.order, is_asked_for=self._takes_late):
+                    self._set_late_aside(event, cause, found)
+                    continue
+                event = before.without_superseded(event, self.schema)
             fresh.append(event)
-        if self._each or any(e.sequence is None for e in fresh):
+        if self._each or any(e.log is None for e in fresh):
             return fresh
-        return sorted(fresh, key=lambda e: _order(_sequence(e)))
+        return sorted(fresh, key=lambda e: rank(e.log.order) if e.log else ())
 
-    def _delivered(self, start: _Position, sequences: set[tuple[Any, ...]]) -> Iterator[str]:
-        """The identities of events with these sequences in the parts of the files that were delivered."""
-        return (event.identity for event in self._before(start) if event.sequence in sequences)
+    def _set_late_aside(self, event: LogEvent, cause: str, found: _Found) -> None:
+        if self._on_error == "stop":
+            remedy = "It came too late: REFRESH FLOW … FULL reads the files anew; or load the table anew."
+            raise CaptureFailed(f"event of {self.name}, {event.place}", cause, remedy)
+        found.quarantined.append(Quarantined(event.place, cause, event.identity))
 
-    def _before(self, start: _Position) -> Iterator[_Event]:
+    def _before(self, start: _Position) -> Iterator[LogEvent]:
         """The events before a position, as far as their files are there."""
         for file in self._files(start):
             size, _ = start.files.get(file.name, (0, 0))
@@ -327,35 +391,30 @@ class EventFiles:
 
 @dataclass
 class _Found:
-    """What a poll has read so far."""
+    """What a poll has read so far; `log` is a place in the log, whose kind all events share."""
 
-    events: list[_Event] = field(default_factory=list)
+    log: Order | None = None
+    events: list[LogEvent] = field(default_factory=list)
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
     quarantined: list[Quarantined] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
     is_stopped: bool = False
+    is_held: bool = False  # by a line that is still being written
+
+    def add(self, event: LogEvent | None) -> None:
+        if event is not None:
+            self.events.append(event)
+            if self.log is None and event.log is not None:
+                self.log = event.log.order
 
 
-def _is_before(event: _Event, sequence: tuple[Any, ...] | None, *, at: bool = False) -> bool:
-    """Whether an event is before a sequence (or `at` it); not if one of them is not known."""
-    if event.sequence is None or sequence is None:
-        return False
-    return _order(event.sequence) < _order(sequence) or (at and event.sequence == sequence)
+def _last(orders: Iterable[Order | None]) -> Order | None:
+    return max((order for order in orders if order is not None), key=rank, default=None)
 
 
-def _sequence(event: _Event) -> tuple[Any, ...]:
-    assert event.sequence is not None
-    return event.sequence
-
-
-def _order(sequence: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What sequences are compared by. Texts are names of binlog files: binlog.1000000 follows binlog.999999."""
-    return tuple((len(part), part) if isinstance(part, str) else part for part in sequence)
-
-
-def _shown(sequence: tuple[Any, ...]) -> str:
-    return "/".join(map(str, sequence))
+def _is_growing(file: Path) -> bool:
+    return abs(time.time() - file.stat().st_mtime) < _GROWS  # the clock of a file server may be another
 
 
 def _checksum(file: Path, size: int) -> int:

@@ -2,7 +2,8 @@
 
     target, SCD type 1   the chosen columns, keyed by KEYS
     target, SCD type 2   the chosen columns, __START_AT and __END_AT typed as the sequence, keyed by KEYS and __START_AT
-    memory, type 1       with SEQUENCE BY: the sequence of the last change of each key, and whether it was a deletion
+    memory, type 1       with SEQUENCE BY: the sequence of the last change of each key, and whether it was a deletion;
+                         with IGNORE NULL UPDATES also those that set each column, and that of the last deletion
     memory, type 2       the events that the target's rows do not show (`history`)
 
 Law: a plan has no side effects; what cannot work is refused by its constructor, before anything is created.
@@ -16,9 +17,12 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from freshview.cdc.captures import Capture
 from freshview.cdc.rows import ROWS
-from freshview.errors import InvalidStatement, NotFound
+from freshview.errors import InvalidStatement, NotFound, TypeMismatch
+from freshview.relation.ingest import store
 from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import INEXACT, DataType, parse_type
 from freshview.sql.dml import has_subquery
@@ -27,8 +31,14 @@ from freshview.sql.tokens import tokenize
 
 START, END = "__START_AT", "__END_AT"
 SEQUENCE, DELETED, AT = "__SEQUENCE", "__DELETED", "__AT"
+FLOOR = "__FLOOR"
 CHANGE_TYPE, CHANGE_TIME = "_change_type", "_change_time"
 _TIMESTAMP = parse_type("TIMESTAMP")
+
+
+def set_at(column: str) -> str:
+    """The column of the memory that has the sequence of the change that set a column."""
+    return f"{SEQUENCE}_{column}"
 
 
 def to_spec(statement: CreateFlow, owner: str) -> dict[str, Any]:
@@ -121,9 +131,16 @@ class Plan:
         keys = tuple(self.source.column(k) for k in self.keys)
         state = (Column(DELETED, parse_type("BOOLEAN")), Column(AT, _TIMESTAMP))
         if self.flow.scd_type == 1:
-            return Schema((*keys, Column(SEQUENCE, self.sequence_type), *state), self.keys)
+            more = (FLOOR, *(set_at(n) for n in self.others)) if self.flow.ignore_null_updates else ()
+            known = (Column(name, self.sequence_type) for name in more)
+            return Schema((*keys, Column(SEQUENCE, self.sequence_type), *state, *known), self.keys)
         rest = tuple(Column(c.name, c.type) for c in self.values if c.name not in self.keys)
         return Schema((*keys, Column(SEQUENCE, self.sequence_type, False), *state, *rest), (*self.keys, SEQUENCE))
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of the chosen columns that are not of the key."""
+        return tuple(c.name for c in self.values if c.name not in self.keys)
 
     @property
     def plain_sequence(self) -> str | None:
@@ -149,6 +166,8 @@ class Plan:
             lacks = [c.name for c in some.columns if not others.has(c.name)]
             if lacks:
                 raise InvalidStatement(f"table {table}", f"{owner} has no column {', '.join(lacks)}", _AS_FLOW)
+        for column in self.values:
+            _check_type(column, schema.column(column.name), table)
         for name in (START, END) if self.flow.scd_type == 2 else ():
             if schema.column(name).type != wanted.column(name).type:
                 raise InvalidStatement(
@@ -159,6 +178,15 @@ class Plan:
 
 
 _AS_FLOW = "Create the table with the columns of the flow (COLUMNS chooses them), or let CREATE FLOW create it."
+
+
+def _check_type(column: Column, stored: Column, table: str) -> None:
+    """Raise InvalidStatement if no value of a column can be stored: values of such types are never converted."""
+    try:
+        store(pa.chunked_array([], column.type.arrow), stored, table)
+    except TypeMismatch as error:
+        cause = f"its column {stored.name} is {stored.type}, which cannot hold the flow's {column.type}"
+        raise InvalidStatement(f"table {table}", cause, _AS_FLOW) from error
 
 
 def _chosen(choice: Columns, columns: Iterable[Column], what: str) -> tuple[Column, ...]:

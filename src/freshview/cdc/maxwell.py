@@ -1,12 +1,18 @@
-"""Maxwell events: {"database", "table", "type", "data", "old"}; "old" has the changed columns only."""
+"""Maxwell events: {"database", "table", "type", "data", "old"}; "old" has the changed columns only.
+
+A bootstrap sends the rows of a table as they are at its time. It may be repeated, and the table may have been fed
+before: such a row is in ups, and in delk if it is deleted before the next poll, since its old image is not known.
+"""
 
 from __future__ import annotations
 
 import base64
 import datetime
+from dataclasses import replace
 from typing import Any
 
 from freshview.cdc.captures import LOG, Capture
+from freshview.cdc.log_places import LogPlace, binlog_place
 from freshview.cdc.net import Change, key_of
 from freshview.cdc.texts import BadEvent, moment, typed, typed_row
 from freshview.relation.schema import Schema
@@ -22,7 +28,7 @@ class Maxwell:
 
     @property
     def capture(self) -> Capture:
-        return LOG
+        return replace(LOG, sets=LOG.sets | {"ups", "delk"})
 
     def table(self, document: Any) -> str | None:
         if not isinstance(document, dict) or "table" not in document or "database" not in document:
@@ -31,13 +37,13 @@ class Maxwell:
             return None
         return f"{document['database']}.{document['table']}"
 
-    def sequence(self, document: Any) -> tuple[Any, ...] | None:
+    def log_place(self, document: Any) -> LogPlace | None:
         """Binlog file, position and row of the transaction, if Maxwell is configured to send them."""
         position = document.get("position")
         if not isinstance(position, str) or ("xoffset" not in document and not document.get("commit")):
             return None
         file, _, at = position.rpartition(":")
-        return (file, int(at), document.get("xoffset", _LAST))
+        return binlog_place(file, at, document.get("xoffset", _LAST))
 
     def at(self, document: Any) -> datetime.datetime | None:
         return moment(document.get("ts"), 1)
@@ -53,7 +59,8 @@ class Maxwell:
         if kind == "delete":
             return [Change(key_of(image, schema), True, None, image, place)]
         if kind != "update":
-            return [Change(key_of(image, schema), False, image, None, place)]
+            existed = None if kind == "bootstrap-insert" else False
+            return [Change(key_of(image, schema), existed, image, None, place)]
         old = typed_row({**data, **(document.get("old") or {})}, schema, _convert)
         return [Change(key_of(old, schema), True, image, old, place)]
 

@@ -43,6 +43,7 @@ class _Net:
     existed: bool | None
     old: Row | None
     now: Row | None
+    is_loaded: bool = False  # the last change is a row as a snapshot or bootstrap found it
 
 
 def net_effect(
@@ -61,11 +62,11 @@ def net_effect(
     for change in of_one_key(changes, schema):
         net = nets.get(change.key)
         if net is None:
-            nets[change.key] = _Net(change.existed, change.old, change.new)
+            nets[change.key] = _Net(change.existed, change.old, change.new, change.existed is None)
             continue
         cause = _contradiction(schema, net, change)
         if cause is None:
-            net.now = change.new
+            net.now, net.is_loaded = change.new, change.existed is None
         elif aside is not None:
             aside(change, cause)
         else:
@@ -75,6 +76,12 @@ def net_effect(
                 "Events are missing, repeated or out of order there: restore them, or load the table anew.",
             )
     return (_precise if precise else _cheap)(name, schema, nets)
+
+
+def row_of_key(change: Change, schema: Schema) -> Row:
+    """A row with the key of a change alone."""
+    by_place = dict(zip(schema.key_positions, change.key, strict=True))
+    return tuple(by_place.get(i) for i in range(len(schema.columns)))
 
 
 def key_of(row: Sequence[Any], schema: Schema) -> Key:
@@ -92,8 +99,14 @@ def of_one_key(changes: Iterable[Change], schema: Schema) -> Iterable[Change]:
 
 
 def _contradiction(schema: Schema, net: _Net, change: Change) -> str | None:
-    """Why a change does not fit the one before it, if so: events are missing, repeated or out of order."""
+    """Why a change does not fit the one before it, if so: events are missing, repeated or out of order.
+
+    A change after a row that was loaded is not compared with it: a bootstrap reads rows while the log goes on, so the
+    row may have the state already that an event behind it reports.
+    """
     exists = net.now is not None
+    if net.is_loaded:
+        return None
     if change.existed is not None and change.existed != exists:
         cause = "exists already" if exists else "does not exist"
     elif net.now is not None and change.old is not None and repr(net.now) != repr(change.old):

@@ -4,6 +4,7 @@
     DEBEZIUM, MAXWELL, CANAL  path of a file or folder of events
     EVENTS                    path of a file or folder of rows as JSON lines, each of which is a change
     CSV, JSON, PARQUET        path of a folder with one folder of dumps per table
+    DELTA                     path of a folder with one folder per Delta table
 
 Law: options that are not known are refused when the source is created. A password or another secret is never among
 them: `Server` refuses a URL that has one.
@@ -20,6 +21,7 @@ from typing import Literal, Protocol, runtime_checkable
 from freshview.catalog.flows import SourceRecord
 from freshview.cdc.canal import Canal
 from freshview.cdc.debezium import Debezium
+from freshview.cdc.delta_versions import DeltaVersions
 from freshview.cdc.dumps import Comparing, Dumps
 from freshview.cdc.event_files import EventFiles, Format
 from freshview.cdc.maxwell import Maxwell
@@ -41,9 +43,10 @@ _TECHNIQUES = {
     "decoding": ("net effect",),
     "audit": ("changed", "inserted", "deleted", "never"),
 }
-_EVENTS = ("DEBEZIUM", "MAXWELL", "CANAL", "EVENTS")
-_DUMPS = {"CSV": (".csv",), "JSON": (".json", ".jsonl"), "PARQUET": (".parquet",)}
-KINDS = ("POSTGRES", *_EVENTS, *_DUMPS)
+EVENTS = ("DEBEZIUM", "MAXWELL", "CANAL", "EVENTS")
+DUMPS = {"CSV": (".csv",), "JSON": (".json", ".jsonl"), "PARQUET": (".parquet",)}
+KINDS = ("POSTGRES", *EVENTS, *DUMPS, "DELTA")
+KNOWN_COLUMNS = ("POSTGRES", "DELTA")  # kinds of source whose tables list their columns
 _CHOICES = {
     "on error": ("stop", "quarantine"),
     "on schema change": ("add columns", "stop"),
@@ -88,7 +91,7 @@ def check_source(kind: str, options: Mapping[str, str]) -> None:
 def _options_of(kind: str, options: Mapping[str, str]) -> tuple[tuple[str, ...], set[str]]:
     """The options that a kind of source needs, and all that it knows."""
     if kind != "POSTGRES":
-        extra = ("old images",) if kind == "DEBEZIUM" else ("least", "confirmed") if kind in _DUMPS else ()
+        extra = ("old images",) if kind == "DEBEZIUM" else ("least", "confirmed") if kind in DUMPS else ()
         return ("path",), {"path", *extra, *_EVERYWHERE}
     technique = options.get("capture", "tracking").lower()
     if technique not in _TECHNIQUES:
@@ -129,18 +132,26 @@ def open_table(
     *,
     each: bool = False,
     compare: Comparing | None = None,
+    reader: str = "",
+    keys: Sequence[str] = (),
+    position: str | None = None,
 ) -> Source:
     """A table of a source. `schema` has the columns and key of a table in files; a server knows its own, and of these
     only the ones of `schema` are read, if it is given.
 
     `owner` names the reader of the changes: what a technique installs at the server carries this name, so that two
     readers of one table do not take each other's changes. `each`: where a technique has each change, it delivers them
-    all instead of their net effect. `compare` compares dumps that are too large for the driver.
+    all instead of their net effect. `compare` compares dumps that are too large for the driver. `reader` is the flow
+    that is named in what errors advise. A Delta table knows its columns and not its key: `keys` names it, and
+    `position` is the one that an error names if the table cannot be opened.
     """
     options = record.options
     if record.kind == "POSTGRES":
         names = None if schema is None else schema.names
         return _postgres(Server(options["url"]), table, options, owner, names, each=each)
+    if record.kind == "DELTA":
+        settings = {"each": each, "adds_columns": adds_columns(options), "reader": reader, "position": position}
+        return DeltaVersions(Path(options["path"]) / table, table, keys, **settings)  # type: ignore[arg-type]
     if schema is None:
         raise InvalidStatement(
             f"table {table} of source {record.name}",
@@ -148,11 +159,12 @@ def open_table(
             f"Name them: FROM {record.name}.{table} (id INT, …), or create the target table first.",
         )
     path = Path(options["path"])
-    if record.kind in _DUMPS:
+    if record.kind in DUMPS:
         confirmed = frozenset(filter(None, map(str.strip, options.get("confirmed", "").split(","))))
-        suffixes, least = _DUMPS[record.kind], _share(options)
+        suffixes, least = DUMPS[record.kind], _share(options)
         folder = path / table
-        return Dumps(folder, table, schema, least=least, confirmed=confirmed, suffixes=suffixes, compare=compare)
+        settings = {"least": least, "confirmed": confirmed, "suffixes": suffixes, "compare": compare, "reader": reader}
+        return Dumps(folder, table, schema, **settings)  # type: ignore[arg-type]
     formats: dict[str, Format] = {
         "DEBEZIUM": Debezium(options.get("old images", "false").lower() == "true"),
         "MAXWELL": Maxwell(),

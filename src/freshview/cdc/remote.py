@@ -80,6 +80,16 @@ def snapshots(tables: Iterable[RemoteTable]) -> Iterator[Snapshots]:
         yield opened
 
 
+@contextmanager
+def installing(tables: Iterable[RemoteTable], patience: int = 0) -> Iterator[None]:
+    """Hold off other processes that install captures of these tables, until their positions are committed; wait for
+    such processes for some seconds (0: without end)."""
+    with ExitStack() as held:
+        for table in sorted(tables, key=lambda t: (sorted(t.server), t.table.installed)):  # so none wait in a circle
+            held.enter_context(table.table.installing(patience))
+        yield
+
+
 class States:
     """The new states of remote tables in one snapshot of each server (`rules.States`); counts what is fetched."""
 
@@ -165,10 +175,11 @@ class RemoteTables:
     def open(self, relation: Relation) -> RemoteTable:
         """A remote table, opened; NotFound if its source is gone."""
         key = (relation.id, relation.epoch)
-        if key not in self._open or self._open[key].relation != relation:
-            if relation.kind != REMOTE:
-                raise NotFound(f"remote table {relation.name}", "it was dropped meanwhile", "See SHOW TABLES.")
-            record = self.record(relation)
+        if relation.kind != REMOTE:
+            raise NotFound(f"remote table {relation.name}", "it was dropped meanwhile", "See SHOW TABLES.")
+        record = self.record(relation)  # its options may have been altered, by another process too
+        known = self._open.get(key)
+        if known is None or known.relation != relation or known.record != record:
             table = open_table(record, relation.facts["table"], relation.schema, self._owner(relation))
             assert isinstance(table, PostgresTable)
             self._open[key] = RemoteTable(relation, record, table)

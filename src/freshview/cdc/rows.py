@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from freshview.cdc.captures import Capture
+from freshview.cdc.log_places import LogPlace
 from freshview.cdc.net import Change, key_of
 from freshview.cdc.texts import BadEvent, typed, typed_row
 from freshview.relation.schema import Schema
@@ -32,7 +33,7 @@ class RowEvents:
     def table(self, _: Any) -> str | None:
         return self.name
 
-    def sequence(self, _: Any) -> tuple[Any, ...] | None:
+    def log_place(self, _: Any) -> LogPlace | None:
         return None
 
     def at(self, _: Any) -> datetime | None:

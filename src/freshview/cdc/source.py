@@ -7,10 +7,10 @@ and only then may the source forget what came before. Whatever dies in between, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from freshview.cdc.captures import Capture
 from freshview.cdc.model import PartialDelta
@@ -28,13 +28,29 @@ class Quarantined:
     text: str
 
 
+class BadEvents(CaptureFailed):
+    """Events that were read and that the reader cannot take; the first one is named by the message."""
+
+    events: tuple[Quarantined, ...] = ()
+
+
+def bad_events(name: str, events: Sequence[Quarantined]) -> BadEvents:
+    """The error of events of the table `name` that are not to be set aside."""
+    first = events[0]
+    remedy = "Correct it, or let the source's option 'on error' 'quarantine' set such events aside."
+    error = BadEvents(f"event of {name}, {first.place}", first.cause, remedy)
+    error.events = tuple(events)
+    return error
+
+
 @dataclass(frozen=True)
 class Poll:
     """The changes since a position, and the position after them.
 
     `changes` has each change, in the order of the source; then `delta`, which has the net effect, is empty. `skipped`
     counts events of other tables by table, `at` is the source's time of the poll, if it has one, and `more` is
-    whether another poll would find more at once.
+    whether another poll would find more at once. `places` has the place of the last change of each key in `delta`, if
+    the source has places.
     """
 
     capture: Capture
@@ -45,6 +61,7 @@ class Poll:
     changes: tuple[Change, ...] | None = None
     at: datetime | None = None
     more: bool = False
+    places: Mapping[tuple[Any, ...], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         beyond = sorted(self.delta.filled - self.capture.sets)

@@ -77,22 +77,20 @@ def steps(what: str, size: Size) -> Iterator[Bar]:
 
 
 @contextmanager
-def working(what: str, size: Callable[[], Size] | None = None) -> Iterator[None]:
+def working(what: str, size: Callable[[], Size] | None = None) -> Iterator[Bar]:
     """Draw a bar over the work of Spark: the share of its tasks that are done, applied to the `size` if there is one.
 
     Until Spark has tasks, the bar pulses. `size` is called in another thread, and only if a bar is drawn.
     """
     with _drawn() as progress:
         if progress is None:
-            yield
+            yield Bar(None, what, None)
             return
-        ended = threading.Event()
-        watcher = threading.Thread(
-            target=_watch, args=(Bar(progress, what, None), size, ended), name="freshview-progress", daemon=True
-        )
+        ended, bar = threading.Event(), Bar(progress, what, None)
+        watcher = threading.Thread(target=_watch, args=(bar, size, ended), name="freshview-progress", daemon=True)
         watcher.start()
         try:
-            yield
+            yield bar
         finally:
             ended.set()
             watcher.join(timeout=5)

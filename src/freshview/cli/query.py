@@ -13,10 +13,11 @@ import typer
 from freshview.cli.cells import csv_line, json_object
 from freshview.cli.output import complain, say, table, write
 from freshview.cli.place import Command, Place, command
-from freshview.cli.progress import working
+from freshview.cli.progress import Bar, working
 from freshview.cli.running import Done, ReadOptions, Rows, Running, freshness_from, moment_from
 from freshview.display import counted
 from freshview.errors import InvalidStatement, NotFound
+from freshview.events import Event
 
 
 class Format(StrEnum):
@@ -82,9 +83,27 @@ def read_script(file: Path) -> str:
 
 
 def ask(running: Running, text: str, *, stream: bool = False) -> Rows | Done:
-    """Run a statement under a progress bar."""
-    with working(f"{' '.join(text.split()):.60}"):
-        return running.run(text, stream=stream)
+    """Run a statement under a progress bar, which also names the steps of reading a view's text."""
+    what = f"{' '.join(text.split()):.60}"
+    with working(what) as bar:
+        running.listener = lambda event: _show_step(event, bar, what)
+        try:
+            return running.run(text, stream=stream)
+        finally:
+            running.listener = None
+
+
+_STEPS = {
+    "text": "how Spark reads its text",
+    "tree": "comparing plans",
+    "self-test": "testing on small tables",
+}
+
+
+def _show_step(event: Event, bar: Bar, what: str) -> None:
+    if event.name == "view.reading":
+        step = _STEPS.get(event.details["step"])
+        bar.now(f"View {event.details['view']}: {step}" if step is not None else what)
 
 
 def _print_tables(running: Running, found: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from freshview.cli.place import Place
 from freshview.display import counted
 from freshview.errors import InvalidStatement
+from freshview.events import Event, Listener
 
 if TYPE_CHECKING:
     from freshview.catalog.writer import Catalog
@@ -62,6 +63,7 @@ class Running:
         self._warehouse: Warehouse | None = None
         self._catalog: Catalog | None = None
         self.transaction: UserTransaction | None = None
+        self.listener: Listener | None = None  # hears of the events of the present statement
 
     def __enter__(self) -> Running:
         return self
@@ -78,7 +80,12 @@ class Running:
     def warehouse(self) -> Warehouse:
         if self._warehouse is None:
             self._warehouse = self._opened.enter_context(self._place.connect())
+            self._warehouse.events.listen(self._heard)
         return self._warehouse
+
+    def _heard(self, event: Event) -> None:
+        if self.listener is not None:
+            self.listener(event)
 
     def catalog(self) -> Catalog:
         if self._catalog is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from freshview.warehouse.warehouse import Warehouse
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NICE = 5  # beside other threads of one scheduling group, one of this process gets a quarter of a core
+_AUTOGROUP = Path("/proc/self/autogroup")
 
 
 @command
@@ -40,6 +43,10 @@ def serve(
     ] = "oldest",
     busy_load: Annotated[float, typer.Option(help="Wait while the machine's load per core is above this.")] = 2.0,
     workers: Annotated[int, typer.Option(help="Maintain this many views side by side.")] = 2,
+    nice: Annotated[
+        int,
+        typer.Option(min=0, max=19, help="Leave the processor to other programs of the machine; 0: compete with them."),
+    ] = NICE,
     once: Annotated[bool, typer.Option("--once", help="Maintain what is pending now, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each job.")] = False,
 ) -> None:
@@ -52,6 +59,8 @@ def serve(
     place.require()
     options = {"policy": policy, "busy_load": busy_load, "workers": workers}
     report = JsonReport() if json else Report()
+    if not once:
+        _be_nice(nice)  # first of all: threads and processes have the priority of the thread that starts them
     with until_signal(silent=json), place.connect(background=not once, **options) as warehouse:
         warehouse.events.listen(report)
         if once:
@@ -63,6 +72,21 @@ def serve(
                 time.sleep(1)
     if report.failures:
         raise typer.Exit(1)
+
+
+def _be_nice(nice: int) -> None:
+    """Lower the priority of this process, as far as the system lets it.
+
+    Where Linux groups processes by session (`sched_autogroup_enabled`), a nice value counts only among those of one
+    session; the session as a whole has one of its own. It is set if this process leads the session, as under a service
+    manager or `setsid`: else it would be that of the user's shell.
+    """
+    if not hasattr(os, "nice"):
+        return
+    reached = os.nice(nice)
+    if nice and os.getsid(0) == os.getpid():
+        with suppress(OSError):  # another system, or a kernel without groups
+            _AUTOGROUP.write_text(str(reached))
 
 
 def _start_spark(warehouse: Warehouse) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -172,11 +171,12 @@ def vacuum(
     """Remove old versions and unused files. Versions that open transactions and stale views read are kept."""
     from freshview.events import Events
     from freshview.storage.store import Storage
+    from freshview.storage.vacuum import checked, hours_retained
     from freshview.storage.vacuum import vacuum as run
 
     events = Events()
     with place.open_catalog() as catalog, working("Vacuuming"):
-        report = run(catalog, Storage(place.folder.absolute(), events), events, timedelta(hours=retain_hours))
+        report = run(catalog, Storage(place.folder.absolute(), events), events, checked(hours_retained(retain_hours)))
     if json:
         write_json(asdict(report))
         return

@@ -12,10 +12,11 @@ import pyarrow as pa
 from sqlglot import exp
 
 from freshview.algebra.keys import Dependencies, SourceFacts, dependencies
-from freshview.algebra.nodes import Aggregate, Lowered, Node, TopK, Window
+from freshview.algebra.nodes import Aggregate, Lowered, Node, Project, TopK, Window
 from freshview.algebra.traversal import bottom_up
 from freshview.catalog.records import Relation
 from freshview.definition.coercion import coerced
+from freshview.definition.collations import refuse_collated_words, require_no_collated_groups
 from freshview.definition.determinism import best_by_pairs, refuse_open_ties, with_tie_breaks
 from freshview.definition.verdict import RECOMPUTED, Verdict
 from freshview.delta.aggregates import TypesOf
@@ -34,7 +35,10 @@ _INEXACT = (
     *(exp.Corr, exp.CovarPop, exp.CovarSamp, exp.Skewness, exp.Kurtosis, exp.RegrSlope, exp.RegrIntercept, exp.RegrR2),
     *(exp.RegrAvgx, exp.RegrAvgy, exp.RegrSxx, exp.RegrSxy, exp.RegrSyy),
 )
-_INEXACT_NAMES = word_set("MEAN STD TRY_SUM TRY_AVG SKEWNESS KURTOSIS")
+_INEXACT_NAMES = word_set("MEAN STD TRY_SUM TRY_AVG SKEWNESS KURTOSIS VECTOR_SUM VECTOR_AVG")
+# Of doubles, these depend on the order only if 0.0 meets -0.0; of all else they are exact, though they give doubles.
+_OF_ZEROS = (exp.Median, exp.Quantile)
+_OF_ZEROS_NAMES = word_set("MEDIAN PERCENTILE")
 
 Sources = Mapping[str, Relation]  # the relations that a definition reads, by their names in its text
 Columns = Mapping[str, tuple[str, ...]]  # the columns of the sources that the definition may read
@@ -80,9 +84,14 @@ def analyse(
     kept = partial(unread, text, sources, columns, names, refresh)
     try:
         read = lower(text, columns, names)
-    except Unsupported as unsupported:  # other errors are errors of the text itself: the user sees them
+    except Unsupported as unsupported:
         return kept(f"{unsupported} has no delta rule")
+    except FreshviewError:  # of the text itself: the user sees it
+        raise
+    except Exception as error:  # of the reading: Spark has accepted the text
+        return kept(f"it could not be read here ({type(error).__name__})")
     try:
+        require_no_collated_groups(text, read, types_of)
         plain = coerced(read, types_of, _char_columns(sources))
         lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
         form = choose_form(lowered, names, types_of)
@@ -97,6 +106,8 @@ def analyse(
     except (FreshviewError, pa.ArrowException) as error:  # Spark has accepted the text: the error is ours
         cause = error.cause if isinstance(error, FreshviewError) else str(error)
         return kept(f"Spark refuses what was made of it ({cause})")
+    except Exception as error:  # of a rule
+        return kept(f"it could not be read here ({type(error).__name__})")
     reason = "; ".join(dict.fromkeys(why for _, why in obstacles))
     found = Definition(text, dict(sources), names, refresh, lowered, form, types, reason, obstacles, dict(columns))
     found = replace(found, as_written=lowered == plain and not _has_top(lowered), plain=plain)
@@ -110,6 +121,7 @@ def unread(
 ) -> Definition:
     """A definition that keeps its text and is recomputed from it; raise if the text does not determine its rows."""
     refuse_open_ties(text, reason)
+    refuse_collated_words(text)
     found = Definition(text, dict(sources), names, refresh, None, None, {}, reason, (), dict(columns))
     _require_incremental(found)
     return found
@@ -190,17 +202,36 @@ def _obstacles(lowered: Lowered, form: Form, types_of: TypesOf) -> list[tuple[No
         elif isinstance(node, Window) and not node.partition:
             found.append((node, "a window without PARTITION BY has no key"))
         elif isinstance(node, Aggregate | Window) and node is not form.root:
-            calls = [(n, e) for n, e in node.items if any(map(_is_inexact, e.walk()))]
+            calls = [(n, e) for n, e in node.items if any(map(is_inexact, e.walk()))]
             types = types_of(node) if calls else {}
             inexact = [e.sql(dialect="spark") for n, e in calls if _DOUBLES.search(types[n])]
+            inexact += _of_zeros(node, types_of)
             if inexact:
                 found.append((node, f"{inexact[0]} is inexact and stands below another operator"))
     return found
 
 
-def _is_inexact(node: exp.Expr) -> bool:
+def is_inexact(node: exp.Expr) -> bool:
     """Does a call on doubles depend on the order of its rows? Sums do, and MIN and MAX may keep 0.0 or -0.0."""
     return isinstance(node, _INEXACT) or (isinstance(node, exp.Anonymous) and node.name.upper() in _INEXACT_NAMES)
+
+
+def _of_zeros(node: Aggregate | Window, types_of: TypesOf) -> list[str]:
+    """The calls of a node that are inexact if their arguments are doubles, and are of doubles."""
+    asked = [(e, _first_argument(c)) for _, e in node.items for c in e.walk() if is_of_zeros(c)]
+    if not asked:
+        return []
+    types = types_of(Project(node.input, tuple((f"x{i}", argument) for i, (_, argument) in enumerate(asked))))
+    return [e.sql(dialect="spark") for i, (e, _) in enumerate(asked) if _DOUBLES.search(types[f"x{i}"])]
+
+
+def _first_argument(call: exp.Expr) -> exp.Expr:
+    found: exp.Expr = call.expressions[0] if isinstance(call, exp.Anonymous) else call.this
+    return found.copy()
+
+
+def is_of_zeros(node: exp.Expr) -> bool:
+    return isinstance(node, _OF_ZEROS) or (isinstance(node, exp.Anonymous) and node.name.upper() in _OF_ZEROS_NAMES)
 
 
 def sources_to_json(sources: Mapping[str, Relation]) -> str:

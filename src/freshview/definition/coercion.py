@@ -12,7 +12,7 @@ make 0.0 of -0.0, but Spark's optimiser drops a grouping by constants or of one 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from sqlglot import exp
 
@@ -42,13 +42,18 @@ _INTEGERS = {"tinyint", "smallint", "int", "bigint"}
 def coerced(lowered: Lowered, types_of: TypesOf, chars: Collection[tuple[str, str]] = ()) -> Lowered:
     """The tree with Spark's implicit conversions as casts. `chars` are the (relation, column) pairs of type CHAR."""
     found = rewrite(lowered.node, lambda node: _widened(node, types_of))
+    constants: dict[Node, frozenset[str]] = {}
+    is_one_row: dict[Node, bool] = {}
     for node in bottom_up(found):
+        constants[node] = _constants(node, [constants[i] for i in node.inputs])
+        is_one_row[node] = _is_one_row(node, [is_one_row[i] for i in node.inputs])
         if isinstance(node, Join) and node.kind == "left":
             _require_one_group(node, types_of)
         if isinstance(node, Join) and node.condition is not None:
             _require_in_as_equality(node, types_of, chars)
         if isinstance(node, Aggregate | SetOperation):
-            _require_normalised_keys(node, types_of)
+            doubtful = [i.columns if is_one_row[i] else constants[i] for i in node.inputs]
+            _require_normalised_keys(node, doubtful, types_of)
     return Lowered(found, lowered.outputs)
 
 
@@ -94,39 +99,41 @@ def _require_in_as_equality(node: Join, types_of: TypesOf, chars: Collection[tup
             raise Unsupported(f"IN (query) that compares {a} with {b}")
 
 
-def _require_normalised_keys(node: Aggregate | SetOperation, types_of: TypesOf) -> None:
-    """Raise if Spark may leave -0.0 in a key as it is: where its optimiser finds a constant, or a single row."""
-    for given in node.inputs:
-        keys = node.keys if isinstance(node, Aggregate) else given.columns
-        doubtful = [k for k in keys if _is_one_row(given) or _is_constant(given, k)]
-        if doubtful and _INEXACT.search(" ".join(map(types_of(given).__getitem__, doubtful))):
+def _require_normalised_keys(
+    node: Aggregate | SetOperation, below: Sequence[Collection[str]], types_of: TypesOf
+) -> None:
+    """Raise if Spark may leave -0.0 in a key as it is: where its optimiser finds a constant, or a single row. `below`
+    are the columns of each input that may be one."""
+    for given, doubtful in zip(node.inputs, below, strict=True):
+        keys = [k for k in (node.keys if isinstance(node, Aggregate) else given.columns) if k in doubtful]
+        if keys and _INEXACT.search(" ".join(map(types_of(given).__getitem__, keys))):
             raise Unsupported("groups by a constant floating-point number, or of a single row, where -0.0 may stay")
 
 
-def _is_constant(node: Node, name: str) -> bool:
-    """May a column be the same in all rows, whatever tables hold?"""
+def _constants(node: Node, below: Sequence[frozenset[str]]) -> frozenset[str]:
+    """The columns of a node that may be the same in all rows, whatever tables hold; `below` are those of its inputs."""
     match node:
         case Values():
-            return len(node.rows) <= 1
+            return frozenset(node.columns if len(node.rows) <= 1 else ())
         case Project():
-            return all(_is_constant(node.input, n) for n in names_in(dict(node.items)[name]))
+            return frozenset(name for name, expression in node.items if names_in(expression) <= below[0])
         case Union() | SetOperation():
-            place = node.names.index(name)
-            return any(_is_constant(i, i.columns[place]) for i in node.inputs)
-    return any(name in i.columns and _is_constant(i, name) for i in node.inputs)
+            places = [[c in found for c in i.columns] for i, found in zip(node.inputs, below, strict=True)]
+            return frozenset(name for name, *maybe in zip(node.names, *places, strict=True) if any(maybe))
+    return frozenset().union(*below).intersection(node.columns)
 
 
-def _is_one_row(node: Node) -> bool:
-    """Can a node have one row at most, as Spark sees without looking at data?"""
+def _is_one_row(node: Node, below: Sequence[bool]) -> bool:
+    """Can a node have one row at most, as Spark sees without looking at data? `below` has the answers of its inputs."""
     match node:
         case Aggregate():
-            return not node.keys or _is_one_row(node.input)
+            return not node.keys or below[0]
         case TopK():
-            return (node.limit is not None and node.limit <= 1) or _is_one_row(node.input)
+            return (node.limit is not None and node.limit <= 1) or below[0]
         case Values():
             return len(node.rows) <= 1
         case Filter() | Project() | Window() | Join():
-            return all(map(_is_one_row, node.inputs))
+            return all(below)
     return False
 
 

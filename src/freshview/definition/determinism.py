@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import pairwise
 
 import sqlglot
 from sqlglot import exp
@@ -21,15 +22,15 @@ from freshview.errors import NotMaintainable
 from freshview.relation.types import fold
 from freshview.sql.binding import UNREADABLE
 from freshview.sql.fragments import Unsupported
-from freshview.sql.literals import may_be_moment
+from freshview.sql.literals import may_be_moment, may_be_time_of_day
 from freshview.sql.one_row import is_idle
-from freshview.sql.tokens import tokenize, word_set
+from freshview.sql.tokens import is_word, tokenize, word_set
 
 _RANDOM = word_set("""
     RAND RANDN RANDOM RANDSTR UNIFORM SHUFFLE UUID MONOTONICALLY_INCREASING_ID AES_ENCRYPT
     NOW CURRENT_TIMESTAMP CURRENT_DATE CURRENT_TIME CURRENT_TIMEZONE CURDATE CURTIME LOCALTIMESTAMP UNIX_TIMESTAMP
-    CURRENT_USER USER SESSION_USER CURRENT_CATALOG CURRENT_SCHEMA CURRENT_DATABASE VERSION SPARK_PARTITION_ID
-    INPUT_FILE_NAME INPUT_FILE_BLOCK_START INPUT_FILE_BLOCK_LENGTH REFLECT JAVA_METHOD TRY_REFLECT
+    CURRENT_USER USER SESSION_USER CURRENT_CATALOG CURRENT_SCHEMA CURRENT_DATABASE CURRENT_PATH VERSION
+    SPARK_PARTITION_ID INPUT_FILE_NAME INPUT_FILE_BLOCK_START INPUT_FILE_BLOCK_LENGTH REFLECT JAVA_METHOD TRY_REFLECT
 """)
 _RANDOM_NODES = (
     *(exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime),
@@ -64,6 +65,7 @@ def refuse_indeterminate(text: str) -> None:
     """Raise if a text has a call whose value the tables do not determine."""
     if "${" in text:
         raise _random("${…}")
+    _refuse_computed_names(text)
     try:
         tree = sqlglot.parse_one(text, read="spark")
     except UNREADABLE:
@@ -77,6 +79,14 @@ def refuse_indeterminate(text: str) -> None:
             cause = "which row it takes, or in which order, is not determined"
             remedy = _WAYS_OUT.get(type(node), "Use min, max, min_by or max_by.")
             raise NotMaintainable(node.sql(dialect="spark"), cause, remedy)
+
+
+def _refuse_computed_names(text: str) -> None:
+    """Raise for IDENTIFIER(…): which table or function it names is not seen in the tokens."""
+    for token, after in pairwise(tokenize(text)):
+        if is_word(token, "IDENTIFIER") and after.token_type == TokenType.L_PAREN:
+            cause = "what it names is computed, so that it would not be seen whether it is a table of the warehouse"
+            raise NotMaintainable("IDENTIFIER(…) in the definition of a view", cause, "Write the name itself.")
 
 
 def refuse_users_functions(text: str, users: Collection[str]) -> None:
@@ -105,10 +115,13 @@ def _refuse_words(text: str) -> None:
     for i, token in enumerate(tokens):
         name = token.text.upper()
         if token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
-            if may_be_moment(token.text):
+            typed = i > 0 and is_word(tokens[i - 1], "TIMESTAMP", "TIMESTAMP_LTZ")
+            if may_be_moment(token.text) or (typed and may_be_time_of_day(token.text)):
                 raise _random(f"'{token.text}'")
             continue
         is_call = i + 1 < len(tokens) and tokens[i + 1].token_type == TokenType.L_PAREN
+        if name == "TABLESAMPLE":
+            raise NotMaintainable(token.text, "which rows it takes is not determined", _REWRITE)
         if (is_call and name in _RANDOM) or name in _BARE:
             raise _random(token.text)
         if is_call and (name in _UNORDERED_WORDS or name.startswith(_SKETCHES)):

@@ -11,7 +11,9 @@ from freshview.catalog.lineage import REWRITING
 from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import (
+    Columns,
     Definition,
+    Sources,
     analyse,
     as_stored,
     check_output_names,
@@ -20,6 +22,8 @@ from freshview.definition.analysis import (
     visible_columns,
     visible_schema,
 )
+from freshview.definition.determinism import refuse_indeterminate
+from freshview.definition.plan_checks import UNFOLDED, is_planned, refuse_by_plans
 from freshview.definition.reading import TRIAL, Reader, wants_selftest
 from freshview.definition.rewriting import Rewriting, rewrite
 from freshview.definition.verdict import RECOMPUTED, Verdict
@@ -87,6 +91,9 @@ class Definitions:
             if verdict is not None and verdict.is_current and verdict.kind == RECOMPUTED:
                 known = unread(text, sources, columns, names, refresh, verdict.reason)
                 return replace(known, verdict=verdict, key=view.schema.key)
+            if verdict is None or not verdict.is_current:  # another version may have accepted what this one refuses
+                refuse_indeterminate(text)
+                self.refuse_undetermined(text, sources, columns, settings_of(view))
             frames = {n: empty_rows(runner.engine, r) for n, r in sources.items()}
             known = analyse(text, sources, columns, names, refresh, runner.types_of(frames))
             if verdict is None or not verdict.is_current:
@@ -112,6 +119,24 @@ class Definitions:
         except (InvalidStatement, NotMaintainable) as error:  # a query may be what no view is
             return Definition(text, dict(sources), names, "auto", None, None, {}, error.cause)
 
+    def tested(self, view: Relation, properties: Mapping[str, str]) -> Verdict:
+        """The verdict on a stored view under other properties than its own; nothing changes by asking."""
+        return self.asked(self.of(view), view.name, settings_of(view), properties)[1]
+
+    def refuse_undetermined(self, text: str, sources: Sources, columns: Columns, settings: Mapping[str, str]) -> None:
+        """Raise if Spark's plans show that a definition is not a function of its sources (`plan_checks.py`)."""
+
+        def explained(settings: Mapping[str, str]) -> str:
+            runner = PlanRunner(self._engines.under(settings, small=True))
+            frames = {n: runner.engine.opaque(n, as_at_create(r, columns[n])) for n, r in sources.items()}
+            return runner.engine.explained(*runner.bound(text, frames))
+
+        unfolded = explained({**settings, **UNFOLDED})
+        if is_planned(unfolded):
+            refuse_by_plans(text, unfolded)
+        else:
+            refuse_by_plans(text, explained(settings), is_unfolded=False)
+
     def asked(
         self, definition: Definition, name: str, settings: Mapping[str, str], properties: Mapping[str, str]
     ) -> tuple[Definition, Verdict]:
@@ -125,6 +150,7 @@ class Definitions:
         strict = all(settings.get(key, "true").lower() == "true" for key in _STRICT)
         reader = Reader(definition, runner, schemas, strict)
         verdict = reader.verdict(selftest=wants_selftest(properties), progress=progress)
+        progress("read")
         if verdict.kind == RECOMPUTED and definition.form is not None:
             d = definition
             definition = unread(d.text, d.sources, d.columns, d.names, d.refresh, verdict.reason)

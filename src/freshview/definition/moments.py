@@ -1,7 +1,8 @@
-"""Strings that Spark takes for a date or a time that passes: 'today', 'now UTC'.
+"""Strings that Spark takes for a date or a time that passes: 'today', 'now UTC', TIMESTAMP '06:00' (of today).
 
 Spark converts such a constant wherever a date or a time is expected; where that is, types alone decide. So the word
-is refused, unless it is surely used as text: beside other text, or as an argument of a function of text.
+is refused, unless it is surely used as text: beside other text, or as an argument of a function of text. A time of day
+is refused here where the text converts it to a timestamp; where Spark does so, its plan shows it (`plan_checks.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from freshview.sql.literals import is_moment, may_become_moment
+from freshview.sql.literals import is_moment, may_be_time_of_day, may_become_moment
 
 _CONVERSIONS = (exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate)
+_OF_CLOCK = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ)  # Spark's TIMESTAMP, by its names
 _COMPARISONS = (
     *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE, exp.LT, exp.LTE),
     *(exp.Between, exp.In, exp.Nullif),
@@ -30,6 +32,8 @@ _TEXTS = (exp.ConcatWs, exp.Lower, exp.Upper, exp.Trim, exp.RawString)
 def takes_moment(node: exp.Expr, names: Sequence[str]) -> bool:
     """May an expression of these names take a string for a date or a time that passes?"""
     if isinstance(node, exp.SetOperation):
+        if isinstance(node.parent, exp.SetOperation):
+            return False  # that one has the columns of this one, and is asked too
         return any(map(_mix, zip(*_columns(node), strict=False))) or not _are_alike(node)
     if isinstance(node, exp.If) and isinstance(node.parent, exp.Case):
         compared = node.parent.this  # CASE x WHEN 'today'; what follows THEN belongs to the CASE
@@ -39,9 +43,15 @@ def takes_moment(node: exp.Expr, names: Sequence[str]) -> bool:
         return _mix(arms)
     if isinstance(node, _COMPARISONS):
         return _mix(list(node.iter_expressions()))
+    if isinstance(node, exp.Cast) and _is_time_of_day(node.this) and node.to.is_type(*_OF_CLOCK):
+        return True
     if isinstance(node, _CONVERSIONS) or any(map(_OF_TIME.search, names)):
         return any(map(may_become_moment, node.iter_expressions()))
     return not isinstance(node, _OF_TEXT) and any(map(is_moment, node.iter_expressions()))
+
+
+def _is_time_of_day(node: exp.Expr) -> bool:
+    return isinstance(node.unnest(), exp.Literal | exp.RawString) and may_be_time_of_day(node.unnest().name)
 
 
 def is_text(node: exp.Expr) -> bool:
@@ -85,12 +95,17 @@ def _arms(node: exp.Expr) -> list[exp.Expr] | None:
 
 
 def _columns(node: exp.Expr) -> list[list[exp.Expr]]:
-    """The SELECT lists of the parts of a set operation."""
-    if isinstance(node, exp.SetOperation):
-        return _columns(node.left) + _columns(node.right)
-    if isinstance(node, exp.Subquery):
-        return _columns(node.this)
-    return [[item.unalias() for item in node.selects]] if isinstance(node, exp.Select) else [[]]
+    """The SELECT lists of the parts of a set operation, in order: there may be more than Python's stack is deep."""
+    found, left = [], [node]
+    while left:
+        part = left.pop()
+        if isinstance(part, exp.SetOperation):
+            left += [part.right, part.left]
+        elif isinstance(part, exp.Subquery):
+            left.append(part.this)
+        else:
+            found.append([item.unalias() for item in part.selects] if isinstance(part, exp.Select) else [])
+    return found
 
 
 def _are_alike(node: exp.SetOperation) -> bool:

@@ -104,7 +104,7 @@ class Reader:
         tested = SelfTest(self.definition, self.runner, self.schemas, stored).run()
         if tested.difference:
             raise _Differs(tested.difference)
-        return Verdict(TESTED, tested.rows, tested.rounds)
+        return Verdict(TESTED, tested.rows, tested.rounds, answers=tested.answers, unmet=", ".join(tested.unmet))
 
     def _opaque_frames(self) -> dict[str, Frame]:
         return {name: self.runner.engine.opaque(name, schema) for name, schema in self.schemas.items()}

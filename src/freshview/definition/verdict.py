@@ -11,7 +11,7 @@ from importlib.metadata import version
 from freshview.display import counted
 
 # Increased whenever a text may be read otherwise than before: verdicts of an earlier number are asked for again.
-READING = 5
+READING = 6
 PLAN, TESTED, UNTESTED, RECOMPUTED = "plan", "tested", "untested", "recomputed"
 FACT = "reading"
 
@@ -32,16 +32,28 @@ class Verdict:
     reason: str = ""  # why it is recomputed
     since: int = 0  # the CSN from which on the stored rows are right: an earlier program may have read it otherwise
     version: str = field(default_factory=present)
+    answers: int | None = None  # rows that the text gave over the made tables; None: an earlier program did not count
+    unmet: str = ""  # columns that were NULL in all these rows
 
     def __str__(self) -> str:
         match self.kind:
             case "plan":
                 return "proven by plan"
             case "tested":
-                return f"tested on {counted(self.rows, 'row')} in {counted(self.rounds, 'round')}"
+                return f"tested on {counted(self.rows, 'row')} in {counted(self.rounds, 'round')}{self._answered}"
             case "untested":
                 return "not tested ('selftest' = 'off')"
         return f"recomputed: {self.reason}"
+
+    @property
+    def _answered(self) -> str:
+        """What the text answered during the test: of a definition without answers, nothing was compared but that."""
+        if self.answers is None:
+            return ""
+        if not self.answers:
+            return ", NO ROW of answers"
+        unmet = f", only NULL in {self.unmet}" if self.unmet else ""
+        return f", {counted(self.answers, 'row')} of answers{unmet}"
 
     @property
     def is_current(self) -> bool:

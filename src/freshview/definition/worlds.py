@@ -12,29 +12,22 @@ from __future__ import annotations
 import datetime
 import math
 import random
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
 
+from freshview.definition.hints import DAY, Hints, with_part
 from freshview.relation.schema import Schema, fold
 from freshview.relation.types import INTEGERS, DataType
-from freshview.sql.binding import UNREADABLE
 
 World = dict[str, pa.Table]
 
 _BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
-_DAY = datetime.date(2024, 3, 1)
 _DIGITS = Context(prec=80)  # more than any DECIMAL has
 _MOST_TRIES = 200  # rows that are drawn for one table, including those whose key another row has
-# Calls on which Spark 4.2 may end with its process if a number is extreme: out of memory in a task, or an address of an
-# array that is not its own (element_at(a, -2147483648)).
-_SIZED = re.compile(r"\b(?:try_)?(?:element_at|format_number|lpad|rpad|repeat|space|sequence)\b`?\s*\(", re.IGNORECASE)
 _SMALL = 1000  # numbers beyond it are no sizes
 
 
@@ -51,13 +44,16 @@ class Profile:
     extremes: bool = False
     small: bool = False  # only numbers above 0, on which few expressions fail
     once: bool = False  # no value of a column twice, as far as there are others: `= literal` finds one row
+    named: bool = False  # only values that the definition names, where it names any
 
 
 _NUMBERS_AS_TEXT = ("1", " 1", "01", "2", "10", "-3", "0", "1.0")
 _DATES_AS_TEXT = ("2024-03-01", "2024-02-29", "2023-12-31", "1999-01-01", "2024-03-02", "2024-01-01")
 _JSON = ('{"a":1,"b":"x"}', '{"a":2}', "[1,2]", "{}", '{"A":3}', '{"a":null}')
 
-# Tried in this order until the definition does not fail on one.
+# Rows that meet many conditions at once, and join through many tables.
+ALIKE = Profile("mostly alike", 10, rows=12, first=0.9, nulls=0.02)
+# Tried in this order until the definition does not fail on one and its answers have values.
 PROFILES = (
     Profile("plain", 1),
     Profile("numbers as text", 2, strings=_NUMBERS_AS_TEXT),
@@ -66,6 +62,8 @@ PROFILES = (
     Profile("positive numbers, dates as text", 5, nulls=0.05, strings=_DATES_AS_TEXT, small=True),
     Profile("JSON as text", 6, nulls=0.05, strings=_JSON, small=True),
     Profile("no NULLs", 7, nulls=0.0, small=True),
+    Profile("named by the definition", 9, first=0.6, nulls=0.0, small=True, named=True),
+    ALIKE,
     Profile("each value once", 8, rows=7, nulls=0.0, small=True, once=True),
 )
 EXTREME = Profile("extremes", 11, extremes=True, strings=("a", "A", "", "a ", " a", "ß", "é", "𝒳", "0", "NaN"))
@@ -77,54 +75,11 @@ def profiles_for(types: Iterable[DataType]) -> Iterator[Profile]:
     has_text, has_others = any(p.is_text for p in parts), not all(p.is_text for p in parts)
     met = set()
     for profile in PROFILES:
-        values = (profile.nulls, profile.strings if has_text else (), profile.small and has_others, profile.once)
+        drawn = (profile.first, profile.nulls, profile.once, profile.named)
+        values = (*drawn, profile.strings if has_text else (), profile.small and has_others)
         if values not in met:
             met.add(values)
             yield profile
-
-
-@dataclass(frozen=True)
-class Hints:
-    """What a definition reveals about useful values: its literals, and the columns that it orders by."""
-
-    by_column: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # literals compared with a column
-    others: tuple[Any, ...] = ()  # all literals
-    ordered: frozenset[str] = frozenset()  # columns in an ORDER BY: without ties in them, the text determines its rows
-    sized: bool = False  # does it call what takes a number for a size or a place?
-
-
-def hints_of(text: str) -> Hints:
-    """The hints in a definition's text; if it cannot be parsed here, only whether it calls what takes a size."""
-    by_column: dict[str, list[Any]] = {}
-    others: list[Any] = []
-    sized = _SIZED.search(text) is not None
-    try:
-        tree = sqlglot.parse_one(text, read="spark")
-    except UNREADABLE:
-        return Hints(sized=sized)
-    for literal in tree.find_all(exp.Literal):
-        value = _literal(literal)
-        others.append(value)
-        above = literal.parent
-        while isinstance(above, exp.Cast | exp.Paren | exp.Neg | exp.Tuple | exp.Interval | exp.Add | exp.Sub):
-            above = above.parent
-        if isinstance(above, exp.Predicate | exp.Between | exp.In | exp.Like | exp.Case | exp.If | exp.Binary):
-            for column in above.find_all(exp.Column):
-                by_column.setdefault(fold(column.name), []).append(value)
-    ordered = {fold(c.name) for o in tree.find_all(exp.Ordered) for c in o.find_all(exp.Column)}
-    unique = {k: tuple(dict.fromkeys(v)) for k, v in by_column.items()}
-    return Hints(unique, tuple(dict.fromkeys(others)), frozenset(ordered), sized)
-
-
-def _literal(node: exp.Literal) -> Any:
-    """A literal as text or as a number; for a pattern, a text that it matches."""
-    if node.is_string:
-        like = isinstance(node.parent, exp.Like | exp.ILike)
-        return node.this.replace("%", "x").replace("_", "y") if like else node.this
-    try:
-        return Decimal(node.this)
-    except ArithmeticError:
-        return node.this
 
 
 def world(schemas: Mapping[str, Schema], hints: Hints, profile: Profile, *, untied: bool = False) -> World:
@@ -177,7 +132,10 @@ def _table(
     for column in schema.columns:
         own = hints.by_column.get(fold(column.name), ())
         alone = untied and fold(column.name) in hints.ordered
-        makers.append(_Maker(column.type, own, hints.others, profile, draw, column.nullable, alone, hints.sized))
+        within = fold(column.name) in hints.within
+        makers.append(
+            _Maker(column.type, own, hints.others, profile, draw, column.nullable, alone, hints.sized, within)
+        )
     rows: list[tuple[Any, ...]] = []
     keys: set[str] = set()
     tries = 0
@@ -208,6 +166,7 @@ class _Maker:
     nullable: bool
     alone: bool  # no value twice
     sized: bool  # no value that would be a vast size
+    within: bool  # the column stands inside a call that is compared
     _left: list[Any] = field(default_factory=list)  # values of the pool that were not drawn yet
 
     def _next(self, pool: Sequence[Any]) -> Any:
@@ -251,7 +210,12 @@ class _Maker:
 
     def _pool(self, type_: DataType) -> list[Any]:
         """The values that a column of the type may have, the preferred one first."""
-        own = [v for literal in self.own for v in _near(literal, type_)]
+        if self.profile.named and self.own:
+            named = [v for literal in self.own for v in (*self._parts(literal, type_), *_near(literal, type_)[:1])]
+            named = [v for v in named if not (self.sized and _is_vast(v))]
+            if named:
+                return named
+        own = [v for literal in self.own for v in (*_near(literal, type_), *self._parts(literal, type_))]
         rest = [v for literal in self.others for v in _near(literal, type_)[:1]][:6]
         usual = _usual(type_, self.profile)
         if self.profile.extremes and not self.sized:
@@ -261,6 +225,9 @@ class _Maker:
         if self.profile.small:
             usual = [v for v in usual if not _is_low(v)] or usual
         return [*own, *usual, *rest] if own else [*usual, *rest]
+
+    def _parts(self, literal: Any, type_: DataType) -> list[Any]:
+        return with_part(literal, type_) if self.within else []
 
 
 def _is_vast(value: Any) -> bool:
@@ -293,7 +260,7 @@ def _usual(type_: DataType, profile: Profile) -> list[Any]:
         case "binary":
             return [b"a", b"", b"\x00\xff", b"ab"]
         case "date":
-            return [_DAY, _DAY - datetime.timedelta(1), _DAY + datetime.timedelta(40), datetime.date(1999, 12, 31)]
+            return [DAY, DAY - datetime.timedelta(1), DAY + datetime.timedelta(40), datetime.date(1999, 12, 31)]
     return [_moment(type_, n) for n in (0, 1, 3600, 86_400, -86_400 * 200)]
 
 
@@ -342,7 +309,7 @@ def _at(type_: DataType, number: int) -> Any:
         case "binary":
             return f"{number:04d}".encode()
         case "date":
-            return _DAY + datetime.timedelta(number)
+            return DAY + datetime.timedelta(number)
         case "timestamp" | "timestamp_ntz":
             return _moment(type_, number)
         case "array":

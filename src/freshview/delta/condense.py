@@ -37,5 +37,10 @@ class Condense:
     cancels: bool = True  # False: of a partial condense by key, equal rows that are left do not cancel
     expected: Expected | None = None  # of cancelling equal rows, where that is a choice
 
+    @property
+    def step(self) -> tuple[tuple[str, ...], bool, bool]:
+        """What the step does, without the reasons: equal ones leave the same rows of the same change."""
+        return self.key, self.runs, self.cancels
+
 
 BY_ROWS = Condense()

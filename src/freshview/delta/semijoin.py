@@ -16,7 +16,7 @@ Sizes are not known here: a restriction is an offer, of which the reader makes u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 
 from sqlglot import exp
@@ -43,25 +43,43 @@ _Values = tuple[tuple[Scan, str], ...]  # scans and stored columns that together
 Wanted = Mapping[str, tuple[tuple[_Values, bool], ...]]  # per column: restrictions, and whether NULL is admitted too
 Origins = Mapping[str, _Values]  # columns whose values come from small scans
 
+_Conditions = tuple[exp.Expr, ...]
+_Asked = tuple[Node, Wanted, _Conditions]  # a node under restrictions, and the conditions of the filters above it
+_Found = tuple[Node, Origins]
+_Visit = Generator[_Asked, _Found, _Found]  # yields what it has to know of inputs; its result is that of the node
+
 
 def reduced(plan: Node) -> Node:
     """The plan, with each scan restricted to the rows that can matter."""
-    return _Reducing().visit(plan, {}, ())[0]
+    return _Reducing().run(plan)
 
 
 class _Reducing:
     def __init__(self) -> None:
-        self._done: dict[object, tuple[Node, Origins]] = {}
+        self._done: dict[object, _Found] = {}
         self._deltas: dict[Node, bool] = {}
 
-    def visit(self, node: Node, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
-        """The node under restrictions; an inner join also makes use of the `conditions` of the filters above it."""
-        key = (node, tuple(sorted(wanted.items(), key=lambda w: w[0])), tuple(map(id, conditions)))
-        if key not in self._done:
-            self._done[key] = self._visit(node, wanted, conditions)
-        return self._done[key]
+    def run(self, plan: Node) -> Node:
+        """The reduced plan. A plan can be deeper than Python's stack: visits that wait for inputs are in a list."""
+        asked: _Asked = (plan, {}, ())
+        waiting = [(_key(*asked), self._visit(*asked))]
+        found: _Found | None = None  # what the last of them asked for
+        while waiting:
+            key, visit = waiting[-1]
+            try:
+                asked = next(visit) if found is None else visit.send(found)
+            except StopIteration as end:
+                waiting.pop()
+                found = self._done[key] = end.value
+                continue
+            found = self._done.get(_key(*asked))
+            if found is None:
+                waiting.append((_key(*asked), self._visit(*asked)))
+        assert found is not None
+        return found[0]
 
-    def _visit(self, node: Node, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
+    def _visit(self, node: Node, wanted: Wanted, conditions: _Conditions) -> _Visit:
+        """The node under restrictions; an inner join also makes use of the `conditions` of the filters above it."""
         match node:
             case Scan():
                 return _scan(node, wanted)
@@ -69,42 +87,46 @@ class _Reducing:
                 return node, {}
             case Filter():
                 inner = (*conditions, *conjuncts(node.predicate)) if _leads_to_join(node.input) else ()
-                below, origins = self.visit(node.input, wanted, inner)
+                below, origins = yield node.input, wanted, inner
                 return with_inputs(node, (below,)), origins
             case Project():
-                return self._project(node, wanted)
+                return (yield from self._project(node, wanted))
             case Join():
-                return self._join(node, wanted, conditions if node.kind == "inner" else ())
+                return (yield from self._join(node, wanted, conditions if node.kind == "inner" else ()))
             case Union() | SetOperation():
-                return self._by_place(node, wanted)
+                return (yield from self._by_place(node, wanted))
             case Aggregate():
-                return self._through(node, wanted, set(node.keys))
+                return (yield from self._through(node, wanted, set(node.keys)))
             case Window():
-                return self._through(node, wanted, set(node.partition), keeps=True)
+                return (yield from self._through(node, wanted, set(node.partition), keeps=True))
             case Generate():
-                return self._through(node, wanted, set(node.input.columns), keeps=True)
-        return with_inputs(node, tuple(self.visit(i, {}, ())[0] for i in node.inputs)), {}
+                return (yield from self._through(node, wanted, set(node.input.columns), keeps=True))
+        inputs: list[Node] = []
+        for one in node.inputs:
+            below, _ = yield one, {}, ()
+            inputs.append(below)
+        return with_inputs(node, tuple(inputs)), {}
 
     def _through(
         self, node: Aggregate | Window | Generate, wanted: Wanted, columns: set[str], *, keeps: bool = False
-    ) -> tuple[Node, Origins]:
-        below, origins = self.visit(node.input, {c: w for c, w in wanted.items() if c in columns}, ())
+    ) -> _Visit:
+        below, origins = yield node.input, {c: w for c, w in wanted.items() if c in columns}, ()
         return with_inputs(node, (below,)), {c: o for c, o in origins.items() if keeps or c in columns}
 
-    def _project(self, node: Project, wanted: Wanted) -> tuple[Node, Origins]:
+    def _project(self, node: Project, wanted: Wanted) -> _Visit:
         plain = {name: e.name for name, e in node.items if isinstance(e, exp.Column)}
         inner: dict[str, tuple[tuple[_Values, bool], ...]] = {}
         for name, restrictions in wanted.items():
             if name in plain:
                 inner[plain[name]] = (*inner.get(plain[name], ()), *restrictions)
-        below, origins = self.visit(node.input, inner, ())
+        below, origins = yield node.input, inner, ()
         return with_inputs(node, (below,)), {n: origins[c] for n, c in plain.items() if c in origins}
 
-    def _by_place(self, node: Union | SetOperation, wanted: Wanted) -> tuple[Node, Origins]:
+    def _by_place(self, node: Union | SetOperation, wanted: Wanted) -> _Visit:
         parts, found = [], []
         for part in node.inputs:
             own = {c: wanted[n] for n, c in zip(node.columns, part.columns, strict=True) if n in wanted}
-            below, origins = self.visit(part, own, ())
+            below, origins = yield part, own, ()
             parts.append(below)
             found.append([origins.get(c) for c in part.columns])
         origins_by_name: dict[str, _Values] = {}
@@ -116,7 +138,7 @@ class _Reducing:
                 origins_by_name[name] = tuple(dict.fromkeys(s for v in values if v for s in v))
         return with_inputs(node, tuple(parts)), origins_by_name
 
-    def _join(self, node: Join, wanted: Wanted, conditions: tuple[exp.Expr, ...]) -> tuple[Node, Origins]:
+    def _join(self, node: Join, wanted: Wanted, conditions: _Conditions) -> _Visit:
         pairs = [
             (a.name, b.name, nulls)
             for a, b, nulls in equalities(node, conditions)
@@ -134,11 +156,11 @@ class _Reducing:
         if node.kind == "inner" and _narrows(right_wanted, backwards) and not _narrows(left_wanted, pairs):
             right_first = True
         if right_first:
-            right, from_right = self.visit(node.right, right_wanted, to_right)
-            left, from_left = self.visit(node.left, _more(left_wanted, backwards, from_right), to_left)
+            right, from_right = yield node.right, right_wanted, to_right
+            left, from_left = yield node.left, _more(left_wanted, backwards, from_right), to_left
         else:
-            left, from_left = self.visit(node.left, left_wanted, to_left)
-            right, from_right = self.visit(node.right, _more(right_wanted, pairs, from_left), to_right)
+            left, from_left = yield node.left, left_wanted, to_left
+            right, from_right = yield node.right, _more(right_wanted, pairs, from_left), to_right
         origins = {**from_left, **(from_right if node.kind in ("inner", "left") else {})}
         return with_inputs(node, (left, right)), origins
 
@@ -147,6 +169,11 @@ class _Reducing:
         if node not in self._deltas:
             self._deltas[node] = any(s.version == "delta" for s in scans(node))
         return bool(wanted) or self._deltas[node]
+
+
+def _key(node: Node, wanted: Wanted, conditions: _Conditions) -> object:
+    """What the result of a visit depends on; nodes and conditions are those of one plan."""
+    return node, tuple(sorted(wanted.items(), key=lambda w: w[0])), tuple(map(id, conditions))
 
 
 def _narrows(wanted: Wanted, pairs: list[tuple[str, str, bool]]) -> bool:

@@ -45,6 +45,7 @@ class LocalPlan:
     text: str
     reads: tuple[tuple[str, Node], ...]  # scans, and parts that Spark has computed
     columns: tuple[tuple[str, DataType], ...]
+    constants: tuple[str, ...] = ()  # what it computes of constants: Spark does so, and fails, also over no rows
 
     @property
     def prepared(self) -> list[Node]:
@@ -58,11 +59,31 @@ class _Relation:
 
     name: str
     types: Made  # in order
+    places: tuple[int, ...] | None = None  # of the columns in the query, which may have others; None: as they come
 
     def columns(self, alias: str = "") -> dict[str, Typed]:
         """The columns as they are read from the query, under an alias."""
         prefix = f"{alias}." if alias else ""
-        return {c: Typed(f"{prefix}c{i}", t) for i, (c, t) in enumerate(self.types.items())}
+        places = range(len(self.types)) if self.places is None else self.places
+        return {c: Typed(f"{prefix}c{i}", t) for i, (c, t) in zip(places, self.types.items(), strict=True)}
+
+    @property
+    def all(self) -> str:
+        """What to select for all columns, named by their places."""
+        if self.places is None:
+            return "*"
+        return ", ".join(f"{c.sql} AS c{i}" for i, c in enumerate(self.columns().values()))
+
+    def chosen(self, items: Sequence[tuple[str, exp.Expr]]) -> _Relation | None:
+        """Some of the columns under other names, for which there is no query; None if one of them is computed."""
+        places, types = [], {}
+        own = dict(zip(self.types, range(len(self.types)) if self.places is None else self.places, strict=True))
+        for name, expression in items:
+            if type(expression) is not exp.Column or expression.name not in own:
+                return None
+            places.append(own[expression.name])
+            types[name] = self.types[expression.name]
+        return _Relation(self.name, types, tuple(places)) if places else None
 
 
 def _nothing(_: Node) -> Types:
@@ -99,15 +120,54 @@ def translated(root: Node, types: Callable[[Scan], Types], prepare: Prepare = _n
                 continue
             if isinstance(node, Filter | Project) and node.input in obstacles:
                 raise obstacles[node.input]  # Spark computes both, or none
-            body, made = _body(node, [usable(i) for i in node.inputs])
-            found[node] = _Relation(f"n{number}", made)
+            if isinstance(node, Project) and (plain := usable(node.input).chosen(node.items)) is not None:
+                found[node] = plain
+                continue
+            inputs = [usable(i) for i in node.inputs]
+            body, made = _body(node, inputs)
+            places = inputs[0].places if isinstance(node, Filter | TopK) else None  # they hand on all that they read
+            found[node] = _Relation(f"n{number}", made, places)
             parts.append(f"n{number} AS ({body})")
         except Unproven as obstacle:
             obstacles[node] = obstacle
     result = usable(root)
     columns = ", ".join(c.sql for c in result.columns().values())
     text = f"{'WITH ' if parts else ''}{', '.join(parts)} SELECT {columns} FROM {result.name}"
-    return LocalPlan(text, tuple(reads), tuple(_typed(result)))
+    own = [node for node in found if not isinstance(node, Scan) and node not in {n for _, n in reads}]
+    constants = dict.fromkeys(text for node in own for e in _expressions(node) for text in _constants(e))
+    return LocalPlan(text, tuple(reads), tuple(_typed(result)), tuple(constants))
+
+
+def _expressions(node: Node) -> list[exp.Expr]:
+    """The expressions that a node computes."""
+    match node:
+        case Filter():
+            return [node.predicate]
+        case Project() | Aggregate() | Window():
+            return [e for _, e in node.items]
+        case Join():
+            return [node.condition] if node.condition is not None else []
+        case TopK():
+            return list(node.order)
+    return []
+
+
+_PLAIN = (exp.Literal, exp.Boolean, exp.Null)
+_NOT_ALONE = (exp.AggFunc, exp.Window, exp.Filter, exp.Ordered, exp.Distinct, exp.Star)  # which need rows
+
+
+def _constants(expression: exp.Expr) -> Iterator[str]:
+    """The largest parts of an expression that are computed of constants alone."""
+    if isinstance(expression, _PLAIN):
+        return
+    if not isinstance(expression, _NOT_ALONE) and not any(map(expression.find, (exp.Column, *_NOT_ALONE))):
+        try:
+            yield over({}).typed(expression).sql
+            return
+        except (Unproven, KeyError):  # it is no expression of its own: an interval, a type, a branch
+            pass
+    for part in expression.iter_expressions():
+        yield from _constants(part)
 
 
 def _prepared(node: Node, prepare: Prepare) -> Types:
@@ -229,7 +289,7 @@ def _compared(node: SetOperation, inputs: list[_Relation]) -> tuple[str, Made]:
     if kinds[0] != kinds[1]:
         raise Unproven(node.kind, "sides of different types")
     _require_compared(inputs[0], list(inputs[0].types))
-    left, right = (f"SELECT * FROM {i.name}" for i in inputs)
+    left, right = (f"SELECT {i.all} FROM {i.name}" for i in inputs)
     return f"{left} {node.kind.upper()} ALL {right}", dict(zip(node.names, kinds[0], strict=True))
 
 

@@ -170,7 +170,7 @@ class Costs:
         return self.prices.kept(self.sizes.of[number].rows)
 
     def trmatcost(self, number: int) -> float:
-        return self.compcost(number) + self.matcost(number)
+        return self.prices.full * (self.compcost(number) + self.matcost(number))
 
     def deltacost(self, number: int, place: int) -> float:
         """The cost of a differential: reusing it if it is kept, or has changed a stored result; else computing it."""
@@ -236,10 +236,11 @@ class Costs:
         elif self.mode[number] == TRANSIENT:
             cost += self.trmatcost(number)
         for place in self.shared.get(number, ()):
-            cost += self.computed_delta(number, place) + self.prices.kept(self._delta_rows(number, place))
+            kept = self.prices.kept(self._delta_rows(number, place))
+            cost += self.prices.incremental * (self.computed_delta(number, place) + kept)
         if number in self.clustered and number in self._relations:
             rows = sum(self._delta_rows(number, i) for i in self.changes[number])
-            cost += self.prices.sort * (rows + self.sizes.of[number].rows / self.rounds)
+            cost += self.prices.incremental * self.prices.sort * (rows + self.sizes.of[number].rows / self.rounds)
         return cost
 
     def _delta_rows(self, number: int, place: int) -> float:

@@ -209,6 +209,8 @@ class _Greedy:
             if isinstance(node, StoredRelation) or number in costs.owner:
                 yield from ((c,) for c in self._clusterings(Store(number, PERMANENT)))
                 continue
+            if not node.needs:
+                continue  # users need only how many rows there are: a relation without columns cannot be stored
             full: list[Change] = []
             if limits.permanent:
                 full.append(Store(number, PERMANENT))

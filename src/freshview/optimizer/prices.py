@@ -34,7 +34,8 @@ class Prices:
     lookup: float = 0.02  # fixed, per lookup of values in a stored relation
     passed: float = 2.5e-8  # per row that a lookup has to pass over in the files
     pruned: float = 20_000  # rows that a lookup passes over per value, in files sorted by the column
-    lookup_values: float = 20_000  # more values are not looked up: Spark reads the relation
+    value: float = 2e-6  # per value that is looked up
+    lookup_values: float = 300_000  # more values are not looked up: Spark reads the relation
     commit: float = 0.03  # fixed, per change of a stored result
     merge: float = 1e-6  # per changed row of a stored result
     sort: float = 5e-7  # per row that is written in order
@@ -72,7 +73,8 @@ class Prices:
         """Finding the rows with one of so many values in a stored relation; at most what reading all of it costs."""
         if values > self.lookup_values:
             return self.scanned(rows)
-        return self.lookup + self.passed * (min(rows, values * self.pruned) if pruned else rows)
+        passed = min(rows, values * self.pruned) if pruned else rows
+        return self.lookup + self.value * values + self.passed * passed
 
     def kept(self, rows: float) -> float:
         """Keeping a result for the duration of a refresh."""

@@ -31,7 +31,7 @@ from freshview.events import Events
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.optimizer.prices import Prices
 from freshview.refresh.combined import Combinations
-from freshview.refresh.cost import Calibration, Estimate, Rates, estimate_full
+from freshview.refresh.cost import Calibration, Estimate, Rates, estimate_full, rows_in_files
 from freshview.refresh.execute import Change, execute
 from freshview.refresh.execute_together import Alone, execute_together
 from freshview.refresh.job_facts import facts_of
@@ -52,8 +52,17 @@ from freshview.storage.store import Storage
 # The rows that the delta rules need cannot be read, or are not stored; those of the definition still can be read.
 _NO_INPUT = (SnapshotExpired, BroadcastTooLarge, RanOut)
 # Spark accepts the view's text, so an error of the delta query is ours, never the user's. The rules may also evaluate
-# an expression that the definition does not; otherwise the definition fails with the same error.
-_NOT_BY_RULES = (*_NO_INPUT, InvalidStatement, NotFound, TypeMismatch, pa.ArrowException, QueryFailed)
+# an expression that the definition does not; otherwise the definition fails with the same error. A plan of the rules is
+# many times as deep as the text: Python's stack may end in it (RecursionError).
+_NOT_BY_RULES = (
+    *_NO_INPUT,
+    InvalidStatement,
+    NotFound,
+    TypeMismatch,
+    pa.ArrowException,
+    QueryFailed,
+    RecursionError,
+)
 
 
 class Changing:
@@ -195,7 +204,11 @@ class Changing:
         definition, csn = self._definitions.of(view), self._catalog.snapshot()
         if not definition.incremental:
             return Estimate(0, 0, rates)
-        return estimate_full(definition, lambda s: self._catalog.state(definition.sources[s], csn).rows_at_most, rates)
+
+        def rows(source: str) -> int:
+            return rows_in_files(self._catalog.state(definition.sources[source], csn))
+
+        return estimate_full(definition, rows, rates)
 
     def _planned(self, given: JobInput) -> tuple[JobInput, JobPlan]:
         """The plan of a job, and the input that it reads: by the view's own text where the rewriting cannot be used."""
@@ -234,7 +247,7 @@ class Changing:
         kept = (
             Stages(self._catalog, self._storage)
             if given.in_memory
-            else self.pauses.job(given.view, given.span, plan.query or given.whole.text)
+            else self.pauses.job(given.view, given.span, _asked(plan, given))
         )
         with kept as stages:
             change = execute(plan, given, partial(self._runner, given.view), self._local, stages)
@@ -253,12 +266,18 @@ class Changing:
         self._local.close()
 
     def applied(self, state: RelationState) -> None:
-        """Scan a small view in the user's session now, so that its next query need not; make the files of a view whose
-        rows were replaced part of main, so that its next job can look rows up."""
+        """Scan a small view that queries have read in the user's session, so that the next one need not; make the files
+        of a view whose rows were replaced part of main, so that its next job can look rows up."""
         if state.main is None and any(s.files for s in state.segments):
             self._checkpointer.adopt(state.relation)
-        elif state.is_small(LOCAL_ROWS):
-            self._engines.user().scan(state)
+        elif state.is_small(LOCAL_ROWS) and self._engines.user().has_scanned(state.relation):
+            Runner(self._engines.user(), self._catalog, self._storage).visible(state)
+
+
+def _asked(plan: JobPlan, given: JobInput) -> Hashable:
+    """What a job computes over its span, and by which steps; the reasons for them may change between two attempts."""
+    steps = tuple((change.source, change.in_spark, change.condense.step) for change in plan.changes)
+    return plan.query or given.whole.text, steps, plan.condense and plan.condense.step
 
 
 def rates_in(catalog: Catalog) -> Rates:

@@ -13,15 +13,19 @@ from dataclasses import dataclass, field, replace
 from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import per_use
+from freshview.catalog.records import RelationState
 from freshview.definition.analysis import Definition
 from freshview.optimizer.prices import Prices
 from freshview.storage.reader import LOCAL_ROWS
 
 _OPERATORS_PER_STAGE = 10  # a stage is a query of its own
 _SECONDS_PREPARED = 0.05  # of a part that Spark computes without a job
-# Values of a change that the driver reads and condenses in the half second that Spark needs to begin: 0.4 to 6 million
-# a second were measured, by types and keys.
-DRIVER_CELLS = 1_000_000
+# Values of a change that the driver takes: it reads and condenses 0.4 to 6 million a second, by types and keys, and the
+# memory stays below 100 MB. Spark begins in half a second, but then reads whole relations: after 1 % of the tables of
+# TPC-H at scale 1 were inserted, views over lineitem took 0.2 to 1.2 s here and 1.3 to 5.4 s by Spark.
+DRIVER_CELLS = 4_000_000
+DRIVER_BYTES = 64 << 20  # and of its segments, as they are stored
+_SECONDS_AT_HAND = 4e-6  # of a row on the driver that is read, looked up and joined: 1.5 to 9 were measured
 # Rows that Spark reads in the time in which it cancels one. Measured on 3 million rows of lineitem, four columns, two
 # cores with other programs beside, in turn: reading and aggregating them 2.2 million rows a second; cancelling as many
 # new and old rows (`spark/signed.cancelled`, written nowhere) 0.33 million if all are equal, and 0.27 if all
@@ -33,9 +37,14 @@ _LEARN = 0.5  # the share of the newest job in the factor of its way
 _FORGET = 0.1  # the share by which the factors of other ways move towards it
 
 
-def takes_on_driver(rows: int, columns: int) -> bool:
-    """Is a change of so many rows and columns read and condensed on the driver sooner than by Spark?"""
-    return rows * columns <= DRIVER_CELLS
+def takes_on_driver(rows: int, columns: int, bytes_: int = 0) -> bool:
+    """Is a change of so many rows, columns and stored bytes read and condensed on the driver?"""
+    return rows * columns <= DRIVER_CELLS and bytes_ <= DRIVER_BYTES
+
+
+def rows_in_files(state: RelationState) -> int:
+    """The rows that Spark reads from files for a state: none of a small one, which the driver folds."""
+    return 0 if state.is_small(LOCAL_ROWS) else state.rows_at_most
 
 
 @dataclass(frozen=True)
@@ -69,11 +78,13 @@ class Estimate:
     rates: Rates = DEFAULT
     is_embedded: bool = False  # the embedded engine runs it
     prepared: int = 0  # parts that Spark computes for the embedded engine
+    at_hand: int = 0  # rows on the driver that the embedded engine reads
 
     @property
     def seconds(self) -> float:
         operator = self.rates.in_process if self.is_embedded else self.rates.operator
-        return self.rows * self.rates.row + self.operators * operator + self.prepared * _SECONDS_PREPARED
+        on_driver = self.prepared * _SECONDS_PREPARED + self.at_hand * _SECONDS_AT_HAND
+        return self.rows * self.rates.row + self.operators * operator + on_driver
 
 
 def comparison(rows: int, rates: Rates) -> float:
@@ -81,14 +92,14 @@ def comparison(rows: int, rates: Rates) -> float:
     return CANCELLED * rows * rates.row
 
 
-def in_process(cost: Estimate, prepared: int = 0) -> Estimate:
-    """The cost of a query that the embedded engine runs instead of Spark, but for so many parts of it."""
-    return replace(cost, is_embedded=True, prepared=prepared)
+def in_process(cost: Estimate, at_hand: int = 0, prepared: int = 0) -> Estimate:
+    """The cost of a query that the embedded engine runs over so many rows instead of Spark, but for so many parts."""
+    return replace(cost, is_embedded=True, at_hand=at_hand, prepared=prepared)
 
 
 def on_spark(cost: Estimate) -> Estimate:
     """The cost of a query that Spark runs after all: what its job took is compared with this."""
-    return replace(cost, is_embedded=False, prepared=0)
+    return replace(cost, is_embedded=False, at_hand=0, prepared=0)
 
 
 # Delta rules on the embedded engine, delta rules on Spark, recomputing: one engine's times say nothing of the other's.
@@ -134,9 +145,9 @@ def estimate(plan: Node, rows: Callable[[Scan], int], rates: Rates = DEFAULT) ->
 
 
 def estimate_full(definition: Definition, rows: Callable[[str], int], rates: Rates = DEFAULT) -> Estimate:
-    """The cost of recomputing a view over sources of so many rows; 0 for a view without a tree."""
+    """The cost of recomputing a view over sources of which Spark reads so many rows from files; 0 for a view without a
+    tree."""
     if definition.form is None:
         return Estimate(0, 0, rates)
-    sizes = {source: rows(source) for source in definition.sources}
-    read = {source: size if size > LOCAL_ROWS else 0 for source, size in sizes.items()}
+    read = {source: rows(source) for source in definition.sources}
     return estimate(definition.form.tree, lambda scan: read[scan.relation], rates)

@@ -45,7 +45,7 @@ def fits_driver(relation: Relation, segments: Sequence[Segment]) -> bool:
     """Is the delta over these segments computed on the driver?"""
     if any(s.replaces for s in segments):
         return False
-    return takes_on_driver(sum(s.rows for s in segments), len(relation.schema.columns))
+    return takes_on_driver(sum(s.rows for s in segments), len(relation.schema.columns), sum(s.size for s in segments))
 
 
 OldAndNew = tuple[pa.Table, pa.Table]  # the rows that a change deletes and inserts, in all columns of a relation

@@ -1,9 +1,14 @@
-"""Carrying out the plan of a job: the plan decides everything, this module only runs it over the job's input."""
+"""Carrying out the plan of a job over the job's input.
+
+The plan decides what is computed and by which engine. How many rows a result has is found here: up to `OVERLAY_ROWS`
+are netted and kept on the driver, more are netted by Spark and stay in files. Both ways give the same rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -95,17 +100,18 @@ def _by_spark(
     that condensing leaves of large changes are added to `sizes`."""
     schema, engine = given.view.schema, runner.engine
     frame = frames or frames_of(given, runner, stages, sizes=sizes)
-    held = (lambda rows: stages.held(rows, engine)) if plan.holds_stages_in_files else None
+    places = count()
+    held = (lambda rows: stages.held(("part", next(places)), rows, engine)) if plan.holds_stages_in_files else None
     signed = runner.in_stages(plan.stages, frame, held)
     assert plan.condense is not None
     if not plan.condense.runs:
         rows = _stored(engine.delta_rows(signed, schema, condensed=True), given, runner)
         return rows.num_rows, rows
-    files = stages.files(signed, engine)
-    count = sum(f.rows for f in files)
-    if count <= OVERLAY_ROWS:
-        return count, net(runner.read(0, files, with_weight(schema)), schema)
-    return count, _netted(engine.read_files(0, files, with_weight(schema)), given, runner)
+    files = stages.files("signed", signed, engine)
+    rows_signed = sum(f.rows for f in files)
+    if rows_signed <= OVERLAY_ROWS:
+        return rows_signed, net(runner.read(0, files, with_weight(schema)), schema)
+    return rows_signed, _netted(engine.read_files(0, files, with_weight(schema)), given, runner)
 
 
 def frames_of(
@@ -194,7 +200,7 @@ def _large_delta(
     )
     if not change.condense.runs:
         return delta
-    held = stages.held(delta, runner.engine)
+    held = stages.held(("delta", name, tuple(columns), change.condense.step), delta, runner.engine)
     if held is not delta and change.condense.cancels:
         sizes[name] = (change.rows, stages.rows)
     return held
@@ -206,7 +212,7 @@ def _recomputed(plan: JobPlan, given: JobInput, runner: Runner, stages: Stages) 
     frames = {name: runner.visible(given.span.after(source)) for name, source in given.whole.sources.items()}
     schema, view_id = given.view.schema, given.view.id
     defined = runner.stored(given.whole, frames, schema)
-    fresh = stages.written(lambda: runner.written(defined, view_id, REPLACE))
+    fresh = stages.written("all rows", lambda: runner.written(defined, view_id, REPLACE))
     if fresh.num_rows + given.stored.rows_at_most <= OVERLAY_ROWS:
         files = fresh.segment.files
         new, old = runner.read(view_id, files, schema), runner.storage.reader.contents(given.stored)

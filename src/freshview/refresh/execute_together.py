@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ class _Left(Exception):
     """A view cannot be computed with the others, and why."""
 
 
-_REASONS = (_Left, LocalError, RanOut, FreshviewError, pa.ArrowException)
+_REASONS = (_Left, LocalError, RanOut, FreshviewError, pa.ArrowException, RecursionError)
 
 
 def execute_together(
@@ -99,8 +100,12 @@ class _Parts:
     def _computed(self, part: SharedPart, runner: Runner) -> Any:
         """The rows of a part by Spark, in files until the refresh ends."""
         assert self.frames is not None
-        held = runner.in_stages(part.stages, self.frames, lambda rows: self._stages.held(rows, runner.engine))
-        return self._stages.held(held, runner.engine)
+        hold, engine = self._stages.held, runner.engine
+        places = count()
+        held = runner.in_stages(
+            part.stages, self.frames, lambda rows: hold(("part", part.source, next(places)), rows, engine)
+        )
+        return hold(("shared", part.source), held, engine)
 
     def _frame(self, source: Shared) -> Any:
         frame = self._held[source]

@@ -173,7 +173,7 @@ class GroupRunner:
         alike: dict[object, list[list[Member]]] = {}
         for view in views:
             member = self._member(view, csn, most_rows, (known or {}).get(view.id))
-            common = self._executor.sharing(view) if member is not None else None
+            common = self._sharing(view) if member is not None else None
             if member is not None and common is not None:
                 groups = alike.setdefault((member.end, common), [])
                 group = next((g for g in groups if member.shares(g)), None)
@@ -194,6 +194,15 @@ class GroupRunner:
                 return None
             return Member(view, left.upto(end), end)
         except FreshviewError:  # its own job raises the error
+            return None
+
+    def _sharing(self, view: Relation) -> Hashable:
+        """What a view has in common with those that it may be refreshed with; None if it is computed alone."""
+        try:
+            return self._executor.sharing(view)
+        except Cancelled:
+            raise
+        except Exception:  # its definition cannot be read: its own job raises the error
             return None
 
     def _run(self, group: Sequence[Member]) -> list[Job]:
@@ -234,7 +243,7 @@ class GroupRunner:
             changes = self._executor.changes([(m.view, self.stored(m)) for m in taken], self.span(taken))
         except Cancelled:
             raise
-        except FreshviewError as error:
+        except Exception as error:  # of ours too: a defect in one view's plan holds up no other, and its job raises it
             changes = [first_line(error)] * len(taken)
         found = []
         for member, change in zip(taken, changes, strict=True):

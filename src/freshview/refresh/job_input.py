@@ -33,7 +33,7 @@ from freshview.definition.analysis import Definition
 from freshview.delta.signed import part, undone
 from freshview.errors import SnapshotExpired
 from freshview.refresh.condense import Use, condensed, condensed_in_spark, is_linear, use_of
-from freshview.refresh.cost import DEFAULT, Calibration, Estimate, Rates, estimate_full
+from freshview.refresh.cost import DEFAULT, Calibration, Estimate, Rates, estimate_full, rows_in_files
 from freshview.refresh.deltas import fits_driver, images, member_rows, netted
 from freshview.refresh.lookups import Lookups
 from freshview.refresh.plan import ScanPlan, SourceChange, ViewSpan
@@ -41,7 +41,6 @@ from freshview.refresh.span import Span
 from freshview.refresh.times import PAST_JOBS
 from freshview.relation.delta import INSERT
 from freshview.storage.external import only_adds
-from freshview.storage.reader import LOCAL_ROWS
 
 
 class SourceImages:
@@ -204,13 +203,14 @@ class SourceInput:
             return 0
         if scan.version == "delta":
             return self._changed[scan.relation][0].cost
-        rows = self.state(scan).rows_at_most
-        return rows if rows > LOCAL_ROWS else 0
+        return rows_in_files(self.state(scan))
 
     def measured(self, scan: Scan) -> ScanPlan:
         """How a scan is read: its rows are looked up now, if that can be done."""
         from_files, rows = self.reads(scan), self.rows(scan)
-        return ScanPlan(scan, from_files, rows.num_rows if rows is not None and scan.version != "delta" else None)
+        if rows is None or scan.version == "delta":
+            return ScanPlan(scan, from_files)
+        return ScanPlan(scan, from_files, rows.num_rows, self._lookups.joined(scan, rows))
 
     def state(self, scan: Scan) -> RelationState:
         """The state that a scan reads. A relation without a change is the same before and after."""
@@ -299,7 +299,7 @@ class JobInput(SourceInput):
         def rows(source: str) -> int:
             relation = self.whole.sources[source]
             state = self.span.after(relation) if self.span.segments(relation) else self.span.before(relation)
-            return state.rows_at_most
+            return rows_in_files(state)
 
         return estimate_full(self.whole, rows, self.rates)
 

@@ -19,7 +19,20 @@ from freshview.relation.conditions import EXACT, Among, Conditions, comparable, 
 from freshview.storage.reader import StateReader, is_answered
 
 _ROWS = 300_000  # rows of one scan that are fetched at most
+_FEW_PAIRS = 1_000_000  # rows and rows that they are joined to, of which nobody asks how many pairs they make
 _EXACT = (*EXACT, "varchar", "char")  # under the settings of one view two texts of one such type are padded alike
+
+
+def pairs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> int:
+    """The pairs of equal values of two columns, but for NULL."""
+    counted = [pc.value_counts(values.drop_null()) for values in (one, other)]
+    values, counts = ([c.field(place) for c in counted] for place in (0, 1))
+    try:
+        met = pc.index_in(values[0], value_set=values[1].cast(values[0].type, safe=False))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # types that Arrow does not compare: none is looked up
+        return 0
+    products = pc.multiply(counts[0].cast(pa.float64()), counts[1].take(met).cast(pa.float64()))
+    return int(pc.sum(products).as_py() or 0)
 
 
 class Lookups:
@@ -45,6 +58,17 @@ class Lookups:
         if key not in self._tables:
             self._tables[key] = self._fetched(scan, columns)
         return self._tables[key]
+
+    def joined(self, scan: Scan, rows: pa.Table) -> int:
+        """The pairs of rows of a scan and rows that they were looked up for; 0 if there can be few only."""
+        counts = [self._pairs(by, rows) for by in scan.semijoins if by.column in rows.column_names]
+        return min(counts, default=0)
+
+    def _pairs(self, by: SemiJoin, rows: pa.Table) -> int:
+        found = [(table, name) for scan, name in by.sources if (table := self.table(scan)) is not None]
+        if sum(table.num_rows for table, _ in found) * rows.num_rows <= _FEW_PAIRS:
+            return 0
+        return sum(pairs(table.column(name), rows.column(by.column)) for table, name in found)
 
     def _fetched(self, scan: Scan, columns: tuple[str, ...]) -> pa.Table | None:
         state = self._state(scan)

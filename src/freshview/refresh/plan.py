@@ -5,8 +5,8 @@
                    query for the embedded engine (`job_facts.py` gathers them)
     choose         the best of them, by these facts
 
-Law: `alternatives` and `choose` are pure: they take data and call nothing that reads. `execute` runs the record and
-decides nothing; EXPLAIN prints the same record. The choice decides how long a refresh takes, never what it gives.
+Law: `alternatives` and `choose` are pure: they take data and call nothing that reads. `execute` runs the record;
+EXPLAIN prints the same record. The choice decides how long a refresh takes, never what it gives.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from freshview.refresh.span import Point
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
 EMBEDDED, SPARK = "embedded", "spark"
 
-_SMALL_DELTA = 50_000  # deltas up to this many rows are broadcast to the other sides, and the result is fetched
+_SMALL_DELTA = 300_000  # rows of all deltas up to which the rows that meet them are looked up, and the result fetched
 _SLACK = 0.3  # seconds by which a delta plan may cost more: it writes less
 
 
@@ -81,6 +81,7 @@ class ScanPlan:
     scan: Scan
     from_files: int  # rows that Spark reads from files; 0: the rows are on the driver, or part of Spark's plan
     looked_up: int | None = None  # rows that were looked up by the values of a delta; None: none were
+    joined: int = 0  # pairs of these rows and rows that they were looked up for, if they are many
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,12 @@ class JobFacts:
     def is_at_hand(self, way: Way) -> bool:
         """Are all rows that a way reads on the driver, or few?"""
         return all(s in self.scans and not self.scans[s].from_files for s in scans(_query(way)))
+
+    def at_hand(self, query: Node, changes: SourceChanges) -> int:
+        """The rows on the driver that a query reads: those of the changes, and those that were looked up, or the pairs
+        that they are joined to."""
+        found = (max(self.scans[scan].looked_up or 0, self.scans[scan].joined) for scan in set(scans(query)))
+        return sum(c.rows for c in changes) + sum(found)
 
     def counted(self, scan: Scan) -> int:
         """The rows that a scan reads from files, as an estimate counts them. Rows that were not looked up count double:
@@ -114,7 +121,8 @@ class ViewSpan:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The plan of one job for one view: complete, so that `execute` decides nothing, and EXPLAIN prints this record."""
+    """The plan of one job for one view: what `execute` runs and EXPLAIN prints. Where a result is netted depends on its
+    size, which `execute` finds."""
 
     strategy: str
     changes: tuple[SourceChange, ...] = ()
@@ -240,7 +248,10 @@ def alternatives(definition: Definition, changes: SourceChanges) -> tuple[Way, .
     if not definition.incremental:
         return (Way(INCREMENTAL, obstacle=definition.reason or "the view is to be recomputed"), Way(FULL))
     is_small = are_small(changes)
-    inward, outward = (_delta_way(definition, changes, is_small, outward=o) for o in (False, True))
+    try:
+        inward, outward = (_delta_way(definition, changes, is_small, outward=o) for o in (False, True))
+    except RecursionError:
+        return (Way(INCREMENTAL, obstacle="the plan of its change is nested too deeply"), Way(FULL))
     return (inward, outward, Way(FULL))
 
 
@@ -288,7 +299,7 @@ def choose(
     query, is_local = _query(way), way is inward and way.is_small
     cost = estimate(query, facts.counted, full.rates)
     local, why_spark = (facts.local, facts.why_spark) if is_local else (None, "")
-    cost = in_process(cost, len(local.prepared)) if local is not None else cost
+    cost = in_process(cost, facts.at_hand(query, changes), len(local.prepared)) if local is not None else cost
     seconds = cost.seconds * factors.get(EMBEDDED if local is not None else SPARK, 1.0)
     if definition.refresh != INCREMENTAL and seconds > anew + _SLACK:
         dearer = Rejected(INCREMENTAL, "it is expected to take longer", seconds)

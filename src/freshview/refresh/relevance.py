@@ -182,7 +182,8 @@ class Relevance:
         self, view: Relation, left: Pending, projection: _Projection, conditions: list[exp.Expr], reader: SparkEngine
     ) -> _Touched | None:
         """The paths from tables that have changed, with the conditions that fit them; None: ask no further."""
-        if not _agree(projection.runner.engine, reader):
+        # Without conditions of the query, nothing is evaluated that its session could read otherwise.
+        if conditions and not _agree(projection.runner.engine, reader):
             return None
         for condition in conditions:
             refuse_indeterminate(f"SELECT {text(condition)}")

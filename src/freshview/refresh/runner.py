@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from freshview.catalog.records import DataFile, Relation, RelationState
 from freshview.catalog.writer import Catalog
-from freshview.definition.analysis import Definition
+from freshview.definition.analysis import Definition, member_column, visible_columns
 from freshview.definition.known import members, visible_rows
 from freshview.delta.forms import hidden
 from freshview.refresh.stages import Stages
@@ -69,14 +69,17 @@ class Runner(PlanRunner):
 
     def visible(self, state: RelationState) -> Frame:
         """The rows of a state that queries see, in the columns that they see."""
-        return visible_rows(state.relation, self.engine.scan(state))
+        relation = state.relation
+        member = member_column(relation) if relation.kind == "view" else None
+        few = self.engine.members(state, visible_columns(relation), member) if member else None
+        return few if few is not None else visible_rows(relation, self.engine.scan(state))
 
     def fetch(self, frame: Any, schema: Schema, *, small: bool = False) -> pa.Table:
         """The rows of a frame on the driver: fetched directly if they are few, else through files."""
         if small:
             return schema.conform(self.engine.arrow(frame, "view"))
         with Stages(self.catalog, self.storage) as stages:
-            return self.read(0, stages.files(frame, self.engine), schema)
+            return self.read(0, stages.files("rows", frame, self.engine), schema)
 
     def written(self, frame: Any, view_id: int, action: int | None) -> Written:
         """The rows of a frame, written to the view's folder under a lease, as a segment: plain rows of one action, or

@@ -1,9 +1,11 @@
 """Results that a job keeps in files while it runs; if the job gives way, the next one goes on from them.
 
 Law: a job goes on from what an earlier one computed only if it is the same job: the same query for the same view over
-the same span. Results are removed when their job ends, when another job of the view begins, when the job gives way
-again without a further result (a smaller one follows), ten minutes after it gave way, and when the warehouse is closed;
-if the process dies, with its leases.
+the same span, with the same condense steps. And it takes a kept result only for what it was computed as: which results
+a job asks for depends on the plan, which is chosen anew by cost, so each has a label, and the first one that the job
+does not ask for goes with all after it. Results are removed when their job ends, when another job of the view begins,
+when the job gives way again without a further result (a smaller one follows), ten minutes after it gave way, and when
+the warehouse is closed; if the process dies, with its leases.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Stages:
     def __init__(self, catalog: Catalog, storage: Storage) -> None:
         self._catalog = catalog
         self._storage = storage
-        self._results: list[Written] = []
+        self._results: list[tuple[Hashable, Written]] = []  # with their labels
         self._used = 0
 
     def __enter__(self) -> Self:
@@ -51,8 +53,11 @@ class Stages:
         """Begin with the first result again."""
         self._used = 0
 
-    def files(self, frame: Any, engine: SparkEngine) -> tuple[DataFile, ...]:
-        """The rows of a frame in files, as the next result: it is computed now, unless the job had it before."""
+    def files(self, label: Hashable, frame: Any, engine: SparkEngine) -> tuple[DataFile, ...]:
+        """The rows of a frame in files, as the next result: it is computed now, unless the job had it before.
+
+        The label names all that the rows depend on, beside the job's query and span.
+        """
 
         def write() -> Written:
             lease = self._catalog.lease(0, self._storage.layout.new_folder("stage"))
@@ -64,41 +69,48 @@ class Stages:
                 self._remove([empty])
                 raise
 
-        return self.written(write).segment.files
+        return self.written(label, write).segment.files
 
-    def written(self, write: Callable[[], Written]) -> Written:
-        """What `write` writes, as the next result: now, unless the job had it before."""
+    def written(self, label: Hashable, write: Callable[[], Written]) -> Written:
+        """What `write` writes, as the next result: now, unless the job had it before, under this label."""
+        if self._used < len(self._results) and self._results[self._used][0] != label:
+            self._remove(self._taken(self._used))
         if self._used == len(self._results):
-            self._results.append(write())
+            self._results.append((label, write()))
         self._used += 1
-        return self._results[self._used - 1]
+        return self._results[self._used - 1][1]
 
     def given_up(self, result: Written) -> None:
         """Leave a result to the caller, who publishes it or removes it."""
-        self._results.remove(result)
+        self._results = [kept for kept in self._results if kept[1] is not result]
         self._used -= 1
 
     @property
     def rows(self) -> int:
         """The number of rows of the result that was asked for last."""
-        return self._results[self._used - 1].num_rows
+        return self._results[self._used - 1][1].num_rows
 
-    def held(self, frame: Any, engine: SparkEngine) -> Any:
+    def held(self, label: Hashable, frame: Any, engine: SparkEngine) -> Any:
         """A frame that reads the rows of a frame from files: queries that use it more than once do not compute it
         again."""
         if not engine.fits_files(frame):
             return frame
         places = [f"c{i}" for i in range(len(frame.columns))]
-        return engine.reread(0, self.files(frame.toDF(*places), engine), frame)
+        return engine.reread(0, self.files(label, frame.toDF(*places), engine), frame)
 
     def are_kept(self) -> bool:
         """Are the leases on all results still held?"""
-        return self._catalog.holds([result.lease for result in self._results])
+        return self._catalog.holds([result.lease for _, result in self._results])
 
     def remove(self) -> None:
         """Remove all files."""
-        results, self._results, self._used = self._results, [], 0
-        self._remove(results)
+        self._used = 0
+        self._remove(self._taken(0))
+
+    def _taken(self, place: int) -> list[Written]:
+        """Take the results from a place on out of those that are kept."""
+        taken, self._results = self._results[place:], self._results[:place]
+        return [result for _, result in taken]
 
     def _remove(self, results: Sequence[Written]) -> None:
         for result in results:

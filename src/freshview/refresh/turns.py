@@ -51,6 +51,11 @@ class Turns:
             finally:
                 self._views.catalog.drop_leases([lease.id])
 
+    def held_by(self, work: Interruption) -> frozenset[int]:
+        """The views whose turn some work of this process has now: of a job that refreshes several, all of them, and of
+        one that brings a view below along, that view."""
+        return frozenset(view_id for view_id, holder in self._working.copy().items() if holder is work)
+
     @contextmanager
     def _local_turn(self, view: Relation, wait: bool) -> Iterator[bool]:
         """Take the view's lock in this process, so that threads wait without polling; yield False if it is taken."""

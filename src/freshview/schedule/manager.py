@@ -114,15 +114,18 @@ class Manager:
         events: Events,
         *,
         policy: Policy = oldest_first,
+        held_by: Callable[[Interruption], Collection[int]] = lambda _: (),
         now: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` finds the views with tasks; `run` runs one job, and returns False if another process runs it."""
+        """`look` finds the views with tasks; `run` runs one job, and returns False if another process runs it;
+        `held_by` finds the views whose turn a job has: it may refresh several together, or bring those below along."""
         self._look = look
         self._run = run
         self._is_busy = is_busy
         self._events = events
         self._policy = policy
+        self._held_by = held_by
         self._now = now
         self._clock = clock
         self._guard = threading.Lock()  # held while a worker chooses; the dictionaries below are replaced, not changed
@@ -141,12 +144,13 @@ class Manager:
     def give_way(self, needed: Collection[int] = ()) -> None:
         """Have the jobs in progress make way for a statement that needs Spark, in this or another process.
 
-        `needed` are the views that the statement waits for: their jobs are raised to its priority instead. A job that
-        a statement waits for is not cancelled; a protected one only when its time is over. The statement counts as
-        foreground work already, so that no other job begins.
+        `needed` are the views that the statement waits for: their jobs are raised to its priority instead, also those
+        that began for another view and have the turn of a needed one. A job that a statement waits for is not
+        cancelled; a protected one only when its time is over. The statement counts as foreground work already, so that
+        no other job begins.
         """
         for job in self.running:
-            if job.view.view_id in needed:
+            if any(view_id in needed for view_id in (job.view.view_id, *self._held_by(job.interruption))):
                 job.interruption.raise_priority()
             elif not job.awaited:
                 job.asked = True

@@ -9,7 +9,6 @@ from functools import partial
 from graphlib import TopologicalSorter
 from typing import Generic, TypeVar
 
-from freshview.errors import FreshviewError
 from freshview.interruption import Interruption, stop_if_asked
 
 Result = TypeVar("Result")
@@ -20,13 +19,13 @@ class Outcomes(Generic[Result]):
     """What became of each view, by id. A view above one that failed is in neither."""
 
     done: dict[int, Result] = field(default_factory=dict)
-    failed: dict[int, FreshviewError] = field(default_factory=dict)
+    failed: dict[int, Exception] = field(default_factory=dict)
 
     def note(self, view_id: int, result: Callable[[], Result]) -> None:
         """Note what a call returns or raises."""
         try:
             self.done[view_id] = result()
-        except FreshviewError as error:
+        except Exception as error:  # of ours too: a defect that one view meets holds up no other
             self.failed[view_id] = error
 
 
@@ -35,8 +34,8 @@ def side_by_side(
 ) -> Outcomes[Result]:
     """Call `run` for each view, by id, in so many threads; `below` has the views that go before it.
 
-    One worker is this thread. If this thread is interrupted, all calls are asked to stop, and are waited for. Any error
-    but a FreshviewError stops the others too, and is raised.
+    One worker is this thread. If this thread is interrupted, all calls are asked to stop, and are waited for. What is
+    no Exception (KeyboardInterrupt) stops the others too, and is raised.
     """
     outcomes: Outcomes[Result] = Outcomes()
     order = TopologicalSorter(below)

@@ -1,7 +1,7 @@
 """Foreground work across processes: this one announces its own in the catalog, and hears of the others'.
 
 A statement that needs Spark only sets a flag; a thread writes the announcement, renews it once a second while such
-a statement runs, and sleeps else. So no query waits for a write, a busy process writes one row a second, and
+a statement runs, and sleeps else. So no query waits for this write, a busy process writes one row a second, and
 an idle one writes nothing. An announcement that is not renewed expires.
 
 Law: a background job in any process hears of a statement in any other within a second: the announcement is written at

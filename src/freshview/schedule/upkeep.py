@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SECONDS = 2.0  # between two turns
 DUE_SEGMENTS = 500  # unfolded segments of a relation that make a checkpoint worth while
 DUE_BYTES = 64 << 20  # or their size
+PATIENCE = 60.0  # seconds for which a checkpoint waits for the system to become idle
 WORKERS = 2  # views that are maintained side by side
 _HEARTBEAT_SECONDS = 30.0
 _POLL_SECONDS = 0.5  # between two looks at the flows whose time may have come
@@ -56,8 +57,11 @@ class Wishes:
     workers: int = WORKERS
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
+        if not isinstance(self.workers, int) or self.workers < 1:
             raise InvalidStatement(f"workers {self.workers}", "views are maintained by one at least", "Use 1 or more.")
+        if not isinstance(self.busy_load, int | float) or not self.busy_load >= 0:
+            cause = "is no load per core"
+            raise InvalidStatement(f"busy_load {self.busy_load!r}", cause, "Give a number from 0 on; 1 is a busy core.")
         if self.policy not in POLICIES:
             raise InvalidStatement(f"policy {self.policy!r}", "is not known", f"Use one of {', '.join(POLICIES)}.")
 
@@ -90,13 +94,17 @@ class Upkeep:
         self._workers = wishes.workers
         self._garbage = Garbage(catalog, storage, events, self._is_busy)
         self._stopping = Interruption()  # breaks off the checkpoints of the background
+        self._due_since: dict[int, float] = {}  # by relation: since when a checkpoint is worth while
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
         self._auxiliaries_due = time.monotonic() + _AUXILIARY_SECONDS
         self._presence = Presence(ActivityCatalog(catalog), self.activity.is_on_spark, events)
         self._loops = [Loop("freshview-heartbeat", _HEARTBEAT_SECONDS, self._heartbeat, events)]
         if wishes.background:
             look, policy = partial(candidates, views.catalog), POLICIES[wishes.policy]
-            self.manager = Manager(look, self._maintain_one, self._is_busy, events, policy=policy, now=catalog.now)
+            turns, now = views.jobs.turns, catalog.now
+            self.manager = Manager(
+                look, self._maintain_one, self._is_busy, events, policy=policy, held_by=turns.held_by, now=now
+            )
             self._loops.append(Loop("freshview-background", SECONDS, self._step, events))
             self._loops.append(Loop("freshview-flows", _POLL_SECONDS, poll, events))
             self._loops.append(Loop("freshview-listener", LOOK_SECONDS, self._listen, events))
@@ -192,17 +200,28 @@ class Upkeep:
 
     def _step(self) -> None:
         self._watch.look()
-        for relation_id, (segments, _, size) in self._catalog.backlog().items():
-            if segments >= DUE_SEGMENTS or size >= DUE_BYTES:
-                relation = self._catalog.relation_by_id(relation_id)
-                if relation is not None:
-                    self._checkpoint(relation)
+        self._fold()
         self._note_uses()
         self._views.maintenance.advance()
         self._views.deferred.keep_schedule()
         self._follow_advice()
         self._keep_auxiliaries()
         self._garbage.turn()
+
+    def _fold(self) -> None:
+        """Run the checkpoints that are due in idle time; one that has waited for a minute runs beside other work, since
+        every read pays for the segments."""
+        now = time.monotonic()
+        backlog = self._catalog.backlog().items()
+        due = [i for i, (segments, _, size) in backlog if segments >= DUE_SEGMENTS or size >= DUE_BYTES]
+        self._due_since = {i: self._due_since.get(i, now) for i in due}
+        for relation_id in due:
+            if now - self._due_since[relation_id] < PATIENCE and self._is_busy():
+                continue
+            del self._due_since[relation_id]
+            relation = self._catalog.relation_by_id(relation_id)
+            if relation is not None:
+                self._checkpoint(relation)
 
     def _checkpoint(self, relation: Relation) -> None:
         """Run a checkpoint that no statement waits for: where it needs Spark, it runs there at low priority."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta, timezone, tzinfo
 from string import Formatter
 from typing import Any
+from weakref import WeakKeyDictionary
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
@@ -55,6 +57,18 @@ _SMALL_JOBS = {
 }
 
 
+@dataclass
+class _Writers:
+    """The threads that write files in a session of the user, and the settings that it had before the first."""
+
+    before: dict[str, str | None]
+    count: int = 0
+
+
+_users_sessions: WeakKeyDictionary[SparkSession, _Writers] = WeakKeyDictionary()  # those in which a thread writes
+_users_sessions_guard = threading.Lock()
+
+
 class SparkEngine:
     """A Spark session of one warehouse."""
 
@@ -72,7 +86,6 @@ class SparkEngine:
         self._storage = storage
         self._home = home or session
         self._scanner = Scanner(session, storage, home)
-        self._conf_lock = threading.Lock()
         self._defaults = {} if defaults is None else defaults
 
     def close(self) -> None:
@@ -89,6 +102,8 @@ class SparkEngine:
         with spark_errors("session"):
             session = new_session(self.session)
             adopt(session, {**settings, **(_SMALL_JOBS if small else {})}, self._defaults)
+            for key, value in _WRITING.items():
+                session.conf.set(key, value)
         self._sessions.add(session)
         return SparkEngine(session, self._storage, self._sessions, self._home, self._defaults)
 
@@ -103,6 +118,15 @@ class SparkEngine:
     def scan(self, state: RelationState) -> DataFrame:
         with spark_errors(f"table {state.relation.name}"):
             return self._scanner.scan(state)
+
+    def members(self, state: RelationState, columns: Sequence[str], member: str) -> DataFrame | None:
+        """Some columns of the rows that a column marks, as a local frame; None if the state is too large for that."""
+        with spark_errors(f"table {state.relation.name}"):
+            return self._scanner.members(state, columns, member)
+
+    def has_scanned(self, relation: Relation) -> bool:
+        """Was a state of a relation scanned lately?"""
+        return self._scanner.has_scanned(relation.id)
 
     def changes(
         self,
@@ -151,7 +175,7 @@ class SparkEngine:
 
     def evaluated(self, frame: DataFrame, query: RowQuery, what: str) -> DataFrame:
         """The result of a query over one frame, which gets no name in the session: much cheaper."""
-        with spark_errors(what):
+        with spark_errors(_short(what)):
             named = frame.alias(query.qualifier) if query.is_qualified else frame
             chosen = named.where(query.where) if query.where else named
             return chosen.selectExpr(*query.items)
@@ -335,21 +359,37 @@ class SparkEngine:
         counted = None if shares_disk(self.session) else Observation()
         if counted is not None:
             frame = frame.observe(counted, F.count(F.lit(1)).alias(_WRITTEN))
-        with spark_errors(what), self._conf_lock:
-            conf = frame.sparkSession.conf
-            before = {key: conf.get(key, None) for key in _WRITING}
-            try:
-                for key, value in _WRITING.items():
-                    conf.set(key, value)
-                frame.write.mode("overwrite").parquet(as_uri(target))
-            finally:
-                for key, old in before.items():
-                    conf.unset(key) if old is None else conf.set(key, old)
+        with spark_errors(what), self._writing(frame.sparkSession):
+            frame.write.mode("overwrite").parquet(as_uri(target))
         files = self._storage.collect(relation_id, folder)
         if counted is not None:
             with spark_errors(what):
                 _require_all(files, counted.get.get(_WRITTEN, 0), f"folder {target}")
         return files
+
+    @contextmanager
+    def _writing(self, session: SparkSession) -> Iterator[None]:
+        """Have a session write files that every reader reads alike, in the block. Several threads may be in a block: no
+        write waits for another one. A session of our own always writes so; the user's gets its settings back when the
+        last block is left."""
+        if session is self.session and session is not self._home:
+            yield
+            return
+        with _users_sessions_guard:
+            writers = _users_sessions.get(session) or _Writers({k: session.conf.get(k, None) for k in _WRITING})
+            _users_sessions[session] = writers
+            writers.count += 1
+        try:
+            for key, value in _WRITING.items():
+                session.conf.set(key, value)
+            yield
+        finally:
+            with _users_sessions_guard:
+                writers.count -= 1
+                if not writers.count:
+                    del _users_sessions[session]
+                    for key, old in writers.before.items():
+                        session.conf.unset(key) if old is None else session.conf.set(key, old)
 
     def schema_of(self, frame: DataFrame, key: tuple[str, ...]) -> Schema:
         return as_schema(frame.schema, key)

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
@@ -46,6 +46,7 @@ from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
 from freshview.storage.store import Storage
 
 _CACHED_FRAMES = 64
+_MEMBERS = -2  # in the place of a segment's: the frame has no hidden rows and columns
 ORDER = "__fv_order"  # of a segment among those of a state: several of one view may have one CSN
 
 
@@ -71,18 +72,44 @@ class Scanner:
         """The relation as a DataFrame with its own column names and types."""
         if state.relation.is_external or any(s.is_pending for s in state.segments):
             return self._scan(state)
+        return self._known(state, (), lambda: self._scan(state))
+
+    def members(self, state: RelationState, columns: Sequence[str], member: str) -> DataFrame | None:
+        """Some columns of the rows that the column `member` marks; None if the driver does not fold the state.
+
+        Spark is given what queries see alone, not a plan that computes it of all rows.
+        """
+        if state.relation.is_external or not state.is_small(LOCAL_ROWS):
+            return None
+
+        def made() -> DataFrame:
+            rows = self._storage.reader.contents(state)
+            schema = Schema(tuple(map(state.schema.column, columns)))
+            return self.frame(rows.filter(rows.column(member)).select(list(columns)), schema)
+
+        if any(s.is_pending for s in state.segments):
+            return made()
+        return self._known(state, (_MEMBERS,), made)
+
+    def _known(self, state: RelationState, of: tuple[int, ...], make: Callable[[], DataFrame]) -> DataFrame:
+        """The frame of a state, made once."""
         last = (state.segments[-1].csn, state.segments[-1].seq) if state.segments else ()  # a view may have seen a part
         base = state.main.delta_version if state.main else -1
-        key = (state.relation.id, state.relation.schema_version, base, len(state.segments), *last)
+        key = (state.relation.id, state.relation.schema_version, base, len(state.segments), *last, *of)
         with self._lock:
             known = self._frames.get(key)
         if known is not None:
             self._check_files(state)
             return known
-        frame = self._scan(state)
+        frame = make()
         with self._lock:
             self._frames[key] = frame
         return frame
+
+    def has_scanned(self, relation_id: int) -> bool:
+        """Was a state of a relation scanned lately?"""
+        with self._lock:
+            return any(key[0] == relation_id for key in self._frames)
 
     def _scan(self, state: RelationState) -> DataFrame:
         schema = state.schema

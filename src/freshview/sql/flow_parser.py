@@ -11,6 +11,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from freshview.relation.schema import Column, fold
 from freshview.sql.statements import (
+    AlterSource,
     Columns,
     CreateFlow,
     CreateRemoteTable,
@@ -42,6 +43,15 @@ def create_source(cursor: Cursor) -> CreateSource:
     options = _options(cursor) if cursor.accept("OPTIONS") else ()
     cursor.end()
     return CreateSource(name, kind, options, if_not_exists)
+
+
+def alter_source(cursor: Cursor) -> AlterSource:
+    """ALTER SOURCE name SET OPTIONS (key 'value', …)"""
+    name = cursor.name("source name")
+    cursor.expect("SET", "OPTIONS")
+    options = _options(cursor)
+    cursor.end()
+    return AlterSource(name, options)
 
 
 def _options(cursor: Cursor) -> tuple[tuple[str, str], ...]:
@@ -199,10 +209,16 @@ def drop_flow(cursor: Cursor) -> DropFlow:
 
 
 def refresh_flow(cursor: Cursor) -> RefreshFlow:
+    """REFRESH FLOW name [FULL] [CONFIRM 'dump', …]"""
     name = cursor.name("flow name")
     full = cursor.accept("FULL")
+    confirmed = []
+    if cursor.accept("CONFIRM"):
+        confirmed.append(cursor.string("the name of a dump"))
+        while cursor.accept(","):
+            confirmed.append(cursor.string("the name of a dump"))
     cursor.end()
-    return RefreshFlow(name, full)
+    return RefreshFlow(name, full, tuple(confirmed))
 
 
 def explain_flow(cursor: Cursor) -> ExplainFlow:

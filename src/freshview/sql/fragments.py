@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sqlglot import exp
 
@@ -236,6 +236,28 @@ def _spell_out(window: exp.Window, named: Mapping[str, exp.Expr]) -> None:
 
 
 _WINDOW_PARTS = ("partition_by", "order", "spec")
+
+
+def with_order_by_all_spelled_out(tree: exp.Expr, columns: Collection[str]) -> None:
+    """Replace ORDER BY ALL of queries with LIMIT by all they select, in order. Changes the tree, which is qualified.
+
+    Spark takes ALL for a column of that name where there is one; `columns` are those of the tables.
+    """
+    for query in tree.find_all(exp.Query):
+        order = query.args.get("order")
+        if order is None or [type(o.this) for o in order.expressions] != [exp.Var]:
+            continue
+        if query.args.get("limit") is None and query.args.get("offset") is None:
+            continue
+        items = [item.unalias() for item in query.selects]
+        if "all" in {*columns, *map(fold, (i.alias_or_name for q in tree.find_all(exp.Query) for i in q.selects))}:
+            raise Unsupported("ORDER BY ALL beside a column of that name")
+        if any(item.find(exp.Query) or is_generator(unnamed(item)) for item in items):
+            raise Unsupported("ORDER BY ALL over subqueries or generated rows")
+        if not isinstance(query, exp.Select):  # of a set operation, or of a query in brackets: by places
+            items = [exp.Literal.number(i + 1) for i, _ in enumerate(items)]
+        given = order.expressions[0].args
+        order.set("expressions", [exp.Ordered(**{**given, "this": item.copy()}) for item in items])
 
 
 def count(node: exp.Expr | None) -> int:

@@ -144,6 +144,15 @@ def may_be_moment(text: str) -> bool:
     return _MOMENT.fullmatch(text) is not None
 
 
+# What Spark's stringToTimestamp reads as a time without a date; more than Spark accepts, never less.
+_TIME_OF_DAY = re.compile(r"[\s\x00-\x20\x7f]*(\d{1,2}\s*:|T\d).*", re.ASCII | re.DOTALL)
+
+
+def may_be_time_of_day(text: str) -> bool:
+    """May Spark convert this string to a timestamp of today, because it has a time but no date?"""
+    return _TIME_OF_DAY.fullmatch(text) is not None
+
+
 def is_moment(node: exp.Expr) -> bool:
     """Is an expression a string for which `may_be_moment` is true?"""
     return isinstance(node, _TEXTS) and may_be_moment(node.name)

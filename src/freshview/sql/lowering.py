@@ -22,6 +22,7 @@ from freshview.sql.fragments import (
     UnknownColumn,
     Unsupported,
     require_determinate,
+    with_order_by_all_spelled_out,
     with_windows_spelled_out,
     without_limit_all,
 )
@@ -93,6 +94,7 @@ def _resolved(text: str, known: Mapping[str, Mapping[str, str]]) -> exp.Expr:
         remember_using(text, tree)
         tree = qualify(tree, schema={n: dict(c) for n, c in known.items()}, dialect="spark", quote_identifiers=False)
         restore_spelling(tree)
+        with_order_by_all_spelled_out(tree, {c for columns in known.values() for c in columns})
     except (Unsupported, InvalidStatement, RecursionError):
         raise
     except Exception as error:  # of the parser, over a text that Spark can read

@@ -30,7 +30,7 @@ _WORDS = word_set("""
     ALL AND ANY AS BETWEEN BY CASE CUBE DISTINCT ELSE ESCAPE EXCEPT EXISTS FILTER FROM GROUP HAVING IN INNER INTERSECT
     IS JOIN LATERAL NOT ON OR OVER PARTITION QUALIFY ROLLUP SELECT SETS SOME THEN UNION USING VALUES WHEN WHERE WITH
 """)
-_BARE_CALLS = word_set("localtimestamp current_time user session_user current_catalog current_schema")
+_BARE_CALLS = word_set("localtimestamp current_time user session_user current_catalog current_schema current_path")
 
 
 def refuse_misread(text: str, tree: exp.Expr) -> None:

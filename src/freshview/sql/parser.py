@@ -16,6 +16,7 @@ from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import from_sqlglot
 from freshview.sql.dml_parser import delete, insert, merge, truncate, update
 from freshview.sql.flow_parser import (
+    alter_source,
     create_flow,
     create_remote_table,
     create_source,
@@ -51,6 +52,8 @@ from freshview.sql.tokens import EXPLAIN_MODES, Cursor, is_word
 
 def parse(text: str) -> Statement:
     """The record of a statement's text."""
+    if not isinstance(text, str):
+        raise InvalidStatement(f"statement {text!r}", "is no text", "Give one SQL statement as a string.")
     cursor = Cursor(text)
     for words, parser in _PARSERS:
         if cursor.accept(*words):
@@ -133,6 +136,8 @@ def _tree(text: str, cursor: Cursor) -> exp.Expr:
         return sqlglot.parse_one(text, read="spark")
     except sqlglot.errors.SqlglotError as error:
         raise cursor.error(first_line(error)) from error
+    except RecursionError as error:
+        raise cursor.error("it is nested too deeply") from error
 
 
 def _definition(node: exp.Expr, cursor: Cursor) -> tuple[list[Column], tuple[str, ...]]:
@@ -171,6 +176,8 @@ def _column(node: exp.ColumnDef, cursor: Cursor) -> tuple[Column, bool]:
         raise TypeMismatch(f"column {node.name}", "it has no type", "Write name TYPE.")
     if node.args.get("position") is not None:
         raise cursor.error(f"column {node.name}: FIRST and AFTER are not supported; columns are added at the end")
+    if _depth(node.kind) > _MOST_NESTED:  # what is stored has to be read again, also far down the stack
+        raise TypeMismatch(f"column {node.name}", f"its type is nested more than {_MOST_NESTED} deep", "Flatten it.")
     nullable, comment, is_key = True, "", False
     for constraint in node.constraints:
         match constraint.kind:
@@ -187,6 +194,19 @@ def _column(node: exp.ColumnDef, cursor: Cursor) -> tuple[Column, bool]:
             case other:
                 raise cursor.error(f"column {node.name}: {other.sql(dialect='spark')} is not supported")
     return Column(node.name, from_sqlglot(node.kind), nullable, comment), is_key
+
+
+_MOST_NESTED = 50  # types inside one another
+
+
+def _depth(node: exp.Expr) -> int:
+    """How many types stand inside one another in a type."""
+    level: list[exp.Expr] = [node]
+    depth = 0
+    while level:
+        depth += 1
+        level = [t for outer in level for e in outer.expressions for t in (e.find(exp.DataType),) if t is not None]
+    return depth
 
 
 _Dropped = TypeVar("_Dropped", bound=Drop)
@@ -355,6 +375,7 @@ _PARSERS: tuple[tuple[tuple[str, ...], Callable[[Cursor], Statement]], ...] = (
     (("EXPLAIN", "REFRESH", "MATERIALIZED", "VIEW"), _explain_refresh),
     (("EXPLAIN", "OPTIMIZE"), _explain_optimize),
     (("CREATE", "SOURCE"), create_source),
+    (("ALTER", "SOURCE"), alter_source),
     (("DROP", "SOURCE"), _drop(DropSource, "source")),
     (("CREATE", "FLOW"), create_flow(_source_columns)),
     (("DROP", "FLOW"), drop_flow),

@@ -19,7 +19,7 @@ from freshview.errors import FreshviewError
 from freshview.relation.schema import fold
 from freshview.relation.types import from_sqlglot
 from freshview.sql.fragments import COMPARISONS, Unsupported
-from freshview.sql.literals import may_be_moment
+from freshview.sql.literals import may_be_moment, may_be_time_of_day
 from freshview.sql.misread import refuse_misread
 from freshview.sql.tokens import word_set
 
@@ -150,7 +150,9 @@ def _is_known(node: exp.Expr) -> bool:
     if parts is None or any(value for key, value in node.args.items() if key not in parts):
         return False
     if isinstance(node, exp.Literal):
-        return not may_be_moment(node.name) if node.is_string else bool(_NUMBER.fullmatch(node.name))
+        if node.is_string:  # beside a timestamp, '06:00' is a time of today
+            return not may_be_moment(node.name) and not may_be_time_of_day(node.name)
+        return bool(_NUMBER.fullmatch(node.name))
     if isinstance(node, COMPARISONS):  # Spark binds comparisons from left to right, this parser in two steps
         return not isinstance(node.this, _TESTS) and not isinstance(node.expression, _TESTS)
     return True

@@ -182,6 +182,14 @@ class CreateSource:
     if_not_exists: bool = False
 
 
+@dataclass(frozen=True)
+class AlterSource:
+    """ALTER SOURCE … SET OPTIONS: options that are not named stay as they are."""
+
+    name: str
+    options: tuple[tuple[str, str], ...]  # names in small letters
+
+
 class DropSource(Drop):
     pass
 
@@ -225,6 +233,7 @@ class DropFlow:
 class RefreshFlow:
     name: str
     full: bool = False
+    confirmed: tuple[str, ...] = ()  # names of dumps that are right although they are small
 
 
 @dataclass(frozen=True)
@@ -248,7 +257,7 @@ class ExplainOptimize:
 Dml = Insert | Update | Delete | Merge
 Ddl = CreateView | DropView | AlterView | CreateTable | DropTable | RenameTable | AddColumns | RenameColumn
 Remotes = CreateRemoteTable | DropRemoteTable
-Flows = CreateSource | DropSource | CreateFlow | DropFlow | RefreshFlow | Quarantine
+Flows = CreateSource | AlterSource | DropSource | CreateFlow | DropFlow | RefreshFlow | Quarantine
 Statement = (
     Query
     | Dml

@@ -104,7 +104,10 @@ def _in(select: Select, tree: exp.In, negated: bool, kind: str) -> None:
         inner = select.subselect(body)
         values = [inner.value(e.unalias()) for e in body.expressions]
         node, conditions = inner.node, list(inner.correlated)
-    needles = tree.this.expressions if isinstance(tree.this, exp.Tuple) else [tree.this]
+    row = tree.this.unnest()
+    needles = row.expressions if isinstance(row, exp.Tuple) else [tree.this]
+    if len(needles) != len(values):
+        raise Unsupported("IN (query) of a row with another number of columns")
     if negated and len(needles) > 1:
         raise Unsupported("NOT IN over several columns")
     for needle, value in zip(needles, values, strict=True):

@@ -7,7 +7,7 @@ and raises an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot.tokenizer_core import TokenType
@@ -117,20 +117,55 @@ def _with_queries(tokens: Sequence[Token]) -> dict[str, int]:
     A WITH query inside brackets is not visible everywhere: for its name there is no such position.
     """
     found: dict[str, int] = {}
-    if not any(is_word(t, "WITH") for t in tokens):
-        return found
     depth = 0
-    for i in range(len(tokens) - 2):
-        depth += (tokens[i].token_type in OPENERS) - (tokens[i].token_type in CLOSERS)
-        if not is_word(tokens[i], "WITH", "RECURSIVE") and tokens[i].token_type != TokenType.COMMA:
-            continue
-        after = i + 2
-        if tokens[after].token_type == TokenType.L_PAREN:  # names of columns
-            after = _closing(tokens, after) + 1
-        if after + 1 < len(tokens) and is_word(tokens[after], "AS") and tokens[after + 1].token_type in OPENERS:
-            name, ends = fold(tokens[i + 1].text), _closing(tokens, after + 1)
-            found[name] = max(found.get(name, 0), len(tokens) if depth else ends)
+    for i, token in enumerate(tokens):
+        depth += (token.token_type in OPENERS) - (token.token_type in CLOSERS)
+        if is_word(token, "WITH") and not _is(tokens, i + 1, *_OTHER_WITHS):
+            for name, visible in _listed(tokens, i + 1):
+                found[name] = max(found.get(name, 0), len(tokens) if depth else visible)
     return found
+
+
+# Words after a WITH that begins no list of queries; `WITH (…)` has options of a table.
+_OTHER_WITHS = ("ROLLUP", "CUBE", "(")
+
+
+def _listed(tokens: Sequence[Token], at: int) -> Iterator[tuple[str, int]]:
+    """The names in a list of WITH queries, `name [(columns)] [MAX RECURSION LEVEL n] [AS] (query), …`, each with the
+    position after which it means its query: a recursive one does so in its own body."""
+    recursive = _is(tokens, at, "RECURSIVE") and not _is(tokens, at + 1, "AS", "(")
+    at += recursive
+    while True:
+        name, at = fold(_text(tokens, at)), at + 1
+        if _is(tokens, at, "(") and not _starts_query(tokens, at):
+            at = _closing(tokens, at) + 1
+        if [_text(tokens, at + i).upper() for i in range(3)] == ["MAX", "RECURSION", "LEVEL"]:
+            at += 4
+        at += _is(tokens, at, "AS")
+        if not _is(tokens, at, "("):
+            raise NotFoundByTokens
+        ends = _closing(tokens, at)
+        yield name, at if recursive else ends
+        if ends + 1 >= len(tokens) or tokens[ends + 1].token_type != TokenType.COMMA:
+            return
+        at = ends + 2
+
+
+def _starts_query(tokens: Sequence[Token], at: int) -> bool:
+    """Does a query follow the bracket at a position, in more brackets perhaps? (Names of columns may follow.)"""
+    while _is(tokens, at, "("):
+        at += 1
+    return _is(tokens, at, "SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE") and not _is(
+        tokens, at + 1, ",", ")"
+    )
+
+
+def _is(tokens: Sequence[Token], at: int, *words: str) -> bool:
+    return at < len(tokens) and is_word(tokens[at], *words)
+
+
+def _text(tokens: Sequence[Token], at: int) -> str:
+    return tokens[at].text if at < len(tokens) else ""
 
 
 def _closing(tokens: Sequence[Token], at: int) -> int:

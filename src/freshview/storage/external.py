@@ -259,6 +259,8 @@ def changed_files(table: DeltaTable, after: int, upto: int) -> list[ChangedFile]
             raise _expired(table.table_uri, version, "its commit is gone from the log")
         actions = [json.loads(line) for line in commit.splitlines() if line.strip()]
         fed = [a["cdc"] for a in actions if "cdc" in a]
+        if not fed and any((a.get(kind) or {}).get("deletionVector") for a in actions for kind in ("add", "remove")):
+            raise _expired(table.table_uri, version, "it used deletion vectors: the files do not show what it deleted")
         feed += [ChangedFile(c["path"], c.get("partitionValues") or {}, 0) for c in fed]
         for name, weight in (("add", 1), ("remove", -1)):
             for action in (a[name] for a in actions if name in a and not fed):
@@ -355,6 +357,18 @@ def contents(relation: Relation, seen: Main) -> pa.Table:
     root = _path(table.table_uri)
     rows = [_conformed(_stored(root, file.path), file.values, bag) for file in _listing(table)]
     return pa.concat_tables([bag.arrow.empty_table(), *rows])
+
+
+def column_parts(table: DeltaTable, columns: Schema) -> Iterator[pa.Table]:
+    """The rows of a version in these of its columns alone, a file at a time."""
+    root = _path(table.table_uri)
+    for file in _listing(table):
+        try:
+            with pq.ParquetFile(root / unquote(file.path), coerce_int96_timestamp_unit="us") as data:
+                stored = data.read(columns=[n for n in data.schema_arrow.names if columns.has(n)])
+        except (OSError, pa.ArrowInvalid) as error:
+            raise _unreadable(root, file.path, error) from error
+        yield _conformed(stored, file.values, columns)
 
 
 # -- rows that changed ---------------------------------------------------------------------------------

@@ -119,6 +119,24 @@ class MainStore:
         files = self.present_files(relation_id, version, f"relation {relation_id}")
         return read_parquet(files, folder, columns)
 
+    def read_file(self, relation_id: int, file: DataFile, columns: Sequence[str], most_texts: int) -> pa.Table:
+        """These columns of all rows of one file, as far as it has them, without columns of texts of more bytes.
+
+        Texts come as numbers of different texts: so they take no more memory than their bytes in the file say, which
+        its footer has. A column that is left out is not read.
+        """
+        folder = self._layout.relation(relation_id)
+        check_present([file], folder, f"folder {folder}")
+        path = folder / file.path
+        with damage_errors(folder):
+            with pq.ParquetFile(path) as opened:
+                held = [f for f in opened.schema_arrow if f.name in columns]
+                texts = [f.name for f in held if pa.types.is_string(f.type) or pa.types.is_string_view(f.type)]
+                sizes = _sizes(opened.metadata)
+            small = [f.name for f in held if f.name not in texts or sizes.get(f.name, 0) <= most_texts]
+            with pq.ParquetFile(path, read_dictionary=[n for n in texts if n in small]) as opened:
+                return plain(opened.read(columns=small))
+
     # -- versions that the catalog may not know ----------------------------------------------------
 
     def latest_version(self, relation_id: int) -> int | None:
@@ -305,6 +323,16 @@ def _main(files: Sequence[DataFile], version: int, schema_version: int, csn: int
 
 def delta_schema(schema: Schema) -> DeltaSchema:
     return DeltaSchema.from_arrow(schema.arrow)
+
+
+def _sizes(footer: pq.FileMetaData) -> dict[str, int]:
+    """The bytes of each column of a file before compression."""
+    sizes: dict[str, int] = {}
+    for group in range(footer.num_row_groups):
+        for place in range(footer.num_columns):
+            column = footer.row_group(group).column(place)
+            sizes[column.path_in_schema] = sizes.get(column.path_in_schema, 0) + column.total_uncompressed_size
+    return sizes
 
 
 def read_parquet(files: Sequence[DataFile], folder: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from cachetools import LRUCache
 
-from freshview.catalog.records import DataFile, RelationState, Segment
+from freshview.catalog.records import DataFile, Main, RelationState, Segment
 from freshview.relation.conditions import Among, Compared, Condition, Conditions
 from freshview.relation.delta import (
     Overlay,
@@ -30,7 +30,7 @@ from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
 from freshview.storage.external import contents as external_contents
 from freshview.storage.files import Layout, check_present
-from freshview.storage.index import INDEXED, ColumnCache
+from freshview.storage.index import INDEXED, ColumnCache, is_fixed
 from freshview.storage.main import MainStore, damage_errors, plain, quoted, read_parquet
 from freshview.storage.sharing import Columns, SharedRows
 
@@ -39,6 +39,7 @@ OVERLAY_ROWS = 200_000  # deltas up to this size are folded on the driver
 _LITERAL_KEYS = 20_000  # more keys than this are looked up by a scan instead of an IN list
 _INDEX_KEYS = 300_000  # and up to this many by an index in memory
 _PRUNING_LIST = 20  # values of a list by which DataFusion skips files and row groups
+_YEARS = (-719_162, 2_932_896)  # the first and the last day that Python knows, from 1970 on
 _RANGES = 8  # into which a longer list is split for that, at most
 _CACHED_OVERLAYS = 16
 _Shape = tuple[tuple[int, int], ...]
@@ -51,7 +52,7 @@ class StateReader:
         self._layout = layout
         self._mains = mains
         self._cache = MainCache(mains.read)
-        self.columns = ColumnCache(mains.read, lookup_memory)
+        self.columns = ColumnCache(mains.files, mains.read_file, lookup_memory)
         self._shared = SharedRows()
         self._overlays: LRUCache[tuple[int, int, int], tuple[_Shape, Overlay]] = LRUCache(_CACHED_OVERLAYS)
         # Of lookups in a version of main that met too many rows, with how many values: as many are not tried again.
@@ -112,7 +113,8 @@ class StateReader:
             return False
         keys = {k: schema.column(k).type.arrow for k in schema.key}
         whole = {c.name: c.type.arrow for c in schema.columns}
-        return self.columns.may_keep(main, keys) and not self.columns.may_keep(main, whole)
+        kept = all(map(is_fixed, whole.values())) and self.columns.may_keep(main, whole)
+        return not kept and all(map(is_fixed, keys.values())) and self.columns.may_keep(main, keys)
 
     def contents(self, state: RelationState) -> pa.Table:
         """All rows of the relation."""
@@ -247,12 +249,12 @@ class StateReader:
         held = [p for p in places if p < len(stored.columns)]
         kept = self._cache.rows(state.relation.id, main)
         if kept is not None:
-            found = kept.select(held).filter(_met(kept, conditions, state.schema))
+            found = self._of_kept(state, main, kept, conditions).select(held)
             return part.conform(found if limit is None else found.slice(0, limit + 1))
         by_place = [(state.schema.position(n), c) for n, c in conditions]
-        indexed = self._indexed(state, by_place, stored, held)
+        indexed = self._indexed(state, by_place, stored, held, limit)
         if indexed is not None:
-            return part.conform(indexed if limit is None else indexed.slice(0, limit + 1))
+            return part.conform(indexed)
         tests = [condition_sql(stored.names[p], c) for p, c in by_place]
         if not all(tests):
             if limit is not None:
@@ -265,10 +267,27 @@ class StateReader:
         sql = f"SELECT {chosen} FROM t WHERE {' AND '.join(t for t in tests if t)}{most}"
         return part.conform(self._mains.query(state.relation.id, main.delta_version, sql))
 
+    def _of_kept(self, state: RelationState, main: Main, kept: pa.Table, conditions: Conditions) -> pa.Table:
+        """The rows of a main in memory that meet all conditions: by an index for one of them, where values are few."""
+        for at, (name, condition) in enumerate(conditions):
+            if isinstance(condition, Among) and not condition.nulls:
+                by = kept.column_names[state.schema.position(name)]
+                found = self._cache.among(state.relation.id, main, kept, by, condition.values)
+                if found is not None:
+                    others = (*conditions[:at], *conditions[at + 1 :])
+                    return found.filter(_met(found, others, state.schema)) if others else found
+        return kept.filter(_met(kept, conditions, state.schema))
+
     def _indexed(
-        self, state: RelationState, conditions: Sequence[tuple[int, Condition]], stored: Schema, held: Sequence[int]
+        self,
+        state: RelationState,
+        conditions: Sequence[tuple[int, Condition]],
+        stored: Schema,
+        held: Sequence[int],
+        limit: int | None,
     ) -> pa.Table | None:
-        """Main's rows by an index in memory; None if no condition is a list of values, or the columns are not kept.
+        """Main's rows by an index in memory, one more than the limit at most; None if no condition is a list of values,
+        or the columns are not kept.
 
         The longest list is looked up; the other conditions are asked of the rows found.
         """
@@ -277,14 +296,12 @@ class StateReader:
             return None
         at, chosen = max(lists, key=lambda pair: len(pair[1].values))
         place, others = conditions[at][0], [*conditions[:at], *conditions[at + 1 :]]
-        read = list(dict.fromkeys([*held, *(p for p, _ in others)]))
-        fields = [(stored.columns[p].name, stored.columns[p].type.arrow) for p in read]
-        by = stored.columns[place].name
-        found = self.columns.rows(state.relation.id, state.main, by, chosen.values, fields, nulls=chosen.nulls)
-        if found is None or not others:
-            return found
-        met = reduce(pc.and_, (c.met_by(found.column(read.index(p))) for p, c in others))
-        return found.filter(met).select(list(range(len(held))))
+        fields = [(stored.columns[p].name, stored.columns[p].type.arrow) for p in held]
+        asked = [(stored.columns[p].name, stored.columns[p].type.arrow, c) for p, c in others]
+        by, relation = stored.columns[place].name, state.relation.id
+        return self.columns.rows(
+            relation, state.main, by, chosen.values, fields, nulls=chosen.nulls, others=asked, limit=limit
+        )
 
     def _filtered(
         self,
@@ -383,7 +400,9 @@ def is_answered(condition: Condition) -> bool:
     """May a condition be answered without a scan: by statistics of files, or by an index in memory?"""
     if isinstance(condition, Among) and len(condition.values) > _LITERAL_KEYS:
         return len(condition.values) <= _INDEX_KEYS and condition.values.type in INDEXED
-    return condition_sql("", condition) is not None
+    if isinstance(condition, Compared):
+        return condition_sql("", condition) is not None
+    return _have_literals(condition.values)
 
 
 def condition_sql(name: str, condition: Condition) -> str | None:
@@ -419,6 +438,15 @@ def ranges_of(values: pa.Array) -> list[tuple[int, int]]:
         cuts = []
     starts, ends = [0, *(i + 1 for i in cuts)], [*cuts, len(ordered) - 1]
     return [(int(order[a]), int(order[b])) for a, b in zip(starts, ends, strict=True)]
+
+
+def _have_literals(values: pa.Array) -> bool:
+    """Has every value a literal? None is built."""
+    if values.type == pa.date32():
+        ends = pc.min_max(values.cast(pa.int32()))
+        least, most = ends["min"].as_py(), ends["max"].as_py()
+        return not values.null_count and (least is None or (_YEARS[0] <= least and most <= _YEARS[1]))
+    return values.type in [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string()]
 
 
 def _literals(values: pa.Array) -> list[str] | None:

@@ -16,12 +16,36 @@ from pathlib import Path
 from freshview.catalog.reports import Reports, overdue, overdue_sentence
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
-from freshview.errors import FreshviewError
+from freshview.errors import FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.storage.files import remove_tree, storage_errors
 from freshview.storage.store import Storage
 
 RETENTION = timedelta(hours=24)
+_LONGEST = timedelta(days=365_000)  # far beyond any commit, and still a number of microseconds for the catalog
+
+
+def hours_retained(hours: float) -> timedelta:
+    """A retention of so many hours; InvalidStatement if it is longer than times can be."""
+    try:
+        return timedelta(hours=hours)
+    except (OverflowError, ValueError) as error:
+        raise _refused(f"{hours:g} hours", "is longer than 1,000 years") from error
+
+
+def checked(retention: timedelta) -> timedelta:
+    """A retention; InvalidStatement if it is none."""
+    if not isinstance(retention, timedelta):
+        raise _refused(repr(retention), "is no timedelta")
+    if retention < timedelta(0):
+        raise _refused(str(retention), "is negative")
+    if retention > _LONGEST:
+        raise _refused(str(retention), "is longer than 1,000 years")
+    return retention
+
+
+def _refused(given: str, cause: str) -> InvalidStatement:
+    return InvalidStatement(f"retention {given}", cause, "Give a time from 0 to 1,000 years.")
 
 
 @dataclass(frozen=True)

@@ -305,6 +305,8 @@ class _Applying:
             if has is not None and (has.text, has.sources) == (rewriting.text, rewriting.sources):
                 yield Step(KEPT, view.name, f"rewritten over {_names(sources.values())}")
                 return
+            if has is not None:  # the view has to see what its present rewriting reads, if that was recomputed
+                self.to.maintenance.bring(view, self.to.views.catalog.snapshot())
             proven = self.to.rewrite(view, rewriting, sources)
             self.to.maintenance.bring(view, self.to.views.catalog.snapshot())  # from here on all move together
             yield Step(REWRITTEN, view.name, f"over {_names(sources.values())}; {proven.proof}")

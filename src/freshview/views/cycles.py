@@ -30,6 +30,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -39,9 +40,10 @@ from freshview.catalog.positions import Move
 from freshview.catalog.records import DIMENSION, Relation
 from freshview.catalog.views import ViewCatalog
 from freshview.cdc.model import PartialDelta
-from freshview.cdc.remote import Identity, RemoteTable, RemoteTables, States, snapshots, whole_states
+from freshview.cdc.remote import Identity, RemoteTable, RemoteTables, States, installing, snapshots, whole_states
 from freshview.cdc.rules import propagate
 from freshview.cdc.source import Poll
+from freshview.cdc.turns import INSTALLING, taking_turns
 from freshview.definition.analysis import Definition
 from freshview.errors import CaptureFailed, QueryFailed, SparkFailed, WriteConflict
 from freshview.events import Events
@@ -53,7 +55,6 @@ from freshview.views.shapes import Shape, Shapes, all_rows
 
 # Tables whose whole states are wanted, and what is called with these and the CSN of the commit.
 Inspect = tuple[Sequence[Relation], Callable[[Mapping[str, pa.Table], int], None]]
-_RETRIES = 5  # of a cycle that another process overtook
 _IDLE_SECONDS = 60.0  # after which positions move although nothing changed, so that the servers can forget their logs
 
 
@@ -170,21 +171,17 @@ class Cycles:
         anew: bool = False,
         repair: Collection[int] = (),
     ) -> Outcome:
-        """One cycle of the group of these servers; again if another process has moved a position meanwhile.
+        """One cycle of the group of these servers; again if another process has moved a position meanwhile. While it
+        begins `anew`, other processes do not install captures of the group.
 
         `repair` has the ids of views that are computed from whole states if they were left behind.
         """
-        with self._turn:
-            for attempt in range(_RETRIES):
-                try:
-                    return self._cycle(servers, new, inspect, anew=anew, repair=repair)
-                except WriteConflict:
-                    if attempt == _RETRIES - 1:
-                        raise
-                except CaptureFailed:
-                    self._forget(servers)  # another process may set it right, for tables as they are then
-                    raise
-        raise AssertionError("unreachable")
+        with self._turn, installing(self._read_tables(servers) if anew else ()):
+            try:
+                return taking_turns(lambda: self._cycle(servers, new, inspect, anew=anew, repair=repair))
+            except CaptureFailed:
+                self._forget(servers)  # another process may set it right, for tables as they are then
+                raise
 
     def _forget(self, servers: Collection[Identity]) -> None:
         """Have the tables of servers, and all views, opened anew."""
@@ -239,7 +236,12 @@ class Cycles:
         behind = {id_ for id_, mark in group.marks.items() if left_behind(mark)}
         repaired = [v for v in views if anew or v.id in behind.intersection(repair)]
         whole = [*(inspect[0] if inspect else new.sources if new else ()), *group.sources(repaired)]
-        polled = self._polled(read, positions, [v for v in views if v.id not in behind], whole)
+        try:
+            polled = self._polled(read, positions, [v for v in views if v.id not in behind], whole)
+        except CaptureFailed:
+            if not anew:
+                self._require_last(read, group.positions)
+            raise
         computed, failed = self._computed(repaired, polled.whole)
         failed |= polled.failed
         is_idle = not (polled.has_changes or new or inspect or repaired)
@@ -265,6 +267,28 @@ class Cycles:
             assert outcome.csn is not None
             inspect[1](polled.whole, outcome.csn)
         return outcome
+
+    def _read_tables(self, servers: frozenset[Identity]) -> list[RemoteTable]:
+        """The tables of the group that views read, opened as they are now."""
+        self._forget(servers)
+        group = self._group(servers)
+        return [self.tables.open(r) for r in group.tables if group.positions[r.name].text]
+
+    def _require_last(self, read: Sequence[RemoteTable], positions: Mapping[str, Position]) -> None:
+        """WriteConflict if an error of a poll says nothing, because another process has moved a position meanwhile, or
+        has installed a capture anew and is about to."""
+        known = [t for t in read if positions[t.relation.name].text]
+        for is_again in (False, True):
+            if is_again:
+                with suppress(CaptureFailed), installing(known, INSTALLING):
+                    pass
+            stored = self.views.catalog.positions([t.relation.id for t in known])
+            for t in known:
+                if stored.get(t.relation.id) != positions[t.relation.name].text:
+                    self._forget({t.server for t in read})
+                    raise WriteConflict(
+                        f"remote table {t.relation.name}", "another process polled it meanwhile", "Try again."
+                    )
 
     def _polled(
         self,

@@ -18,7 +18,7 @@ from freshview.catalog.lineage import source_ids
 from freshview.catalog.records import REMOTE, Relation
 from freshview.catalog.views import ViewCatalog
 from freshview.cdc.opening import poll_of
-from freshview.cdc.remote import RemoteTables, snapshots, whole_states
+from freshview.cdc.remote import RemoteTable, RemoteTables, installing, snapshots, whole_states
 from freshview.cdc.shaping import HOLD
 from freshview.definition.analysis import analyse, check_output_names, sources_to_json
 from freshview.definition.determinism import refuse_indeterminate, refuse_users_functions
@@ -102,14 +102,19 @@ class DimensionViews:
         self.views.catalog.require_free(statement.name)
         refuse_indeterminate(statement.query)
         new = self._new(statement)
-        first = [t for t in new.shape.tables if self.views.catalog.position(t.relation.id) is None]
-        try:
-            for table in first:
-                self.tables.install(table)
-            return self.cycles.run(frozenset(t.server for t in new.shape.tables), new=new)
-        except BaseException:
-            self._uninstall(t.relation for t in first)
-            raise
+        with installing(self._unread(new.shape.tables)):
+            first = self._unread(new.shape.tables)
+            try:
+                for table in first:
+                    self.tables.install(table)
+                return self.cycles.run(frozenset(t.server for t in new.shape.tables), new=new)
+            except BaseException:
+                self._uninstall(t.relation for t in first)
+                raise
+
+    def _unread(self, tables: Iterable[RemoteTable]) -> list[RemoteTable]:
+        """The tables among these that no view reads yet."""
+        return [t for t in tables if self.views.catalog.position(t.relation.id) is None]
 
     def _uninstall(self, relations: Iterable[Relation]) -> None:
         """Remove the captures of tables that no view reads; one that cannot be removed now is reported."""
@@ -149,6 +154,7 @@ class DimensionViews:
         names = tuple(runner.original(statement.query, frames).columns)
         check_output_names(names)
         columns = {n: r.schema.names for n, r in sources.items()}
+        self.shapes.definitions.refuse_undetermined(statement.query, sources, columns, settings)
         read = analyse(statement.query, sources, columns, names, "auto", runner.types_of(frames))
         definition, verdict = self.shapes.definitions.asked(read, statement.name, settings, given)
         shape = self.shapes.of(statement.name, definition, settings, given)

@@ -21,6 +21,7 @@ from freshview.definition.verdict import FACT
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Events
 from freshview.refresh.changing import learnt_at_creation, rates_in
+from freshview.refresh.cost import rows_in_files
 from freshview.refresh.jobs import JobRunner, give_up, store
 from freshview.refresh.runner import Runner
 from freshview.relation.delta import INSERT, tag
@@ -80,6 +81,7 @@ class Lifecycle:
             eager = commits_maintain(given)
             if eager:
                 self.modes.require_eager_sources(statement.name, sources.values())
+            self.definitions.refuse_undetermined(statement.query, sources, columns, settings)
             read = analyse(statement.query, sources, columns, names, refresh, runner.types_of(frames))
             definition, verdict = self.definitions.asked(read, statement.name, settings, given)
             rows = runner.recomputed(definition, frames)
@@ -96,7 +98,7 @@ class Lifecycle:
             segments, leases = self._first_rows(runner, rows, view_id, schema, small=small)
             took = time.monotonic() - begun
             rates = rates_in(self.views.catalog)
-            learnt = learnt_at_creation(definition, lambda n: states[n].rows_at_most, took, rates)
+            learnt = learnt_at_creation(definition, lambda n: rows_in_files(states[n]), took, rates)
             try:
                 new = (view_id, statement.name, schema, {**given, "refresh": refresh}, facts, list(sources.values()))
                 deferred = mode_in(given) == DEFERRED

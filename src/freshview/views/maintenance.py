@@ -94,7 +94,7 @@ class Maintenance:
             given = self.changing.group([(m.view, self.groups.stored(m)) for m in members], self.groups.span(members))
             takes_it = any(job.view.id == view.id for job in given.jobs)
             return self.changing.plan_together(given) if takes_it else None
-        except FreshviewError:
+        except (FreshviewError, RecursionError):
             return None
         finally:
             self.views.catalog.release(pin)
@@ -244,6 +244,20 @@ class Maintenance:
             self.views.note(view, _GIVEN_UP, "")
         self._right_since[key] = since
         return since
+
+    def judge(self, view: Relation, verdict: Verdict) -> None:
+        """Store a new verdict on a view; rows that may be wrong by it are recomputed."""
+        before = Verdict.of(view.facts)
+        assert before is not None
+        noted = replace(verdict, since=before.since)
+        if verdict.kind == RECOMPUTED:
+            noted = replace(before, version="")  # not current: Spark is asked again, here or after a crash, and heard
+        self.views.note(view, FACT, noted.to_json())
+        self._right_since.pop((view.id, view.epoch), None)
+        self.definitions.forget()
+        found = self.views.catalog.relation_by_id(view.id)
+        if found is not None:
+            self.right_since(found)
 
     def _as_bags(self, view: Relation) -> Relation:
         """Make a view and those above it bags; return the view. Their segments have both images of every update, so

@@ -1,7 +1,8 @@
 """The mode of a view and its other properties, checked and changed.
 
 Law: commits maintain a view only if all its sources change by such commits alone. A change of mode or scenario keeps
-the view's rows. Only lazy views are rewritten: one that becomes eager or deferred is maintained by its own text.
+the view's rows. Only lazy views are rewritten: one that becomes eager or deferred is maintained by its own text. A view
+whose self-test was off is tested when it is turned on.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from freshview.definition.properties import (
     mode_in,
     scenario_in,
 )
+from freshview.definition.reading import wants_selftest
+from freshview.definition.verdict import UNTESTED, Verdict
 from freshview.errors import NotMaintainable
 from freshview.views.deferred import Deferred
 from freshview.views.maintenance import Maintenance
@@ -47,6 +50,15 @@ class Modes:
             given["refresh"] = refresh
         if given.get("refresh") == "incremental" and (why := self.definitions.of(view).why_recomputed):
             raise NotMaintainable(f"view {view.name}", why, "Leave 'refresh' at 'auto'.")
+        verdict = Verdict.of(view.facts)
+        if verdict is not None and verdict.kind == UNTESTED and wants_selftest(merged):
+            found = self.definitions.tested(view, merged)
+            csn = self._set(view, given, merged)
+            self.maintenance.judge(view, found)
+            return csn
+        return self._set(view, given, merged)
+
+    def _set(self, view: Relation, given: Mapping[str, str], merged: Mapping[str, str]) -> int:
         if not {"maintenance", "scenario"}.intersection(given):
             return self.views.set_properties(view, given)
         mode = mode_in(merged)

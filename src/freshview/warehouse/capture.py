@@ -7,10 +7,12 @@ from collections.abc import Callable
 from freshview.catalog.positions import Move
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
+from freshview.cdc.event_files import EventFiles
+from freshview.cdc.fitting import Fit
 from freshview.cdc.source import Source
-from freshview.errors import InvalidStatement
+from freshview.errors import CaptureFailed, InvalidStatement
 from freshview.events import Events
-from freshview.relation.schema import fold
+from freshview.relation.schema import Schema, fold
 from freshview.transactions.transaction import Outcome
 from freshview.warehouse.transaction import UserTransaction
 
@@ -20,13 +22,24 @@ def capture(
 ) -> Outcome:
     """Take what changed since the stored position; WriteConflict if another process did so meanwhile.
 
+    An error of the poll says nothing if another process has moved the position meanwhile: then it is polled again.
+
     The source is confirmed after the commit. If the process dies in between, the next poll begins at the stored
     position, and its confirmation covers this one.
     """
-    known = catalog.position(relation.id)
-    _check(relation, source, known[0] if known else None)
-    before = known[1] if known else None
-    poll = source.poll(before)
+    fit = Fit(relation.name, source.schema, Schema(relation.schema.columns))
+    if isinstance(source, EventFiles) and not fit.is_certain:
+        source = source.fitting(fit.unfit)
+    while True:
+        known = catalog.position(relation.id)
+        _check(relation, source, known[0] if known else None)
+        before = known[1] if known else None
+        try:
+            poll = source.poll(before)
+            break
+        except CaptureFailed:
+            if catalog.position(relation.id) == known:
+                raise
     for event in poll.quarantined:
         events.emit(
             "capture.quarantined", relation=relation.name, place=event.place, cause=event.cause, text=event.text

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from freshview.catalog.flows import FlowRecord
 from freshview.cdc.captures import Capture
+from freshview.cdc.delta_versions import DeltaVersions
 from freshview.cdc.dumps import Dumps
 from freshview.cdc.flow import Plan
 from freshview.cdc.postgres.audit import Audit
@@ -23,6 +24,7 @@ _COSTS = {
     TriggerLog: "a trigger stores the old and the new image of each changed row; a poll reads the images",
     Decoding: "nothing at a change; the server keeps its log until it is confirmed, and a poll decodes it",
     Audit: "the application keeps the times; a poll reads the rows by time (add an index on the columns)",
+    DeltaVersions: "nothing at a change; a poll reads changed files and, after insertions, the key columns",
     Dumps: "the writer of the dumps reads the whole table; a poll reads two dumps",
 }
 # The option of a technique of PostgreSQL, and the sets that it delivers at best.

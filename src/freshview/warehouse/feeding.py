@@ -10,35 +10,67 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from freshview.catalog.records import Relation
-from freshview.cdc.flow import AT, DELETED, END, SEQUENCE, START, Plan
+from freshview.cdc.fitting import Fit
+from freshview.cdc.flow import AT, DELETED, END, FLOOR, SEQUENCE, START, Plan, set_at
 from freshview.cdc.history import History, Period, Rules, after, visible
 from freshview.cdc.sequenced import Image, Key, Last, Latest, SequencedChange, in_sequence, latest, rank
-from freshview.errors import CaptureFailed
+from freshview.cdc.source import Quarantined
 from freshview.relation.delta import decode, encode
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
 from freshview.warehouse.transaction import UserTransaction
 
+_NO_END = (
+    "its sequence is not after {!r}, that of the row's last change (SEQUENCE BY an expression that is later for "
+    "deletions, such as one of _change_type and _change_time)"
+)
+
 
 @dataclass(frozen=True)
 class Feed:
-    """The tables of a flow: its target, and its memory if it has one."""
+    """The tables of a flow: its target, and its memory if it has one.
+
+    `is_sized`: the source's values have the lengths of its types, as those of a server have.
+    """
 
     plan: Plan
     target: Relation
     memory: Relation | None = None
+    is_sized: bool = False
+
+    @cached_property
+    def fit(self) -> Fit:
+        """The chosen columns of the source as the target has them; `check_target` refuses one that lacks some."""
+        columns = [self.target.schema.column(c.name) for c in self.plan.values if self.target.schema.has(c.name)]
+        return Fit(self.target.name, self.plan.source, Schema(tuple(columns)), self.is_sized)
+
+    def _lacks(self, image: Image | None) -> str:
+        """Why the target cannot take a row that lacks a value which it requires; an empty text if it has all."""
+        for i, column in enumerate(self.plan.values) if image is not None else ():
+            if image is not None and image[i] is None and not self.target.schema.column(column.name).nullable:
+                return f"its column {column.name} is NULL, and the table requires a value"
+        return ""
 
     # -- type 1 --------------------------------------------------------------------------------
 
     def write_latest(
-        self, transaction: UserTransaction, changes: Sequence[SequencedChange], truncated: Any, *, whole: bool = False
+        self,
+        transaction: UserTransaction,
+        changes: Sequence[SequencedChange],
+        truncated: Any,
+        bad: list[Quarantined],
+        *,
+        whole: bool = False,
     ) -> tuple[int, Any]:
         """Apply changes of SCD type 1; return the changed rows, and the sequence of the last truncation.
+
+        Changes of rows that the target cannot take are added to `bad`, and left out.
 
         `whole`: the changes are all rows that the source has, which count also if later ones were taken: these are lost
         there, as after a failover.
@@ -49,6 +81,11 @@ class Feed:
             there = {c.key for c in changes if not c.is_reported}
             stored = {key: Last(None, last.image) if key in there else last for key, last in stored.items()}
         found = latest(changes, stored, truncated, ignore_nulls=plan.flow.ignore_null_updates)
+        causes = {key: cause for key, last in found.changed.items() if (cause := self._lacks(last.image))}
+        if causes:
+            bad += [self._bad(c, causes[c.key]) for c in changes if c.key in causes and not c.truncates]
+            changes = [c for c in changes if c.key not in causes or c.truncates]
+            found = latest(changes, stored, truncated, ignore_nulls=plan.flow.ignore_null_updates)
         rows = self._empty(transaction, found) if found.is_emptied else 0
         live = [last.image for last in found.changed.values() if last.image is not None]
         gone = [key for key, last in found.changed.items() if last.image is None]
@@ -57,8 +94,11 @@ class Feed:
         rows += _delete(transaction, self.target, gone, plan.keys)
         if self.memory is not None:
             now = datetime.now(UTC)
-            states = [(*key, last.sequence, last.image is None, now) for key, last in found.changed.items()]
-            _upsert(transaction, self.memory, states, [*plan.keys, SEQUENCE, DELETED, AT])
+            states = [
+                (*key, last.sequence, last.image is None, now, *self._known(last))
+                for key, last in found.changed.items()
+            ]
+            _upsert(transaction, self.memory, states, [*plan.keys, SEQUENCE, DELETED, AT, *self._known_names])
         return rows, found.truncated
 
     def _stored(self, transaction: UserTransaction, keys: Sequence[Key]) -> dict[Key, Last]:
@@ -74,12 +114,28 @@ class Feed:
                 rows[tuple(image[p] for p in places)] = image
         if self.memory is None:
             return {key: Last(None, image) for key, image in rows.items()}
-        known = transaction.lookup(self.memory.name, table_of(keys, plan.keys, self.memory.schema))
-        width = len(plan.keys)
-        return {
-            row[:width]: Last(row[width], None if row[width + 1] else rows.get(row[:width]))
-            for row in _rows(known, [*plan.keys, SEQUENCE, DELETED])
-        }
+        found = transaction.lookup(self.memory.name, table_of(keys, plan.keys, self.memory.schema))
+        width, names = len(plan.keys), self._known_names
+        stored: dict[Key, Last] = {}
+        for row in _rows(found, [*plan.keys, SEQUENCE, DELETED, *names]):
+            key, sequence, is_deleted, known = row[:width], row[width], row[width + 1], row[width + 2 :]
+            by_column = dict(zip(plan.others, known[1:], strict=False))
+            at = tuple(by_column.get(c.name, sequence) for c in plan.values) if names else None
+            stored[key] = Last(sequence, None if is_deleted else rows.get(key), at, known[0] if names else None)
+        return stored
+
+    @property
+    def _known_names(self) -> list[str]:
+        """The columns of the memory that IGNORE NULL UPDATES needs; none if an earlier version made it without them."""
+        names = [FLOOR, *map(set_at, self.plan.others)] if self.plan.flow.ignore_null_updates else []
+        return names if self.memory is not None and all(map(self.memory.schema.has, names)) else []
+
+    def _known(self, last: Last) -> list[Any]:
+        """The values of these columns for the last change of a key."""
+        if not self._known_names:
+            return []
+        known = dict(zip((c.name for c in self.plan.values), last.set_at or (), strict=False))
+        return [last.floor, *(known.get(name) for name in self.plan.others)]
 
     def _empty(self, transaction: UserTransaction, found: Latest) -> int:
         """Remove all rows whose last change is not after the truncation, except for those that changed since.
@@ -97,8 +153,14 @@ class Feed:
 
     # -- type 2 --------------------------------------------------------------------------------
 
-    def write_history(self, transaction: UserTransaction, changes: Sequence[SequencedChange]) -> int:
-        """Apply changes of SCD type 2; return the changed rows of the target."""
+    def write_history(
+        self, transaction: UserTransaction, changes: Sequence[SequencedChange], bad: list[Quarantined]
+    ) -> int:
+        """Apply changes of SCD type 2; return the changed rows of the target.
+
+        Deletions that cannot end a row, and changes of rows that the target cannot take, are added to `bad` and left
+        out.
+        """
         plan = self.plan
         assert self.memory is not None
         by_key: dict[Key, list[SequencedChange]] = {}
@@ -114,7 +176,10 @@ class Feed:
         now = datetime.now(UTC)
         for key, own in by_key.items():
             old = before.get(key, History())
-            new = self._advanced(old, own, rules)
+            new = self._advanced(old, own, rules, bad)
+            if cause := next(filter(None, (self._lacks(p.image) for p in new.periods)), ""):
+                bad += [self._bad(change, cause) for change in own]
+                continue
             was = {p.start: p for p in old.periods}
             rows += [(*p.image, p.start, p.end) for p in new.periods if was.get(p.start) != p]
             starts = {p.start for p in new.periods}
@@ -132,7 +197,9 @@ class Feed:
         _delete(transaction, self.memory, no_longer_hidden, [*plan.keys, SEQUENCE])
         return written
 
-    def _advanced(self, old: History, changes: Sequence[SequencedChange], rules: Rules) -> History:
+    def _advanced(
+        self, old: History, changes: Sequence[SequencedChange], rules: Rules, bad: list[Quarantined]
+    ) -> History:
         """The history of one key after changes; deletions that the source reports end the present row.
 
         The sequence of such a deletion is that of the row before, or later. So it never takes the place of an event
@@ -151,17 +218,16 @@ class Feed:
                     if rank(sequence) <= rank(last):
                         sequence = change.at if self.plan.ends_by_time else None
                         if sequence is None or rank(sequence) <= rank(last):
-                            raise self._no_end(change, last)
+                            bad.append(self._bad(change, _NO_END.format(last)))
+                            continue
             new = after(new, [(sequence, change.image)], rules)
         return new
 
-    def _no_end(self, change: SequencedChange, last: Any) -> CaptureFailed:
+    def _bad(self, change: SequencedChange, cause: str) -> Quarantined:
         key = ", ".join(f"{k}={v!r}" for k, v in zip(self.plan.keys, change.key, strict=True))
-        return CaptureFailed(
-            f"deletion of ({key}) in flow {self.plan.flow.name}",
-            f"its sequence is not after {last!r}, that of the row's last change",
-            "SEQUENCE BY an expression that is later for deletions, such as one of _change_type and _change_time.",
-        )
+        what = f"deletion of ({key})" if change.image is None else f"change of ({key})"
+        row = dict(zip((c.name for c in self.plan.values), change.image, strict=True)) if change.image else key
+        return Quarantined(change.place or what, f"{what}: {cause}", repr(row))
 
     def _histories(self, transaction: UserTransaction, keys: Sequence[Key]) -> dict[Key, History]:
         """What is stored of these keys."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from freshview.catalog.flows import FlowCatalog, FlowRecord, SourceRecord
 from freshview.catalog.writer import Catalog
+from freshview.cdc.captures import ONE_AUDIT_COLUMN, THREE_AUDIT_COLUMNS, TWO_AUDIT_COLUMNS
 
 UNREAD = timedelta(hours=1)  # after which a slot that nobody reads is reported: the server keeps its log for it
 
@@ -54,7 +55,21 @@ def flow_states(catalog: Catalog) -> tuple[FlowState, ...]:
 
 
 def _warning(flow: FlowRecord, source: SourceRecord | None, now: int) -> str:
-    return flow.error or unread_slot(source, flow.polled_at, now) or "ok"
+    return flow.error or unread_slot(source, flow.polled_at, now) or unseen_changes(source) or "ok"
+
+
+def unseen_changes(source: SourceRecord | None) -> str:
+    """Return a warning if the capture of a source misses a kind of change that its owner did not rule out."""
+    if source is None or source.options.get("capture", "").lower() != "audit":
+        return ""
+    options = source.options
+    kind = TWO_AUDIT_COLUMNS if options.get("inserted") else ONE_AUDIT_COLUMN
+    never = filter(None, map(str.strip, options.get("never", "").lower().split(",")))
+    missed = (THREE_AUDIT_COLUMNS if options.get("deleted") else kind).without(*never).undetected
+    if not missed:
+        return ""
+    kinds = ", ".join(missed)
+    return f"{kinds} at the source are not seen (capture 'audit' sees them by 'deleted'; never '{kinds}' declares none)"
 
 
 def unread_slot(source: SourceRecord | None, polled_at: int | None, now: int) -> str:

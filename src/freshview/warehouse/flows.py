@@ -17,10 +17,19 @@ from freshview.cdc.postgres.server import Server
 from freshview.errors import AlreadyExists, FreshviewError, InvalidStatement
 from freshview.relation.types import DataType
 from freshview.sql.dml import ROW_ID, RowQuery
-from freshview.sql.statements import CreateFlow, CreateSource, DropFlow, DropSource, Quarantine, RefreshFlow
+from freshview.sql.statements import (
+    AlterSource,
+    CreateFlow,
+    CreateSource,
+    DropFlow,
+    DropSource,
+    Quarantine,
+    RefreshFlow,
+)
 from freshview.sql.statements import Flows as Statement
 from freshview.transactions.transaction import Outcome
 from freshview.views.reading import Freshness
+from freshview.warehouse.altering import alter_source
 from freshview.warehouse.feeding import forgettable, table_of
 from freshview.warehouse.polling import Poller, qualifier
 
@@ -44,6 +53,8 @@ class Flows:
         match statement:
             case CreateSource():
                 self._create_source(statement)
+            case AlterSource():
+                alter_source(self.poller.catalog, statement)
             case DropSource():
                 self._drop_source(statement)
             case CreateFlow():
@@ -51,7 +62,7 @@ class Flows:
             case DropFlow():
                 self._drop(statement)
             case RefreshFlow():
-                return self.refresh(statement.name, full=statement.full)
+                return self.refresh(statement.name, full=statement.full, confirmed=statement.confirmed)
             case Quarantine():
                 return self._replay(statement.flow) if statement.what == "replay" else self._clear(statement.flow)
         return Outcome(0, self.poller.catalog.snapshot())
@@ -85,7 +96,7 @@ class Flows:
             if source.kind == "POSTGRES" and (flows or tables):
                 with Server(source.options["url"]).connect():
                     pass
-            for flow in flows:
+            for flow in flows if source.kind == "POSTGRES" else ():  # other kinds install nothing
                 self.poller.open(flow)
         except FreshviewError as error:
             first = " and ".join(["DROP FLOW … FORCE"] * bool(flows) + ["DROP REMOTE TABLE … CASCADE"] * bool(tables))
@@ -165,9 +176,10 @@ class Flows:
             return
         record = self.records.flow(statement.name)
         try:
-            source = self.poller.open(record).source
-            if isinstance(source, Installed):
-                source.drop()
+            if self.records.source(record.spec["source"]).kind == "POSTGRES":  # other kinds install nothing
+                source = self.poller.open(record).source
+                if isinstance(source, Installed):
+                    source.drop()
         except FreshviewError as error:
             left = f"fv_…{record.spec['owner']}"
             if not statement.force:
@@ -185,15 +197,16 @@ class Flows:
 
     # -- polling -------------------------------------------------------------------------------
 
-    def refresh(self, name: str, *, full: bool = False) -> Outcome:
+    def refresh(self, name: str, *, full: bool = False, confirmed: tuple[str, ...] = ()) -> Outcome:
         """Take all that changed at the source; return the changed rows and the CSN.
 
         `full` reads the source anew and writes the difference to what is here: the way out where changes were lost.
+        `confirmed` names dumps that are right although they are small.
         """
-        done = self.poller.poll(name, full=full)
+        done = self.poller.poll(name, full=full, confirmed=confirmed)
         rows = done.rows
         while done.more:
-            done = self.poller.poll(name)
+            done = self.poller.poll(name, confirmed=confirmed)
             rows += done.rows
         return Outcome(rows, done.csn)
 
@@ -203,7 +216,11 @@ class Flows:
         if not aside:
             return Outcome(0, self.poller.catalog.snapshot())
         done = self.poller.poll(name, replayed=tuple((event.id, event.place) for event in aside))
-        return Outcome(done.rows, done.csn)
+        rows = done.rows
+        while done.more:
+            done = self.poller.poll(name)
+            rows += done.rows
+        return Outcome(rows, done.csn)
 
     def _clear(self, name: str) -> Outcome:
         """Forget the events that a flow set aside."""
@@ -232,7 +249,7 @@ class Flows:
         """Poll the flows whose time has come. An error is noted and reported, and the flow polled again later."""
         for record, when in self._timed():
             if isinstance(when, timedelta) and self._age(record, tried=True) >= when:
-                with suppress(FreshviewError):
+                with suppress(Exception):  # whatever it is, the other flows go on
                     self.refresh(record.name)
 
     def _timed(self) -> Sequence[tuple[FlowRecord, timedelta | str]]:

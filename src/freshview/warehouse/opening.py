@@ -35,9 +35,18 @@ def open_database(folder: Path, url: str | None) -> Database:
 
 def folder_of(path: str | Path) -> Path:
     """Return the folder that a path names; raise InvalidStatement if it cannot name one."""
-    if not isinstance(path, str | Path) or not str(path).strip() or "\0" in str(path):
+    if not isinstance(path, str | Path) or not str(path).strip() or "\0" in str(path) or not _is_text(str(path)):
         raise InvalidStatement(f"warehouse {path!r}", "is not the path of a folder", "Name a folder.")
     return Path(path).absolute()
+
+
+def _is_text(path: str) -> bool:
+    """Return whether a path can be written as bytes: a lone surrogate cannot."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_warehouse(folder: Path) -> bool:

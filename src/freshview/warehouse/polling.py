@@ -23,17 +23,20 @@ from freshview.catalog.flows import FlowCatalog, FlowRecord, SourceRecord
 from freshview.catalog.positions import Move
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
-from freshview.cdc.arrivals import Evaluate, arrivals, refuse
+from freshview.cdc.arrivals import Evaluate, arrivals
+from freshview.cdc.delta_versions import DeltaVersions
 from freshview.cdc.dumps import Comparing, Dumps, difference
 from freshview.cdc.event_files import EventFiles
+from freshview.cdc.fitting import fitting
 from freshview.cdc.flow import END, SEQUENCE, START, Plan, from_spec
 from freshview.cdc.model import PartialDelta
-from freshview.cdc.opening import Installed, adds_columns, on_error_of, open_table
+from freshview.cdc.opening import KNOWN_COLUMNS, Installed, adds_columns, on_error_of, open_table
 from freshview.cdc.postgres.extraction import Extraction, extraction
 from freshview.cdc.postgres.tables import PostgresTable, UnreadableChange
-from freshview.cdc.sequenced import SequencedChange
-from freshview.cdc.source import Poll, Quarantined, Source
-from freshview.errors import FreshviewError, InvalidStatement, WriteConflict
+from freshview.cdc.sequenced import Key, SequencedChange
+from freshview.cdc.source import BadEvents, Poll, Quarantined, Source, bad_events
+from freshview.cdc.turns import INSTALLING, taking_turns
+from freshview.errors import CaptureFailed, FreshviewError, InvalidStatement, WriteConflict, first_line
 from freshview.events import Events
 from freshview.relation.ingest import to_table
 from freshview.relation.names import backticked
@@ -47,7 +50,17 @@ if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
 
 _AT_ONCE = 50_000  # rows over which Spark evaluates expressions at once
-_RETRIES = 5  # of a poll that met a write conflict
+_FAILING = 100  # changes of one poll on which expressions may fail: each takes several queries to be found
+
+
+class _TooManyBad(CaptureFailed):
+    """Expressions fail on many changes of one poll; `place` is that of the last one that was looked at."""
+
+    place = ""
+
+    def at(self, place: str) -> _TooManyBad:
+        self.place = place
+        return self
 
 
 @dataclass(frozen=True)
@@ -86,14 +99,21 @@ class Poller:
     turns: dict[int, threading.Lock] = field(default_factory=dict, compare=False)
 
     def open_source(
-        self, record: SourceRecord, statement: CreateFlow, target: Relation | None, owner: str, *, each: bool = False
+        self,
+        record: SourceRecord,
+        statement: CreateFlow,
+        target: Relation | None,
+        owner: str,
+        *,
+        each: bool = False,
+        position: str | None = None,
     ) -> Source:
-        """The table of the source, with the columns that the server has, the statement names, or the target has."""
+        """The table of the source, with the columns that the source has, the statement names, or the target has."""
         schema: Schema | None = None
-        if record.kind == "POSTGRES":
+        if record.kind in KNOWN_COLUMNS:
             if statement.columns:
                 raise InvalidStatement(
-                    f"flow {statement.name}", "the server knows the table's columns", "Leave the columns out."
+                    f"flow {statement.name}", "the source knows the table's columns", "Leave the columns out."
                 )
         elif statement.columns or target is not None:
             columns = statement.columns
@@ -103,7 +123,8 @@ class Poller:
             columns = tuple(_required_here(c, target, ignored=statement.ignore_null_updates) for c in columns)
             named = Schema(columns)
             schema = Schema(columns, tuple(named.column(k).name for k in statement.keys))
-        return open_table(record, statement.table, schema, owner, each=each, compare=self.compare)
+        more = {"compare": self.compare, "reader": statement.name, "keys": statement.keys, "position": position}
+        return open_table(record, statement.table, schema, owner, each=each, **more)  # type: ignore[arg-type]
 
     def open(self, record: FlowRecord) -> Opened:
         """A flow, with its source as it is now."""
@@ -113,46 +134,113 @@ class Poller:
         if target is None:
             raise InvalidStatement(f"flow {record.name}", "its table was dropped", "Drop the flow.")
         kept = FlowCatalog(self.catalog).source(flow.source)
-        source = self.open_source(kept, flow, target, record.spec["owner"], each=bool(flow.sequence))
+        known = self.catalog.position(target.id)
+        start = _unwrapped(known[1], flow)[0] if known is not None else None
+        owner = record.spec["owner"]
+        source = self.open_source(kept, flow, target, owner, each=bool(flow.sequence), position=start)
         type_ = memory.schema.column(SEQUENCE).type if memory is not None else None
         plan = Plan(flow, source.schema, source.capture, type_)
-        return Opened(record, source, dict(kept.options), Feed(plan, target, memory))
+        feed = Feed(plan, target, memory, is_sized=isinstance(source, PostgresTable))
+        if isinstance(source, EventFiles) and not feed.fit.is_certain:
+            source = source.fitting(feed.fit.unfit)
+        return Opened(record, source, dict(kept.options), feed)
 
-    def poll(self, name: str, *, full: bool = False, replayed: tuple[tuple[int, str], ...] = ()) -> Polled:
-        """One poll of a flow and its commit; after a write conflict, once more. An error is noted in the catalog.
+    def poll(
+        self,
+        name: str,
+        *,
+        full: bool = False,
+        replayed: tuple[tuple[int, str], ...] = (),
+        confirmed: tuple[str, ...] = (),
+    ) -> Polled:
+        """One poll of a flow and its commit; after a write conflict, again. An error is noted in the catalog.
 
         `full`: read the source anew, and write the difference to what is here. `replayed` are the numbers and places of
-        events that were set aside, from which on a file is read once more.
+        events that were set aside, from which on a file is read once more. `confirmed` are dumps that are right
+        although they are small.
         """
         records = FlowCatalog(self.catalog)
-        for attempt in range(_RETRIES):
+
+        def once() -> Polled:
             record = records.flow(name)
             try:
                 with self.turns.setdefault(record.id, threading.Lock()):  # one thread at a time polls a flow
-                    return self._poll(self.open(record), full=full, replayed=replayed)
+                    return self._poll(_confirming(self.open(record), confirmed), full=full, replayed=replayed)
             except WriteConflict:
-                if attempt == _RETRIES - 1:
-                    raise
-            except FreshviewError as error:
-                with suppress(FreshviewError):
-                    records.failed(record.id, str(error))
-                self.events.emit("flow.failed", flow=record.name, error=str(error))
                 raise
-        raise AssertionError("unreachable")
+            except Exception as error:  # also what nobody foresaw is to be seen in the state of the flow
+                cause = (
+                    str(error) if isinstance(error, FreshviewError) else f"{type(error).__name__}: {first_line(error)}"
+                )
+                with suppress(FreshviewError):
+                    records.failed(record.id, cause)
+                self.events.emit("flow.failed", flow=record.name, error=cause)
+                raise
+
+        return taking_turns(once)
 
     def _poll(self, opened: Opened, *, full: bool, replayed: tuple[tuple[int, str], ...]) -> Polled:
-        source, target, flow = opened.source, opened.feed.target, opened.feed.plan.flow
+        """One poll. An event that can neither be taken nor set aside is a bad one to the reader of files: that delivers
+        what is before it, and fails if nothing is."""
+        while True:
+            source = opened.source
+            try:
+                return self._polled(opened, full=full, replayed=replayed)
+            except BadEvents as reason:
+                if not isinstance(source, EventFiles) or all(source.refuses(e.place) for e in reason.events):
+                    raise
+                opened = replace(opened, source=source.refusing({e.place: e.cause for e in reason.events}))
+            except _TooManyBad as reason:
+                if not isinstance(source, EventFiles):
+                    raise
+                opened = replace(opened, source=source.until(reason.place))
+
+    def _polled(self, opened: Opened, *, full: bool, replayed: tuple[tuple[int, str], ...]) -> Polled:
+        """Poll from the stored position; while a capture is installed, no other process installs or replaces it."""
+        source, target = opened.source, opened.feed.target
         known = self.catalog.position(target.id)
+        is_first = known is None
+        full = full or is_first or (bool(replayed) and not isinstance(source, EventFiles))
+        if not (full and isinstance(source, PostgresTable) and isinstance(source, Installed)):
+            return self._poll_from(known, opened, full=full, replayed=replayed)
+        with source.installing():
+            if is_first:
+                self._require_position(target, known)
+            return self._poll_from(self.catalog.position(target.id), opened, full=True, replayed=replayed)
+
+    def _require_position(self, target: Relation, known: tuple[str, str] | None) -> None:
+        """WriteConflict if another process has moved the position of a table."""
+        if self.catalog.position(target.id) != known:
+            raise WriteConflict(f"table {target.name}", "another process polled its flow meanwhile", "Poll again.")
+
+    def _require_last(self, opened: Opened, known: tuple[str, str] | None) -> None:
+        """WriteConflict if an error of a poll says nothing, because another process has moved the position meanwhile,
+        or has installed the capture anew and is about to."""
+        self._require_position(opened.feed.target, known)
+        if isinstance(opened.source, PostgresTable) and isinstance(opened.source, Installed):
+            with suppress(CaptureFailed), opened.source.installing(INSTALLING):
+                pass
+            self._require_position(opened.feed.target, known)
+
+    def _poll_from(
+        self,
+        known: tuple[str, str] | None,
+        opened: Opened,
+        *,
+        full: bool,
+        replayed: tuple[tuple[int, str], ...],
+    ) -> Polled:
+        source, target, flow = opened.source, opened.feed.target, opened.feed.plan.flow
         if known is not None and known[0] != opened.origin:
             raise InvalidStatement(f"table {target.name}", f"it takes the changes of {known[0]}", "Feed another table.")
         before = known[1] if known is not None else None
         start, truncated = _unwrapped(before, flow)
-        full = full or start is None or (bool(replayed) and not isinstance(source, EventFiles))
         if full and isinstance(source, Installed):
             source.drop()
             source.install()
         elif start is not None and _gained_columns(source, start, opened.options):
-            opened, full = self._with_added_columns(opened), True
+            opened = self._with_added_columns(opened)
+            full = isinstance(source, PostgresTable)  # its rows may have a default in the new columns
             source, target = opened.source, opened.feed.target
         if full and self._may_load(opened):
             assert isinstance(source, PostgresTable)
@@ -161,8 +249,10 @@ class Poller:
                     return self._load(opened, *found, before, tuple(number for number, _ in replayed))
         try:
             poll = self._changes(source, None if full else start, replayed)
-        except UnreadableChange as error:
-            if on_error_of(opened.options) == "stop":
+        except CaptureFailed as error:
+            if not full:
+                self._require_last(opened, known)
+            if not isinstance(error, UnreadableChange) or on_error_of(opened.options) == "stop":
                 raise
             event = Quarantined(error.what, error.cause, "the table was read anew")
             poll, full = replace(source.poll(None), quarantined=(event,)), True
@@ -171,24 +261,25 @@ class Poller:
         self.events.emit("flow.polled", flow=flow.name, changes=taken.number)
         with self.begin() as transaction:
             transaction.write_for(opened.record.name)
-            whole = full and isinstance(source, PostgresTable | Dumps)
+            whole = full and isinstance(source, PostgresTable | Dumps | DeltaVersions)
             if whole:
                 taken = self._difference(transaction, taken, opened)
             rows, truncated = self._write(transaction, taken, opened, truncated, whole=whole)
-            aside = tuple((e.place, e.cause, e.text) for e in (*poll.quarantined, *taken.bad))
+            bad = tuple(dict.fromkeys((*poll.quarantined, *taken.bad)))
+            aside = tuple((e.place, e.cause, e.text) for e in bad)
             position = _wrapped(poll.position, truncated, opened.feed.plan)
             numbers = tuple(number for number, _ in replayed)
             moved = (target.id, target.name, opened.origin, before, position, opened.record.id, aside, numbers)
             transaction.move(Move(*moved))
         self.events.emit("flow.committed", flow=flow.name, rows=rows)
-        self._report(poll, taken, opened)
+        self._report(bad, poll, taken, opened)
         source.confirm(poll.position)
         return Polled(rows, transaction.csn, poll.more)
 
     def _may_load(self, opened: Opened) -> bool:
         """Whether all rows of a source are to be written as they are: into a table that has none yet."""
         target, plan = opened.feed.target, opened.feed.plan
-        if not isinstance(opened.source, PostgresTable) or not plan.is_plain:
+        if not isinstance(opened.source, PostgresTable) or not plan.is_plain or not opened.feed.fit.is_certain:
             return False
         return self.catalog.state(target, self.catalog.snapshot()).rows_at_most == 0
 
@@ -219,12 +310,12 @@ class Poller:
 
     def _changes(self, source: Source, start: str | None, replayed: Sequence[tuple[int, str]]) -> Poll:
         if start is not None and replayed and isinstance(source, EventFiles):
-            whole = source.unlimited()  # a part of what is read again would be an older state
+            whole = source.replaying()  # a part of what is read again would be an older state
             return whole.poll(whole.rewound([place for _, place in replayed], start))
         return source.poll(start)
 
     def _with_added_columns(self, opened: Opened) -> Opened:
-        """Add the columns that appeared at the source; its rows are then read anew, since defaults changed them all."""
+        """Add the columns that appeared at the source."""
         plan = opened.feed.plan
         for relation, wanted in ((opened.feed.target, plan.target), (opened.feed.memory, plan.memory)):
             if relation is None or wanted is None:
@@ -237,13 +328,26 @@ class Poller:
 
     def _taken(self, poll: Poll, opened: Opened) -> _Taken:
         """What a poll brought, as the flow means it."""
-        plan = opened.feed.plan
+        plan, fit = opened.feed.plan, opened.feed.fit
+        stops = on_error_of(opened.options) == "stop"
         if plan.is_plain and poll.changes is None:
-            return _Taken(poll, poll.delta)
-        found = arrivals(poll, plan, opened.feed.target.schema, self.evaluate(plan))
-        if on_error_of(opened.options) == "stop":
-            refuse(found.bad, opened.origin)
-        return _Taken(poll, None, found.changes, tuple(found.bad), found.ignored)
+            delta, unfit, keys = fitting(poll.delta, fit, plan.keys)
+            if unfit and stops:
+                raise bad_events(opened.origin, unfit)
+            return _Taken(poll, delta, bad=unfit, bad_keys=keys)
+        limit = 1 if stops else _FAILING
+        found = arrivals(poll, plan, fit, self.evaluate(plan), limit=limit)
+        is_net = isinstance(opened.source, EventFiles) and poll.changes is None
+        if found.bad and (stops or is_net):  # without a bad event, the net effect of the others of its row is another
+            raise bad_events(opened.origin, found.bad)
+        if found.failed >= limit:
+            last = found.bad[-1]
+            raise _TooManyBad(
+                f"flow {plan.flow.name}",
+                f"its expressions fail on {limit} changes of one poll or more, such as {last.place}: {last.cause}",
+                "Correct the expressions: drop the flow, and create it anew.",
+            ).at(last.place)
+        return _Taken(poll, None, found.changes, found.bad, found.ignored, frozenset(found.bad_keys))
 
     def _difference(self, transaction: UserTransaction, taken: _Taken, opened: Opened) -> _Taken:
         """What was taken, which is all rows of the source, as the difference to the rows that are here."""
@@ -253,6 +357,9 @@ class Poller:
             part = Schema(
                 tuple(schema.column(c.name) for c in plan.values), tuple(schema.column(k).name for k in plan.keys)
             )
+            if taken.bad_keys:  # rows that cannot be taken are there all the same
+                keys = zip(*(here.column(schema.column(k).name).to_pylist() for k in plan.keys), strict=True)
+                here = here.filter(pa.array([key not in taken.bad_keys for key in keys], pa.bool_()))
             all_rows = [taken.delta.ins, taken.delta.un, taken.delta.up, taken.delta.ups]
             there = pa.concat_tables(all_rows).select([c.name for c in plan.values])
             there = to_table(there, part, feed.target.name)
@@ -263,7 +370,7 @@ class Poller:
             here = here.filter(pc.is_null(here.column(schema.column(END).name)))
         names = [schema.column(k).name for k in plan.keys]
         known = set(zip(*(here.column(n).to_pylist() for n in names), strict=True))
-        gone = sorted(known - {change.key for change in taken.changes}, key=repr)
+        gone = sorted(known - {change.key for change in taken.changes} - taken.bad_keys, key=repr)
         ended = [SequencedChange(key, None, None, taken.poll.at, is_reported=True) for key in gone]
         return replace(taken, changes=[*taken.changes, *ended])
 
@@ -274,13 +381,20 @@ class Poller:
         if taken.delta is not None:
             names = [c.name for c in plan.values]
             return transaction.take_rows(feed.target.name, taken.delta, names), truncated
+        bad: list[Quarantined] = []
         if plan.flow.scd_type == 2:
-            return feed.write_history(transaction, taken.changes), truncated
-        return feed.write_latest(transaction, taken.changes, truncated, whole=whole and not plan.is_feed)
+            rows = feed.write_history(transaction, taken.changes, bad)
+        else:
+            whole = whole and not plan.is_feed
+            rows, truncated = feed.write_latest(transaction, taken.changes, truncated, bad, whole=whole)
+        if bad and on_error_of(opened.options) == "stop":
+            raise bad_events(opened.origin, bad)
+        taken.bad.extend(bad)
+        return rows, truncated
 
-    def _report(self, poll: Poll, taken: _Taken, opened: Opened) -> None:
+    def _report(self, bad: Sequence[Quarantined], poll: Poll, taken: _Taken, opened: Opened) -> None:
         name = opened.feed.target.name
-        for event in (*poll.quarantined, *taken.bad):
+        for event in bad:
             details = {"place": event.place, "cause": event.cause, "text": event.text}
             self.events.emit("capture.quarantined", relation=name, **details)
         for table, count in poll.skipped.items():
@@ -312,8 +426,9 @@ class _Taken:
     poll: Poll
     delta: PartialDelta | None
     changes: Sequence[SequencedChange] = ()
-    bad: tuple[Quarantined, ...] = ()
+    bad: list[Quarantined] = field(default_factory=list)
     ignored: int = 0
+    bad_keys: frozenset[Key] = frozenset()
 
     @property
     def number(self) -> int:
@@ -326,13 +441,26 @@ def _required_here(column: Column, target: Relation | None, *, ignored: bool) ->
     return replace(column, nullable=ignored or (column.nullable and not required))
 
 
+def _confirming(opened: Opened, names: tuple[str, ...]) -> Opened:
+    """A flow whose source takes these dumps although they are small; InvalidStatement if it takes no dumps."""
+    if not names:
+        return opened
+    if not isinstance(opened.source, Dumps):
+        raise InvalidStatement(
+            f"flow {opened.record.name}", "it takes no dumps, so there is none to confirm", "Leave CONFIRM out."
+        )
+    return replace(opened, source=opened.source.confirming(names))
+
+
 def qualifier(plan: Plan) -> str:
     """The name by which expressions may qualify columns."""
     return plan.flow.table.rpartition(".")[2]
 
 
 def _gained_columns(source: Source, start: str, options: dict[str, str]) -> bool:
-    return isinstance(source, PostgresTable) and adds_columns(options) and source.adds_columns_since(start)
+    if not isinstance(source, PostgresTable | DeltaVersions) or not adds_columns(options):
+        return False
+    return source.adds_columns_since(start)
 
 
 def _wrapped(position: str, truncated: Any, plan: Plan) -> str:

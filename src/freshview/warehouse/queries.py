@@ -14,8 +14,10 @@ from freshview.cdc.notice import Watch
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.refresh.relevance import Matching
 from freshview.refresh.tasks import Pending
-from freshview.sql.binding import TableRef, bind
+from freshview.sql.binding import BoundQuery, TableRef, bind
+from freshview.sql.dml import RowQuery
 from freshview.sql.pins import asked
+from freshview.sql.plain import plain
 from freshview.sql.predicates import asked_of
 from freshview.sql.statements import Describe, ExplainFlow, ExplainOptimize, ExplainRefresh, Query, Show, Statement
 from freshview.transactions.reading import ReadContext, to_micros
@@ -178,7 +180,19 @@ class Queries:
                 )
                 for placeholder, ref in bound.tables.items()
             }
+        parts = self._parts(bound, frames) if transaction is None else None
+        if parts is not None:
+            frame, query = parts
+            return engine.evaluated(frame.alias(query.qualifier), query, f"query {text}")
         return engine.query(bound.text, frames, f"query {text}")
+
+    def _parts(self, bound: BoundQuery, frames: Mapping[str, DataFrame]) -> tuple[DataFrame, RowQuery] | None:
+        """The one frame of a query that only chooses rows and columns of it, and what it chooses."""
+        if len(frames) != 1 or bound.foreign:
+            return None
+        (frame,) = frames.values()
+        query = plain(bound.original, lambda: frame.columns)
+        return (frame, query) if query is not None else None
 
     def _state(self, ref: TableRef, reading: ReadContext) -> RelationState:
         return reading.state(ref, self._engine().time_zone)

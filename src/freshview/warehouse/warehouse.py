@@ -25,6 +25,7 @@ from freshview.schedule.activity import BUSY_LOAD
 from freshview.schedule.upkeep import WORKERS, Upkeep, Wishes
 from freshview.sql.parser import parse
 from freshview.sql.statements import (
+    AlterSource,
     Checkpoint,
     CreateFlow,
     CreateSource,
@@ -49,7 +50,7 @@ from freshview.sql.statements import (
 )
 from freshview.storage.checkpoint import Checkpointer
 from freshview.storage.store import Storage
-from freshview.storage.vacuum import RETENTION, vacuum
+from freshview.storage.vacuum import RETENTION, checked, hours_retained, vacuum
 from freshview.transactions.dml import Statements
 from freshview.transactions.reading import ReadContext
 from freshview.transactions.transaction import Outcome, Transaction
@@ -199,7 +200,9 @@ class Warehouse:
                 raise InvalidStatement("as_of", "only queries read the past", "Leave as_of out.")
             case Insert() | Update() | Delete() | Merge():
                 return self._autocommit(statement)
-            case CreateSource() | DropSource() | CreateFlow() | DropFlow() | RefreshFlow() | Quarantine():
+            case (
+                CreateSource() | AlterSource() | DropSource() | CreateFlow() | DropFlow() | RefreshFlow() | Quarantine()
+            ):
                 return self._flows.run(statement)
             case RefreshView():
                 return self._refresh(self._refreshed(statement.name, statement.how), statement.how)
@@ -209,7 +212,7 @@ class Warehouse:
                 return Outcome(report.rows, report.csn)
             case Vacuum():
                 hours = statement.retain_hours
-                return self.vacuum(RETENTION if hours is None else timedelta(hours=hours))
+                return self.vacuum(RETENTION if hours is None else hours_retained(hours))
             case _:
                 return self._definitions.run(statement)
 
@@ -495,7 +498,7 @@ class Warehouse:
             ...
         freshview.errors.SnapshotExpired: ...
         """
-        self._flows.forget(retention)
+        self._flows.forget(checked(retention))
         report = vacuum(self._catalog, self._storage, self.events, retention)
         return Outcome(report.files, report.horizon)
 
@@ -569,6 +572,7 @@ class Warehouse:
     def engine(self) -> SparkEngine:
         """Return Spark, started by the first call."""
         with self._engine_lock:
+            self._catalog.database.require_open()
             if self._engine is None:
                 from freshview.spark.engine import SparkEngine
                 from freshview.spark.session import obtain_session

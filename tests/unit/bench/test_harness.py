@@ -17,7 +17,7 @@ from freshview.bench import quick
 from freshview.bench.data import tpch
 from freshview.bench.measure import Chart, Figure, Timing, alternated, meanwhile, spread
 from freshview.bench.report import document, reports
-from freshview.bench.tables import copied, forget, new, prepared
+from freshview.bench.tables import copied, forget, is_kept, new, prepared
 from freshview.bench.views import Race, _recomputing, _slowest
 from freshview.errors import NotFound, StorageUnavailable
 
@@ -130,6 +130,44 @@ def test_figures_of_steps_that_are_not_run_stay(monkeypatch: pytest.MonkeyPatch,
     assert values("--only", "lookup", "--scale", "0.5") == {"lookup": 3}  # other data: nothing to compare with
 
 
+def test_a_run_that_is_ended_keeps_what_it_has_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also in the documents; figures of steps that it has not reached stay those of the run before."""
+    rounds, ends = iter(range(10)), [False]
+
+    def ran(_suite: str, name: str, _arguments: Any) -> list[dict[str, Any]]:
+        if name == "lookup" and ends[0]:
+            raise KeyboardInterrupt
+        return [Figure(name, next(rounds), None, "", {}).as_json()]
+
+    monkeypatch.setattr(harness, "_apart", ran)
+    monkeypatch.setattr(harness, "SUITES", {"trial": (_load, _lookup)})
+    monkeypatch.chdir(tmp_path)
+    assert harness.main(["trial"]) == 0
+    ends[0] = True
+    with pytest.raises(KeyboardInterrupt):
+        harness.main(["trial"])
+    report = json.loads((tmp_path / "docs" / "benchmarks" / "trial.json").read_text())
+    assert {f["name"]: f["value"] for f in report["figures"]} == {"load": 2, "lookup": 1}
+    assert [s["name"] for s in report["steps"]] == ["load", "lookup"]
+    assert "| load | 2 |" in (tmp_path / "docs" / "benchmarks.md").read_text()
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_run_can_use_what_an_earlier_one_has_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        harness.main(["trial", "--keep"])
+    assert "--keep: .bench has no tables of scale 1; run once without it" in capsys.readouterr().err
+    assert harness.main(["trial"]) == 0
+    loaded = tmp_path / ".bench" / "prepared" / "tables"
+    loaded.mkdir()
+    assert harness.main(["trial", "--keep"]) == 0
+    assert loaded.exists()
+    with pytest.raises(SystemExit):
+        harness.main(["trial", "--keep", "--scale", "0.5"])
+    assert harness.main(["trial"]) == 0
+    assert not loaded.exists()
+
+
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize(
     ("given", "told"),
@@ -216,7 +254,9 @@ def test_a_run_uses_nothing_that_another_has_prepared_but_generated_data(tmp_pat
     with copied(home, tmp_path / "copy") as copy, new(tmp_path / "empty") as empty:
         assert [t.name for t in copy.status().tables] == ["t"]
         assert not empty.status().tables
-    forget(tmp_path)
+    forget(tmp_path, 1.0)
+    assert is_kept(tmp_path, 1.0)
+    assert not is_kept(tmp_path, 0.5)
     assert data.exists()
     prepared(tmp_path, "one", fill)
     assert len(made) == 2

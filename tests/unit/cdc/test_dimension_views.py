@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
+from tests.unit.cdc.applying import applied, applied_to_bag
 from tests.unit.cdc.running_example import cells, rows_of, schema_of
 from tests.unit.cdc.worlds import InMemory, recomputed
 
-from freshview.cdc.application import applied, applied_to_bag, delta_rows
+from freshview.cdc.application import delta_rows
 from freshview.cdc.captures import (
     LOG,
     LOG_CHEAP,

@@ -13,9 +13,9 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import CUST, CUST_NEW, CUST_OLD, cells, rows_of, schema_of
 
-from freshview.cdc.application import applied
 from freshview.cdc.dumps import Compared, Dumps, difference
 from freshview.cdc.source import Source
 from freshview.errors import CaptureFailed
@@ -107,7 +107,7 @@ def test_a_dump_that_is_suddenly_small_is_held_back_until_it_is_confirmed(tmp_pa
         source.poll(position)
     left = max(0, rows.count("\n") - 1)
     assert f"dump 2.csv of t: it has {left} rows, and the dump before had 5" in str(raised.value)
-    assert "confirm it: confirmed={'2.csv'}" in str(raised.value)
+    assert "confirm it: Dumps(…, confirmed={'2.csv'})" in str(raised.value)
     poll = Dumps(tmp_path, "t", _T, confirmed=frozenset({"2.csv"})).poll(position)
     assert poll.delta.deleted.num_rows == 5 - left
 

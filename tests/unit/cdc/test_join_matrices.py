@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import cells, rows_of, schema_of
 from tests.unit.cdc.worlds import InMemory, recomputed
 
-from freshview.cdc.application import applied
 from freshview.cdc.captures import LOG, SNAPSHOTS
 from freshview.cdc.dimension import Join, Remote
 from freshview.cdc.model import PartialDelta, partial_delta

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import cells, rows_of, schema_of
 
-from freshview.cdc.application import applied
 from freshview.cdc.net import Change, net_effect
 from freshview.errors import CaptureFailed
 

@@ -11,8 +11,9 @@ from psycopg.pq import Conninfo
 
 from freshview.cdc.postgres.copying import copied
 from freshview.cdc.postgres.decoding import _HEAD, _number, _parsed, _plain
+from freshview.cdc.postgres.records import Helper
 from freshview.cdc.postgres.server import Server, Snapshot, Visible
-from freshview.cdc.postgres.tables import Helper, is_text_form, spark_type
+from freshview.cdc.postgres.tables import is_text_form, spark_type
 from freshview.cdc.texts import BadEvent, typed
 from freshview.errors import CaptureFailed
 from freshview.relation.exact import Unfit

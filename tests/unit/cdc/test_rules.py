@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.unit.cdc.applying import applied, applied_to_bag
 from tests.unit.cdc.running_example import (
     ADDR,
     ADDR_NEW,
@@ -19,14 +22,15 @@ from tests.unit.cdc.running_example import (
 )
 from tests.unit.cdc.worlds import InMemory, recomputed
 
-from freshview.cdc.application import applied, applied_to_bag, delta_rows, statements
+from freshview.cdc.application import delta_rows
 from freshview.cdc.captures import LOG, SNAPSHOTS, TRACKING
 from freshview.cdc.dimension import Condition, Join, Node, Project, Remote, Select, check_maintainable, keyed
 from freshview.cdc.flagged import Flagged
-from freshview.cdc.model import partial_delta
+from freshview.cdc.model import SETS, keys_of, partial_delta
 from freshview.cdc.rules import _Propagation, propagate
+from freshview.cdc.trade import BLIND
 from freshview.errors import CaptureFailed
-from freshview.relation.delta import overlay
+from freshview.relation.delta import DELETE, DELETE_KEY, INSERT, UPSERT, overlay
 from freshview.relation.schema import Schema
 
 DELTAS = {"Cust": cust_delta(), "Addr": addr_delta()}
@@ -122,15 +126,47 @@ def test_a_table_that_did_not_change_is_only_looked_up() -> None:
     assert cells(delta.deleted) == [(2, "Bob", 2, 2, "Berlin", "DE"), (3, "Carl", 3, 3, "Chemnitz", "DE")]
 
 
-def test_each_set_is_applied_by_its_cheapest_statement() -> None:
+_CHEAPEST = {
+    "ins": {INSERT},
+    "del": {DELETE},
+    "un/uo": {DELETE, INSERT},
+    "up": {UPSERT},
+    "ups": {UPSERT},
+    "delk": {DELETE_KEY},
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_each_set_is_applied_by_its_cheapest_delta_rows(name: str) -> None:
+    """Rows of complete sets have their images, those of partial sets are blind: nothing is read for either."""
     delta = propagate(D, "D", DELTAS, InMemory(NEW))
-    assert [(s.kind, s.rows.num_rows) for s in statements(delta)] == [
-        ("DELETE", 1),
-        ("UPDATE", 1),
-        ("INSERT", 1),
-        ("MERGE", 1),
-    ]
-    assert [s.kind for s in statements(partial_delta("Addr", ADDR, ins=ADDR_NEW))] == ["INSERT"]
+    assert delta.filled == {"ins", "delk", "un/uo", "ups"}
+    whole = delta.ins
+    one = {
+        "ins": partial_delta("D", delta.schema, ins=whole),
+        "del": partial_delta("D", delta.schema, deleted=whole),
+        "un/uo": partial_delta("D", delta.schema, pairs=(whole, whole)),
+        "up": partial_delta("D", delta.schema, up=whole),
+        "ups": partial_delta("D", delta.schema, ups=whole),
+        "delk": partial_delta("D", delta.schema, delk=keys_of(whole, delta.schema)),
+    }[name]
+    assert one.filled == {name}
+    rows = delta_rows(one, 1)
+    assert set(rows.column("_action").to_pylist()) == _CHEAPEST[name]
+    assert rows.num_rows == len(_CHEAPEST[name])
+    assert (name in BLIND) == bool(_CHEAPEST[name] & {UPSERT, DELETE_KEY})
+
+
+def test_a_delta_of_all_sets_has_the_delta_rows_of_each() -> None:
+    delta = propagate(D, "D", DELTAS, InMemory(NEW))
+    actions = Counter(delta_rows(delta, 1).column("_action").to_pylist())
+    sizes = {name: rows.num_rows for name, rows in delta.sets.items()}
+    assert actions == {
+        INSERT: sizes["ins"] + sizes["un/uo"],
+        DELETE: sizes["del"] + sizes["un/uo"],
+        UPSERT: sizes["up"] + sizes["ups"],
+        DELETE_KEY: sizes["delk"],
+    }
 
 
 def test_rows_that_disagree_with_a_delta_are_an_error() -> None:

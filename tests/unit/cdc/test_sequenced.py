@@ -80,3 +80,48 @@ def test_sequences_are_ordered_as_spark_orders_them() -> None:
     assert sorted([ordered[i] for i in (4, 2, 0, 3, 1)], key=rank) == ordered
     structs = [{"a": 1, "b": None}, {"a": 1, "b": 2}, {"a": 2, "b": 1}]
     assert sorted([structs[i] for i in (2, 0, 1)], key=rank) == structs
+
+
+# -- IGNORE NULL UPDATES -----------------------------------------------------------------------------------------------
+
+
+def _filled_oracle(changes: list[SequencedChange]) -> dict[Any, Any]:
+    """The rows after all changes in the order of (sequence, arrival), where NULL keeps what was there."""
+    rows: dict[Any, Any] = {}
+    for _, _, change in sorted((c.sequence, i, c) for i, c in enumerate(changes)):
+        if change.image is None:
+            rows.pop(change.key, None)
+        else:
+            before = rows.get(change.key, change.image)
+            rows[change.key] = tuple(b if a is None else a for a, b in zip(change.image, before, strict=True))
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_nulls_keep_what_was_there_whatever_the_order_of_arrival(seed: int) -> None:
+    """Changes of some columns and deletions arrive in random order and batches, also with equal sequences."""
+    draw = random.Random(seed)
+    changes = []
+    for i in range(25):
+        key = draw.randrange(3)
+        image = (key, *(draw.choice([None, f"{name}{i}"]) for name in "abc"))
+        changes.append(
+            SequencedChange((key,), draw.randrange(20), None if draw.random() < 0.2 else image, place=str(i))
+        )
+    stored: dict[Any, Last] = {}
+    rest = list(changes)
+    while rest:
+        size = draw.randint(1, 5)
+        batch, rest = rest[:size], rest[size:]
+        stored.update(
+            latest(batch, {c.key: stored[c.key] for c in batch if c.key in stored}, ignore_nulls=True).changed
+        )
+    assert {k: last.image for k, last in stored.items() if last.image is not None} == _filled_oracle(changes)
+
+
+def test_of_a_row_whose_columns_nobody_noted_earlier_changes_are_not_taken() -> None:
+    """As an earlier version left it: which change set which column is not known."""
+    stored = {(1,): Last(5, (1, "a", None))}
+    late, next_ = SequencedChange((1,), 4, (1, "old", "old")), SequencedChange((1,), 6, (1, None, "new"))
+    assert latest([late], stored, ignore_nulls=True).changed == {}
+    assert latest([next_], stored, ignore_nulls=True).changed[(1,)].image == (1, "a", "new")

@@ -35,7 +35,10 @@ CALLS = [
     "date_add(concat('no', 'w'), 1)", "months_between('now', d)", "date_trunc('day', 'now')", "greatest(d, 'tomorrow')",
     "d - 'today'", "unix_micros('now')", "map(d, 'today')", "coalesce(d, concat('to', 'day'))", "nvl2(a, d, 'now')",
     "IF(a > 1, 'today', d)", "CASE d WHEN 'today' THEN 1 END", "nullif(d, 'today')", "'${spark.app.name}'",
-    "coalesce(d, IF(1 = 1, 'today', ''))",
+    "coalesce(d, IF(1 = 1, 'today', ''))", "current_path()",
+    "TIMESTAMP '06:00'", "TIMESTAMP 'T06'", "TIMESTAMP_LTZ '6:0'", "CAST(' 06:00:00.123 UTC' AS TIMESTAMP)",
+    "to_timestamp('06:00')", "timestamp('6:00 Europe/Berlin')", "('06:00Z')::TIMESTAMP", "TRY_CAST('T6' AS TIMESTAMP)",
+    "CAST(r'06:00' AS TIMESTAMP_LTZ)",
 ]
 # fmt: on
 
@@ -66,6 +69,9 @@ def test_a_call_that_the_tables_do_not_determine_is_refused_wherever_it_stands(c
         "SELECT count(*), rand() FROM t GROUP BY window(d, '1 day')",  # what sqlglot cannot read
         "SELECT current_date, count(*) FROM t GROUP BY window(d, '1 day')",
         "SELECT count(*) FROM t WHERE d = 'today' GROUP BY window(d, '1 day')",
+        "SELECT count(*) FROM t WHERE d > TIMESTAMP '06:00' GROUP BY window(d, '1 day')",
+        "SELECT current_path(), count(*) FROM t GROUP BY window(d, '1 day')",
+        "SELECT CURRENT_PATH, count(*) FROM t GROUP BY window(d, '1 day')",
     ],
 )
 def test_queries_that_the_tables_do_not_determine_are_refused(query: str) -> None:
@@ -78,6 +84,52 @@ def test_an_aggregate_whose_order_is_open_is_refused_in_a_text_that_is_not_parse
         refuse_indeterminate("SELECT first(a) FROM t GROUP BY window(d, '1 day')")
     refuse_indeterminate("SELECT count(*) FROM t GROUP BY window(d, '1 day') ORDER BY 1 NULLS FIRST")
     refuse_indeterminate(f"SELECT {'(' * 3000}a{')' * 3000} FROM t")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT count(*) FROM t TABLESAMPLE (10 PERCENT) GROUP BY window(d, '1 day')",
+        "SELECT a FROM t TABLESAMPLE (3 ROWS) UNION ALL TABLE u",
+    ],
+)
+def test_a_sample_in_a_text_that_is_not_parsed_is_refused(text: str) -> None:
+    with pytest.raises(NotMaintainable, match="TABLESAMPLE: which rows it takes is not determined"):
+        refuse_indeterminate(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT IDENTIFIER('rand')() AS r FROM t",
+        "SELECT identifier ('my_udf')(a) AS r FROM t",
+        "SELECT a FROM IDENTIFIER('default.' || 'foo')",
+        "SELECT count(*), IDENTIFIER('rand')() FROM t GROUP BY window(d, '1 day')",
+    ],
+)
+def test_names_that_are_computed_are_refused(text: str) -> None:
+    """IDENTIFIER(…) may name a random function, one that is not Spark's own, or a table of others."""
+    with pytest.raises(NotMaintainable, match=r"IDENTIFIER\(…\) in the definition of a view.*Write the name itself"):
+        refuse_indeterminate(text)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "c = '06:00'",
+        "c BETWEEN '06:00' AND '18:00'",
+        "d > TIMESTAMP '2020-01-01 06:00'",
+        "d > TIMESTAMP_NTZ '2020-01-01T06:00'",
+        "INTERVAL '06:00' HOUR TO MINUTE",
+        "CAST('06:00' AS STRING)",
+        "to_timestamp('06:00', 'HH:mm')",
+        "date_format(d, 'HH:mm')",
+        "identifier + `identifier`",
+    ],
+)
+def test_times_of_day_may_be_text(expression: str) -> None:
+    """Beside a column they are judged by its type, which Spark's plan shows (test_plan_checks.py)."""
+    refuse_indeterminate(f"SELECT {expression} AS x FROM t")
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from freshview.definition.worlds import EXTREME, PROFILES, changed, empty, hints_of, world
+from freshview.definition.hints import _document, hints_of
+from freshview.definition.worlds import EXTREME, PROFILES, changed, empty, world
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 
@@ -143,3 +145,40 @@ def test_in_the_last_profile_a_literal_is_found_once() -> None:
         met += datetime.date(2000, 1, 3) in days
         state = changed(state, schemas, hints, profile, number)
     assert met > 2
+
+
+def test_calls_are_looked_into() -> None:
+    """Law: a column that a call reads gets values on which the call gives what it is compared with."""
+    schemas = {"t": schema("timestamp", "date", "string", "string", "string")}
+    hints = hints_of(
+        "SELECT get_json_object(c2, '$.A[1].b'), try_to_date(c3, 'dd.MM.yyyy') FROM t"
+        " WHERE date_format(c0, 'yyyy') = '1995' AND month(c1) = 11"
+        " AND get_json_object(c2, '$.kind') = 'order' AND length(c4) > 16"
+    )
+    profile = next(p for p in PROFILES if p.named)
+    columns = world(schemas, hints, profile)["t"].to_pydict()
+    assert 1995 in {v.year for v in columns["c0"]}
+    assert 11 in {v.month for v in columns["c1"]}
+    documents = [json.loads(v) for v in columns["c2"] if v.startswith("{")]
+    assert any(d.get("kind") == "order" and d["A"][1]["b"] == "order" for d in documents)
+    assert "01.03.2024" in columns["c3"]
+    assert 17 in map(len, columns["c4"])
+
+
+@pytest.mark.parametrize(
+    ("path", "made"),
+    [
+        ("$.a.b", {"a": {"b": 1}}),
+        ("$.a[2]", {"a": [None, None, 1]}),
+        ("$['x y'][*].z", {"x y": [{"z": 1}]}),
+        ("$[0]", [1]),
+        ("$", 1),
+        ("$.a[999999999]", {"a": None}),
+    ],
+)
+def test_a_document_has_the_path_that_is_looked_for(path: str, made: Any) -> None:
+    assert _document([path], 1) == made
+
+
+def test_paths_that_contradict_each_other_share_a_document_as_far_as_they_can() -> None:
+    assert _document(["$.a.b", "$.a.c", "$.a[0]", "$[1]"], 1) == {"a": {"b": 1, "c": 1}}

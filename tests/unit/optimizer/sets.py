@@ -99,7 +99,7 @@ def from_sql(texts: Mapping[str, str], columns: Mapping[str, Sequence[str] | Map
 
 def changes(costs: Costs) -> list[Change]:
     """Every change of what is stored, kept or sorted that a choice may make, and those that take it back."""
-    nodes = [n for n in costs.nodes if not isinstance(n, StoredRelation) and n.number not in costs.owner]
+    nodes = [n for n in costs.nodes if not isinstance(n, StoredRelation) and n.number not in costs.owner and n.needs]
     found: list[Change] = [Store(n.number, m) for n in nodes for m in (PERMANENT, TRANSIENT, NOT_STORED)]
     found += [Share(n.number, on) for n in nodes for on in (True, False) if costs.changes[n.number]]
     found += [Share(n.number, on, p) for n in nodes for on in (True, False) for p in costs.changes[n.number][:1]]

@@ -65,6 +65,18 @@ def test_what_is_tried_is_taken_back(data: st.DataObject) -> None:
     assert costs.total == pytest.approx(after)
 
 
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_correction_of_all_jobs_changes_no_choice(data: st.DataObject) -> None:
+    """Law: what past jobs took multiplies what is stored, shared and sorted as it does the jobs themselves."""
+    costs = _costs()
+    slower = Costs(costs.dag, FACTS, Prices(incremental=7.0, full=7.0))
+    for change in data.draw(st.lists(st.sampled_from(changes(costs)), max_size=6)):
+        costs.apply(change)
+        slower.apply(change)
+    assert slower.total == pytest.approx(7 * costs.total)
+
+
 def _block(dag: Dag, *names: str) -> int:
     return next(
         n.number

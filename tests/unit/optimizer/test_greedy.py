@@ -204,3 +204,24 @@ def test_what_later_decisions_replace_is_dropped() -> None:
         back = replace(change, mode=0) if isinstance(change, Store) else None
         if back is not None:
             assert selection.costs.tried(back) > selection.costs.total
+
+
+@pytest.mark.parametrize(
+    "prices",
+    [Prices(), Prices(lookup=0.004, value=1e-6), Prices(lookup=0.0, commit=0.0)],
+    ids=["as they are", "a lookup costs little", "storing costs next to nothing"],
+)
+@pytest.mark.parametrize("limits", [Limits(), Limits(transient=False)], ids=["all", "permanent"])
+def test_a_result_without_columns_is_not_stored(prices: Prices, limits: Limits) -> None:
+    """Of what stands below SELECT 1 WHERE EXISTS (…) only the number of rows matters: no relation can hold that. The
+    cheapest of these prices had it stored as a view."""
+    tables = {"t": {"a": "bigint"}, "u": {"d": "bigint"}}
+    texts = {
+        "one": "SELECT 1 AS one WHERE EXISTS (SELECT 1 FROM t WHERE a = 1) OR 0 IN (SELECT d FROM u)",
+        "two": "SELECT 2 AS two WHERE EXISTS (SELECT 1 FROM t WHERE a = 1)",
+    }
+    for rows in (1e3, 1e6):
+        facts = dict.fromkeys(tables, Facts(rows, {}, inserted=10, deleted=10))
+        choice = optimise(built(from_sql(texts, tables), tables), facts, prices, limits)
+        trees = [a.tree for a in choice.auxiliaries] + [s.tree for s in choice.shared]
+        assert all(tree.columns for tree in trees)

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
 
 from freshview.algebra.nodes import Node, Project, Scan, Table, Union, column
+from freshview.catalog.records import DataFile, Main, Relation, RelationState, Segment
 from freshview.optimizer.prices import Prices
-from freshview.refresh.cost import DEFAULT, Calibration, Rates, estimate, in_process, on_spark
+from freshview.refresh.cost import (
+    DEFAULT,
+    Calibration,
+    Rates,
+    estimate,
+    in_process,
+    on_spark,
+    rows_in_files,
+    takes_on_driver,
+)
+from freshview.refresh.deltas import fits_driver
+from freshview.refresh.lookups import pairs
+from freshview.relation.schema import Column, Schema
+from freshview.relation.types import DataType
+from freshview.storage.reader import LOCAL_ROWS
 
 _SCAN = Scan(Table("t"), (("a", "a1"),))
 
@@ -49,7 +67,39 @@ def test_the_prices_of_estimates_are_those_of_the_optimiser() -> None:
     usual = estimate(_SCAN, _rows)
     assert slow.seconds - usual.seconds == pytest.approx(0.4)
     assert in_process(slow).seconds - in_process(usual).seconds == pytest.approx(0.4 + 0.0005)
-    assert on_spark(in_process(slow)) == slow
+    assert on_spark(in_process(slow, 10, 2)) == slow
+
+
+def test_a_state_that_the_driver_folds_is_not_read_from_files() -> None:
+    """A table of as many rows as the driver folds stays one after changes of it, as when it is scanned."""
+    relation = Relation(1, "t", "table", 1, 1, Schema((Column("k", DataType("int")),), ("k",)), 1)
+    upsert = Segment(1, 2, 1, 1, 100, 1, stmtsn=1, action=2, payload=b"")
+    for rows, changes, read in ((LOCAL_ROWS, 1, 0), (LOCAL_ROWS + 1, 0, LOCAL_ROWS + 1), (5, 10_000_000, 10_000_005)):
+        segments = (replace(upsert, rows=changes),) if changes else ()
+        state = RelationState(relation, 2, Main(1, 0, 1, rows, 1), relation.schema, segments)
+        assert rows_in_files(state) == read
+        assert (read == 0) is state.is_small(LOCAL_ROWS)
+
+
+def test_a_change_is_read_on_the_driver_by_its_values_and_its_bytes() -> None:
+    """A few rows of large documents are left to Spark as many rows of numbers are."""
+    assert takes_on_driver(100_000, 40, 1 << 20)
+    assert not takes_on_driver(100_001, 40, 1 << 20)
+    assert not takes_on_driver(1000, 2, (64 << 20) + 1)
+
+
+def test_a_change_of_large_rows_does_not_fit_the_driver() -> None:
+    relation = Relation(1, "t", "table", 1, 1, Schema((Column("k", DataType("int")),), ("k",)), 1)
+    segments = [Segment(1, csn, 1, 10, 20 << 20, 1, files=(DataFile("f", 20 << 20, 10),)) for csn in range(4)]
+    assert fits_driver(relation, segments[:3])
+    assert not fits_driver(relation, segments)
+
+
+def test_rows_on_the_driver_have_a_price() -> None:
+    """100,000 of them take 0.4 s; on Spark they are part of its plan."""
+    few, many = (in_process(estimate(_SCAN, lambda _: 0), rows) for rows in (0, 100_000))
+    assert many.seconds - few.seconds == pytest.approx(0.4)
+    assert on_spark(many) == on_spark(few)
 
 
 def test_what_jobs_took_corrects_the_estimate() -> None:
@@ -79,3 +129,11 @@ def test_a_way_that_is_not_taken_is_tried_again() -> None:
 
 def test_an_absurd_measurement_counts_for_little() -> None:
     assert Calibration().after("full", 0.0, 1e9).factor("full") <= 20.0
+
+
+def test_pairs_of_rows_that_a_join_makes_are_counted() -> None:
+    one, other = pa.chunked_array([[1, 1, None], [2, 3]]), pa.chunked_array([[1, 1, 1, 2, 4, None]], pa.int32())
+    assert pairs(one, other) == pairs(other, one) == 2 * 3 + 1
+    assert pairs(one, other.slice(0, 0)) == 0
+    many = pa.chunked_array([pa.array([5] * 300_000)])
+    assert pairs(many, many) == 300_000**2

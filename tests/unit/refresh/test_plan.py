@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
-from tests.unit.definition.analysed import with_sources
+from tests.unit.definition.analysed import analysed, with_sources
 from tests.unit.refresh.planning import facts, taking
 
 from freshview.algebra.nodes import Scan
@@ -14,6 +15,7 @@ from freshview.definition.analysis import Definition
 from freshview.delta.condense import Condense
 from freshview.local.plans import LocalPlan
 from freshview.optimizer.prices import Prices
+from freshview.refresh import plan as plan_module
 from freshview.refresh.cost import CANCELLED, Estimate, Rates, estimate_full
 from freshview.refresh.explain import planned
 from freshview.refresh.plan import (
@@ -62,6 +64,27 @@ def test_a_small_change_whose_neighbours_are_found_goes_by_rules_over_rows_at_ha
     assert [r.strategy for r in plan.rejected] == [FULL]
     assert plan.rejected[0].seconds is not None
     assert plan.rejected[0].seconds > plan.seconds
+
+
+@pytest.mark.parametrize(("operator", "parts"), [("EXCEPT", 24), ("INTERSECT", 24), ("UNION", 60), ("EXCEPT ALL", 60)])
+def test_the_plan_of_a_deep_text_does_not_end_pythons_stack(operator: str, parts: int) -> None:
+    """A delta plan is many times as deep as its text, and a query may be far down the stack when it needs one."""
+    definition = analysed(f" {operator} ".join(["SELECT a FROM t"] * parts))
+    assert definition.incremental
+    inward, outward, _ = alternatives(definition, [_change("t")])
+    assert inward.query is not None
+    assert outward.query is not None
+
+
+def test_a_plan_that_cannot_be_made_is_an_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deep(*_: object, **__: object) -> NoReturn:
+        raise RecursionError
+
+    monkeypatch.setattr(plan_module, "delta_plan", deep)
+    plan = _chosen(with_sources(JOIN), _change("t"), reads={})
+    assert (plan.strategy, plan.query) == (FULL, None)
+    assert plan.rejected[0].why == "the plan of its change is nested too deeply"
+    assert sketch(with_sources(JOIN)) is None
 
 
 def test_what_is_not_found_is_read_from_files_and_counts() -> None:
@@ -171,6 +194,19 @@ def test_planning_is_pure() -> None:
     assert plans[0] == plans[1]
     assert planned(plans[0]) == planned(plans[1])
     assert {s.scan.relation for s in plans[0].scans} == {"t", "u"}
+
+
+def test_rows_that_a_join_makes_many_of_have_their_price() -> None:
+    """30,000 rows that each meet 10,000 others are not at hand for the price of 30,000."""
+    definition, changes = with_sources(JOIN), [_change("t")]
+    ways = alternatives(definition, changes)
+    found = {s: ScanPlan(s, 0, 30_000) for w in ways if w.query for s in scans(w.query) if s.relation == "u"}
+    deltas = {s: ScanPlan(s, 0) for w in ways if w.query for s in scans(w.query) if s.relation == "t"}
+    known = JobFacts({**found, **deltas}, estimate_full(definition, lambda _: MILLION), local=LocalPlan("", (), ()))
+    assert choose(definition, changes, ways, known).strategy == INCREMENTAL
+    joined = {s: replace(plan, joined=300_000_000) for s, plan in found.items()}
+    more = replace(known, scans={**joined, **deltas})
+    assert choose(definition, changes, ways, more).strategy == FULL
 
 
 def test_a_scan_that_was_not_measured_is_not_at_hand() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +12,8 @@ from freshview.errors import Cancelled, FreshviewError, TypeMismatch
 from freshview.interruption import Interruption, stop_if_asked
 from freshview.schedule.pool import side_by_side
 
+_ERRORS = (TypeMismatch("a cast", "fails"), RecursionError("not an error of ours"))
+
 
 @st.composite
 def _graphs(draw: st.DrawFn) -> dict[int, set[int]]:
@@ -20,17 +21,17 @@ def _graphs(draw: st.DrawFn) -> dict[int, set[int]]:
     return {i: draw(st.sets(st.integers(0, i - 1))) if i else set() for i in range(size)}
 
 
-@given(_graphs(), st.sets(st.integers(0, 6)), st.integers(1, 3))
+@given(_graphs(), st.sets(st.integers(0, 6)), st.integers(1, 3), st.sampled_from(_ERRORS))
 @settings(max_examples=100, deadline=None)
 def test_each_view_goes_after_those_below_and_an_error_stops_only_those_above(
-    below: dict[int, set[int]], bad: set[int], workers: int
+    below: dict[int, set[int]], bad: set[int], workers: int, error: Exception
 ) -> None:
     ended: list[int] = []
 
     def run(view_id: int, _: Interruption) -> str:
         assert below[view_id] <= set(ended)
         if view_id in bad:
-            raise TypeMismatch("a cast", "fails")
+            raise error
         ended.append(view_id)
         return f"v{view_id}"
 
@@ -53,22 +54,13 @@ def test_one_worker_is_the_calling_thread() -> None:
     assert set(outcomes.done.values()) == {threading.current_thread()}
 
 
-def _wrong() -> None:
-    raise RuntimeError("not an error of ours")
-
-
-def _interrupted() -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(("end", "error"), [(_wrong, RuntimeError), (_interrupted, KeyboardInterrupt)])
-def test_what_ends_the_caller_stops_the_others(end: Callable[[], None], error: type[BaseException]) -> None:
+def test_what_ends_the_caller_stops_the_others() -> None:
     begun, stopped = threading.Event(), []
 
     def run(view_id: int, interruption: Interruption) -> None:
         if view_id == 1:
             assert begun.wait(60)
-            end()
+            raise KeyboardInterrupt
         done = threading.Event()
         with interruption.broken_off_by(done.set):
             begun.set()
@@ -79,7 +71,7 @@ def test_what_ends_the_caller_stops_the_others(end: Callable[[], None], error: t
                 stopped.append(stop)
                 raise
 
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         side_by_side({1: (), 2: (), 3: [2]}, run, 2)
     assert len(stopped) == 1
     assert isinstance(stopped[0], FreshviewError)

@@ -109,6 +109,7 @@ WITHS: list[tuple[str, set[str]]] = [
     ("WITH x AS (WITH t AS (SELECT 1) SELECT * FROM t) SELECT * FROM x, t", {"t"}),
     ("WITH RECURSIVE t AS (SELECT 1 UNION ALL SELECT * FROM t) SELECT * FROM t", set()),
     ("WITH t AS (SELECT 1) SELECT * FROM t UNION ALL SELECT * FROM u", {"u"}),
+    ("WITH t (a, b) AS (SELECT 1, 2), x AS (SELECT a FROM t) SELECT * FROM x, t, u", {"u"}),
 ]
 
 
@@ -190,6 +191,25 @@ UNREAD: list[tuple[str, str]] = [
         "SELECT count(*) FROM (t x JOIN LATERAL (SELECT * FROM u) y) GROUP BY window(d, '1 day')",
         "SELECT count(*) FROM (<fv0> x JOIN LATERAL (SELECT * FROM <fv1> AS `u`) y) GROUP BY window(d, '1 day')",
     ),
+    (
+        "WITH RECURSIVE t(n) MAX RECURSION LEVEL 10 AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT n FROM t, u",
+        "WITH RECURSIVE t(n) MAX RECURSION LEVEL 10 AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT n FROM t, "
+        "<fv0> AS `u`",
+    ),
+    (
+        "WITH t (SELECT count(*) AS n FROM u GROUP BY window(d, '1 day')), x (a) (SELECT n FROM t) SELECT a FROM x, t",
+        "WITH t (SELECT count(*) AS n FROM <fv0> AS `u` GROUP BY window(d, '1 day')), x (a) (SELECT n FROM t) "
+        "SELECT a FROM x, t",
+    ),
+    (
+        "WITH recursive AS (SELECT 1 FROM t GROUP BY window(d, '1 day')) SELECT * FROM recursive, t",
+        "WITH recursive AS (SELECT 1 FROM <fv0> AS `t` GROUP BY window(d, '1 day')) "
+        "SELECT * FROM recursive, <fv0> AS `t`",
+    ),
+    (
+        "SELECT a, max((SELECT 1)) FROM t GROUP BY window(d, '1 day'), a WITH ROLLUP",
+        "SELECT a, max((SELECT 1)) FROM <fv0> AS `t` GROUP BY window(d, '1 day'), a WITH ROLLUP",
+    ),
     (f"SELECT {'(' * 3000}1{')' * 3000} FROM t", f"SELECT {'(' * 3000}1{')' * 3000} FROM <fv0> AS `t`"),
     (
         "SELECT * FROM " + "(SELECT * FROM " * 300 + "t" + ")" * 300,
@@ -209,6 +229,9 @@ def test_tokens_tell_the_tables_where_the_parser_fails(text: str, expected: str)
         "SELECT count(*) FROM (t GROUP BY window(d, '1 day')",
         "SELECT count(*) FROM t JOIN GROUP BY window(d, '1 day')",
         "WITH t AS (SELECT * FROM t) SELECT count(*) FROM t GROUP BY window(d, '1 day')",
+        "WITH t (SELECT * FROM t) SELECT count(*) FROM t GROUP BY window(d, '1 day')",
+        "WITH x SELECT count(*) FROM t GROUP BY window(d, '1 day')",
+        "SELECT * FROM (WITH t (SELECT count(*) FROM u GROUP BY window(d, '1 day')) SELECT * FROM t)",
         "SELECT " + "(" * 3000 + "1 FROM t",
     ],
 )

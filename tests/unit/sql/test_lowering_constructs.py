@@ -19,6 +19,10 @@ from freshview.sql.lowering import Unsupported, lower
 some = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 
 VIEWS = {
+    "an order by all": "SELECT a, b FROM t ORDER BY ALL DESC LIMIT 2",
+    "an order by all of sets": "SELECT DISTINCT a, b + 1 AS c FROM t ORDER BY all NULLS LAST LIMIT 2 OFFSET 1",
+    "an order by all of a union": "SELECT a, b FROM t UNION SELECT a, d FROM u ORDER BY ALL LIMIT 3",
+    "an order by all of groups": "SELECT a, SUM(b) AS s FROM t GROUP BY a ORDER BY ALL NULLS LAST LIMIT 2",
     "a named window": "SELECT a, SUM(b) OVER w AS s FROM t WINDOW w AS (PARTITION BY a)",
     "a named window in brackets": (
         "SELECT a, b, RANK() OVER (w) AS r, COUNT(b) OVER w AS n FROM t"

@@ -10,6 +10,7 @@ from freshview.relation.types import parse_type
 from freshview.sql.parser import parse
 from freshview.sql.statements import (
     AddColumns,
+    AlterSource,
     Assignment,
     Checkpoint,
     Columns,
@@ -169,6 +170,9 @@ STATEMENTS: list[tuple[str, Statement]] = [
     ("DROP FLOW IF EXISTS f FORCE", DropFlow("f", True, True)),
     ("REFRESH FLOW f", RefreshFlow("f")),
     ("REFRESH FLOW f FULL", RefreshFlow("f", True)),
+    ("REFRESH FLOW f CONFIRM '2.csv'", RefreshFlow("f", False, ("2.csv",))),
+    ("REFRESH FLOW f FULL CONFIRM '2.csv', '3.csv'", RefreshFlow("f", True, ("2.csv", "3.csv"))),
+    ("ALTER SOURCE s SET OPTIONS (POLL 'manual')", AlterSource("s", (("poll", "manual"),))),
     ("EXPLAIN FLOW f", ExplainFlow("f")),
     ("SHOW FLOWS", Show("flows")),
     ("SHOW QUARANTINE LIKE 'f'", Show("quarantine", "f")),
@@ -302,6 +306,8 @@ REFUSED: list[tuple[str, type[FreshviewError], str]] = [
     ("DELETE FROM t WHERE", InvalidStatement, "condition"),
     ("DELETE t WHERE a = 1", InvalidStatement, "'DELETE'"),
     ("TRUNCATE TABLE t PARTITION (a = 1)", InvalidStatement, "not expected"),
+    ("REFRESH FLOW f CONFIRM", InvalidStatement, "name of a dump in quotes"),
+    ("ALTER SOURCE s SET (poll 'manual')", InvalidStatement, "SET OPTIONS was expected"),
     ("MERGE INTO t USING s ON true", InvalidStatement, "WHEN"),
     ("MERGE INTO t USING (SELECT 1) ON true WHEN MATCHED THEN DELETE", InvalidStatement, "alias"),
     ("MERGE INTO t USING s ON true WHEN MATCHED THEN INSERT *", InvalidStatement, "NOT MATCHED"),

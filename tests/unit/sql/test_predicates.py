@@ -74,6 +74,8 @@ UNCERTAIN = [
     "k = total < 5", "k < total = TRUE", "k < 1e3", "k = 1 = TRUE",  # that another parser reads otherwise
     "city = r'A'", "city = X'41'", "city LIKE ANY ('A', 'B')", "city RLIKE 'A'", "k & 1 = 1", "k DIV 2 = 1",
     "d = 'today'", "d >= DATE'yesterday'", "ts < ' Now UTC'",  # other rows when the result is looked at later
+    "ts > '06:00:00'",
+    "ts > TIMESTAMP 'T06:00'", "ts BETWEEN ' 6:0' AND '2030-01-01'", "ts IN ('06:00 UTC')",
     "CAST(city AS CHAR(3)) = 'A'", "ts > ts - INTERVAL 1 DAY", "array(k)[0] = 1", "k IS DISTINCT FROM 3",
 ]
 # fmt: on

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,7 @@ from freshview.cdc.columns import NotColumns, net_effect_of
 from freshview.cdc.model import partial_delta
 from freshview.cdc.net import Change, key_of, net_effect
 from freshview.cdc.postgres.lines import NOT_SENT, Lines
-from freshview.cdc.postgres.server import ANEW, Server, Snapshot, Visible
+from freshview.cdc.postgres.server import ANEW, InUse, Server, Snapshot, Visible
 from freshview.cdc.postgres.tables import Changes, PostgresTable, unreadable
 from freshview.cdc.texts import BadEvent, typed, typed_key, typed_row
 from freshview.errors import CaptureFailed
@@ -30,6 +31,8 @@ from freshview.relation.types import DataType
 _NAME = r'(?:"(?:[^"]|"")*"|[^\s".:\[\],]+)'
 _HEAD = re.compile(rf"table ((?:{_NAME}\.{_NAME}(?:, )?)+): (INSERT|UPDATE|DELETE|TRUNCATE):")
 _COLUMN = re.compile(rf" (?:(old-key|new-tuple):|({_NAME})\[(.*?)\]:((?:B?'(?:[^']|'')*')|[^\s]+))", re.DOTALL)
+_PATIENCE = 30.0  # seconds for a slot that another session reads
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,10 @@ class Decoding(PostgresTable):
     def _is_full(self) -> bool:
         return self.layout.replica_identity == "f"
 
+    @property
+    def installed(self) -> str:
+        return self.slot
+
     def install(self) -> None:
         """Create the slot: from now on the server keeps its log until positions are confirmed."""
         query = "SELECT pg_create_logical_replication_slot(%s, 'test_decoding')"
@@ -94,14 +101,14 @@ class Decoding(PostgresTable):
     def drop(self) -> None:
         """Remove the slot, which would keep the server's log for ever."""
         query = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
-        self.server.run(query, parameters=(self.slot,))
+        self._patiently(lambda: self.server.run(query, parameters=(self.slot,)))
 
     def confirm(self, position: str) -> None:
         """Let the server forget the log up to a position."""
         lsn = json.loads(position)["lsn"]
         query = """SELECT pg_replication_slot_advance(slot_name, %s::pg_lsn) FROM pg_replication_slots
             WHERE slot_name = %s AND confirmed_flush_lsn < %s::pg_lsn"""
-        self.server.run(query, parameters=(lsn, self.slot, lsn))
+        self._patiently(lambda: self.server.run(query, parameters=(lsn, self.slot, lsn)))
 
     def retained(self) -> int:
         """The bytes of log that the server keeps for the slot."""
@@ -118,15 +125,10 @@ class Decoding(PostgresTable):
             rows = {"ins" if self._precise else "ups": self.rows(snapshot)}
             return partial_delta(self.name, self.schema, **rows), self.start(snapshot)
         before = snapshot.since(position["snapshot"], f"table {self.name}")
-        confirmed = self._confirmed(snapshot)
-        if _number(confirmed) > _number(position["lsn"]):
-            raise CaptureFailed(
-                f"replication slot {self.slot}",
-                f"it is at {confirmed}, past the position {position['lsn']}: somebody else read it",
-                f"Give each source a slot of its own, and {ANEW}.",
-            )
+        self._require_unread(snapshot, position["lsn"])
         form = self._form(snapshot)
         lines, lsn = self._peeked(snapshot, form.head, before, position["lsn"])
+        self._require_unread(snapshot, position["lsn"])  # a slot has no snapshots: it may have moved before the peek
         end = {"snapshot": snapshot.text, "lsn": lsn}
         try:
             if self.layout.replica_identity not in ("d", "f"):
@@ -152,7 +154,7 @@ class Decoding(PostgresTable):
             "WHERE starts_with(data, 'COMMIT') OR starts_with(data, %s) "
             "OR starts_with(data, 'table ') AND strpos(data, ': TRUNCATE:') > 0"
         )
-        texts, _ = self.extracted(snapshot, query, (self.slot, head), 3)
+        texts, _ = self._patiently(lambda: self._extracted_or_undone(snapshot, query, head))
         peeked = pa.table(texts, names=["lsn", "xid", "data"])
         short = peeked.column("xid").unique().to_pylist()
         numbers = {xid: now.whole(int(xid)) for xid in short}
@@ -165,6 +167,34 @@ class Decoding(PostgresTable):
         fresh = [xid for xid in short if now.sees(numbers[xid]) and not before.sees(numbers[xid])]
         is_fresh = pc.is_in(peeked.column("xid"), pa.array(fresh, pa.string()))
         return peeked.filter(pc.and_not(is_fresh, is_commit)), lsn
+
+    def _extracted_or_undone(self, snapshot: Snapshot, query: str, head: str) -> tuple[list[pa.ChunkedArray], Any]:
+        """The result of a query of the slot; after an error the snapshot can be used on."""
+        with snapshot.connection.transaction():
+            return self.extracted(snapshot, query, (self.slot, head), 3)
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Do what needs the slot, which one session at a time may use: another process may be polling it."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return act()
+            except InUse as error:
+                if time.monotonic() > until:
+                    remedy = "Poll again when that session is done with it."
+                    raise CaptureFailed(f"replication slot {self.slot}", error.cause, remedy) from None
+                time.sleep(0.02)
+
+    def _require_unread(self, snapshot: Snapshot, lsn: str) -> None:
+        """Raise if the slot no longer has all that follows a position."""
+        confirmed = self._confirmed(snapshot)
+        if _number(confirmed) > _number(lsn):
+            raise CaptureFailed(
+                f"replication slot {self.slot}",
+                f"it is at {confirmed}, past the position {lsn}: somebody else read it",
+                "This warehouse was restored from a backup, or a copy of it or another reader has the same slot: "
+                f"{ANEW}.",
+            )
 
     def _form(self, snapshot: Snapshot) -> Lines:
         """How the plug-in prints the table, whose name it quotes as the server does."""

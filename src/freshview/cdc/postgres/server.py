@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     import psycopg
 
 _EPOCH = 2**32
-ANEW = "load the table anew (of a flow: REFRESH FLOW … FULL; of a view: REFRESH MATERIALIZED VIEW … FULL)"
+ANEW = (
+    "load the table anew (of a flow: REFRESH FLOW … FULL; of a view: REFRESH MATERIALIZED VIEW … FULL; "
+    "of wh.capture: into a new table)"
+)
 _SECRETS = {"password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret"}
 # Rows of transactions that ran at this moment may still appear, with times from their start on. A second more covers a
 # transaction that has taken its time and is not listed yet, and another one times that are cut to whole seconds.
@@ -48,6 +51,10 @@ class Visible:
 
     def sees(self, xid: int) -> bool:
         return xid < self.xmin or (xid < self.xmax and xid not in self.running)
+
+    def covers(self, other: Visible) -> bool:
+        """Whether this snapshot sees all that another one of the same history sees."""
+        return other.xmax <= self.xmax and not any(other.sees(xid) for xid in self.running)
 
     def whole(self, short: int) -> int:
         """A transaction number of 32 bits as the nearest number of 64 bits."""
@@ -139,6 +146,10 @@ class Snapshot:
         return History(system, int(segment[:8], 16))
 
 
+class InUse(CaptureFailed):
+    """Another session holds what was asked for, such as a replication slot."""
+
+
 class Server:
     """A server and database, by a URL or connection string without a password or another secret."""
 
@@ -183,8 +194,9 @@ class Server:
         """
         import psycopg
 
-        settings = "-c TimeZone=UTC -c DateStyle=ISO -c extra_float_digits=1 -c bytea_output=hex -c lc_monetary=C"
-        options = f"{self._given.get('options', '')} {settings}".strip()
+        # Without row_security the server raises an error where a policy would hide rows.
+        settings = "-c row_security=off -c TimeZone=UTC -c DateStyle=ISO -c extra_float_digits=1 -c bytea_output=hex"
+        options = f"{self._given.get('options', '')} {settings} -c lc_monetary=C".strip()
         given = {**self._given, "options": options}
 
         def connect() -> psycopg.Connection[tuple[Any, ...]]:
@@ -206,6 +218,8 @@ class Server:
 
         try:
             yield
+        except psycopg.errors.ObjectInUse as error:
+            raise InUse(f"PostgreSQL {self.name}", first_line(error), "Try again.") from None
         except psycopg.Error as error:
             raise CaptureFailed(
                 f"PostgreSQL {self.name}", first_line(error), "Check the server, the user and its rights."
@@ -244,6 +258,17 @@ class Server:
             fetch(connection, f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
         except (errors.UndefinedTable, errors.InvalidSchemaName):
             raise missing(table) from None
+
+    @contextmanager
+    def locked(self, what: str, patience: int = 0) -> Iterator[None]:
+        """Hold a lock that one session at a time has, by its name; wait for it for some seconds (0: without end).
+
+        It has a connection of its own, with whose end the server releases it, also where the process dies.
+        """
+        with self.connect(kept=False) as connection:
+            fetch(connection, f"SET lock_timeout = '{patience}s'")
+            fetch(connection, "SELECT pg_advisory_lock(hashtextextended(%s, 0))", (f"freshview {what}",))
+            yield
 
     def run(self, *commands: str, parameters: Sequence[Any] = ()) -> None:
         """Run commands in one transaction, each with the same parameters."""

@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -39,16 +40,30 @@ _TYPES = {
     "timestamp without time zone": "timestamp_ntz",
     "timestamp with time zone": "timestamp",
 }
-_LONGEST = 63 - len("fv_track_")  # bytes of a name in PostgreSQL
 _COLUMNS = """
     SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, k.place, k.indimmediate,
            a.attnum, a.xmin::text, pg_relation_filenode(c.oid)::bigint, c.relreplident::text, c.oid,
            CASE WHEN c.relkind <> 'r' OR c.relhassubclass THEN 'partitions or inherited tables'
-                WHEN c.relpersistence <> 'p' THEN 'no log (it is unlogged or temporary)' END
+                WHEN c.relpersistence <> 'p' THEN 'no log (it is unlogged or temporary)' END,
+           row_security_active(c.oid), quote_ident(current_user), bool_or(a.atttypid >= 16384) OVER ()
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     LEFT JOIN (SELECT indrelid, indimmediate, unnest(indkey::int2[]) AS attnum, generate_subscripts(indkey, 1) AS place
                FROM pg_index WHERE indisprimary) k ON k.indrelid = c.oid AND k.attnum = a.attnum
     WHERE c.oid = to_regclass(%s) ORDER BY a.attnum"""
+# The labels of enumerations in the columns: also of arrays, domains, ranges and composite types of them.
+_LABELS = """
+    WITH RECURSIVE used AS (
+        SELECT atttypid AS id FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+        UNION
+        SELECT part.id FROM used JOIN pg_type t ON t.oid = used.id CROSS JOIN LATERAL (
+            VALUES (t.typelem), (t.typbasetype)
+            UNION ALL
+            SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+            UNION ALL
+            SELECT r.rngsubtype FROM pg_range r
+            WHERE t.oid IN (r.rngtypid, (to_jsonb(r) ->> 'rngmultitypid')::oid)  -- PostgreSQL 13 has no multiranges
+        ) AS part (id))
+    SELECT e.oid::text, e.enumlabel::text FROM pg_enum e JOIN used ON e.enumtypid = used.id ORDER BY e.oid"""
 
 
 @dataclass(frozen=True)
@@ -56,16 +71,22 @@ class Marks:
     """The numbers of the columns, the file that holds the rows, and a checksum of when the columns were last defined.
 
     A column that is dropped and added again has another number. ALTER COLUMN … TYPE … USING writes another file and
-    defines the column; VACUUM FULL does only the first, and SET DEFAULT only the second.
+    defines the column; VACUUM FULL does only the first, and SET DEFAULT only the second. `labels` are those of
+    enumerations, by their numbers (oid): a renamed one is another value of all rows that have it.
     """
 
     columns: list[int]
     file: int
     defined: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def same_values(self, then: Marks) -> bool:
         """Whether no statement about columns has set values since then."""
         return self.columns == then.columns and (self.file == then.file or self.defined == then.defined)
+
+    def renamed_labels(self, then: Marks) -> list[str]:
+        """The labels of enumerations at that time that are other ones now."""
+        return [label for number, label in then.labels.items() if self.labels.get(number) != label]
 
 
 @dataclass(frozen=True)
@@ -91,9 +112,15 @@ def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout
     found = snapshot.fetch(_COLUMNS, (qualified(name).replace("%%", "%"),))
     if not found:
         raise missing(name)
-    *_, identity, oid, obstacle = found[0]
+    *_, identity, oid, obstacle, hides_rows, user, has_users_types = found[0]
     if obstacle:
         raise CaptureFailed(f"table {name}", f"it has {obstacle}", "Capture a plain table, or dump it instead.")
+    if hides_rows:
+        raise CaptureFailed(
+            f"table {name}",
+            f"its row-level security hides rows from the user {user}, and a hidden row looks like a deleted one",
+            f"ALTER ROLE {user} BYPASSRLS, or connect as a user for whom the policies do not count.",
+        )
     if any(row[4] is False for row in found):
         raise CaptureFailed(
             f"table {name}",
@@ -102,7 +129,9 @@ def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout
         )
     kept = [row[:4] for row in found if row[0] not in without]
     defined = hashlib.sha256(",".join(row[6] for row in found).encode()).hexdigest()[:16]
-    marks = Marks([row[5] for row in found], found[0][7], defined)
+    parameters = (qualified(name).replace("%%", "%"),)
+    labels = dict(snapshot.fetch(_LABELS, parameters)) if has_users_types else {}
+    marks = Marks([row[5] for row in found], found[0][7], defined, labels)
     key = [c for _, c in sorted((place, c) for c, _, _, place in kept if place is not None)]
     if not key:
         raise CaptureFailed(f"table {name}", "it has no primary key", "Add one: changes are reported by key.")
@@ -194,10 +223,14 @@ class PostgresTable:
                 f"it was ({then}) and is ({now})",
                 f"No change was taken since the position {position}: change the target in the same way, and {ANEW}.",
             )
-        if given and "marks" in given and not found.marks.same_values(Marks(**given["marks"])):
+        before = Marks(**given["marks"]) if given and "marks" in given else found.marks
+        cause = "" if found.marks.same_values(before) else "ALTER TABLE has set values of a column"
+        if renamed := found.marks.renamed_labels(before):
+            cause = f"ALTER TYPE has renamed {', '.join(map(repr, renamed))}, a value of rows"
+        if cause:
             raise CaptureFailed(
                 f"table {self.name}",
-                "ALTER TABLE has set values of a column, which is reported as a change of no row",
+                f"{cause}, which is reported as a change of no row",
                 f"No change was taken since the position {position}: {ANEW}.",
             )
         delta, end = changes(snapshot, given)
@@ -205,6 +238,16 @@ class PostgresTable:
         net = delta if isinstance(delta, PartialDelta) else partial_delta(self.name, self.schema)
         after = json.dumps({**end, "layout": now, "marks": asdict(found.marks), "server": asdict(snapshot.history)})
         return Poll(self.capture, net, after, changes=each, at=snapshot.at)
+
+    @property
+    def installed(self) -> str:
+        """The name of what the technique installs at the server, if it does."""
+        return self.name
+
+    def installing(self, patience: int = 0) -> AbstractContextManager[None]:
+        """Hold off other processes that install the capture, from the installation to the commit of the position after
+        it: that would be a position of records, or of a slot, that the other process replaced."""
+        return self.server.locked(f"installs {self.installed}", patience)
 
     def adds_columns_since(self, position: str) -> bool:
         """Whether the table is that of a position but for columns that were added at its end."""
@@ -310,78 +353,3 @@ class SnapshotStates:
 
     def rows(self, name: str, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
         return self._tables[name].lookup(self._snapshot, columns, values)
-
-
-@dataclass(frozen=True)
-class Helper:
-    """What a technique installs beside a table: a table of records, a function and two triggers.
-
-    Each reader has its own, by its name (`owner`): a reader removes the records that it has taken.
-    """
-
-    table: str
-    what: str
-    owner: str = ""
-
-    @property
-    def name(self) -> str:
-        """The name of the table of records and of the function."""
-        schema, _, name = self.table.partition(".")
-        name = self.owner or name
-        if len(name.encode()) > _LONGEST:
-            raise CaptureFailed(f"table {self.table}", "its name is too long for that of a log beside it", "Rename it.")
-        return f"{schema}.fv_{self.what}_{name}"
-
-    @property
-    def triggers(self) -> tuple[str, str]:
-        """The names of the triggers for rows and for TRUNCATE."""
-        name = f"fv_{self.what}_{self.owner}" if self.owner else f"fv_{self.what}"
-        return name, f"{name}_all"
-
-
-def trigger_commands(helper: Helper, body: str) -> list[str]:
-    """A trigger on every changed row of a table, and on TRUNCATE, that runs a body of PL/pgSQL.
-
-    The function's own settings keep the writer's from changing how values are written.
-    """
-    function = qualified(helper.name)
-    settings = "extra_float_digits = 1 SET IntervalStyle = 'postgres' SET DateStyle = 'ISO, MDY' SET lc_monetary = 'C'"
-    table = helper.table
-    rows, all_rows = map(quoted, helper.triggers)
-    return [
-        f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
-        f"SET search_path = pg_catalog, pg_temp SET {settings} AS $fv$ BEGIN {body} RETURN NULL; END $fv$",
-        f"CREATE TRIGGER {rows} AFTER INSERT OR UPDATE OR DELETE ON {qualified(table)} "
-        f"FOR EACH ROW EXECUTE FUNCTION {function}()",
-        f"CREATE TRIGGER {all_rows} AFTER TRUNCATE ON {qualified(table)} "
-        f"FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
-        f"ALTER TABLE {qualified(table)} ENABLE ALWAYS TRIGGER {rows}, ENABLE ALWAYS TRIGGER {all_rows}",
-    ]
-
-
-def check_triggers(snapshot: Snapshot, helper: Helper, records: int | None) -> int:
-    """The number (oid) of the table of records. CaptureFailed if changes may have been missed: if a trigger was dropped
-    or disabled, or the table of records is not the one of the position (`records`)."""
-    query = """SELECT (SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgenabled = 'A'
-        AND tgname IN (%s, %s)), to_regclass(%s)::oid::bigint"""
-    parameters = (
-        qualified(helper.table).replace("%%", "%"),
-        *helper.triggers,
-        qualified(helper.name).replace("%%", "%"),
-    )
-    triggers, found = snapshot.fetch(query, parameters)[0]
-    if triggers != 2 or found is None:
-        cause = f"its triggers {helper.triggers[0]} are missing or disabled"
-    elif records not in (None, found):
-        cause = f"its table of records {helper.name} was created anew"
-    else:
-        return int(found)
-    raise CaptureFailed(f"table {helper.table}", cause, f"Changes may have been missed: install them, and {ANEW}.")
-
-
-def drop_commands(helper: Helper) -> list[str]:
-    """Remove what a technique installed beside a table."""
-    return [
-        f"DROP FUNCTION IF EXISTS {qualified(helper.name)}() CASCADE",
-        f"DROP TABLE IF EXISTS {qualified(helper.name)}",
-    ]

@@ -17,15 +17,17 @@ import pyarrow.compute as pc
 
 from freshview.cdc.captures import TRACKING, Capture
 from freshview.cdc.model import PartialDelta, partial_delta
-from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
-from freshview.cdc.postgres.tables import (
+from freshview.cdc.postgres.records import (
     Helper,
-    PostgresTable,
     check_triggers,
+    create_command,
     drop_commands,
+    remove,
+    since,
     trigger_commands,
-    unreadable,
 )
+from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
+from freshview.cdc.postgres.tables import PostgresTable, unreadable
 
 _WHAT = "track"
 
@@ -42,11 +44,15 @@ class Tracking(PostgresTable):
     def capture(self) -> Capture:
         return TRACKING
 
+    @property
+    def installed(self) -> str:
+        return self._helper.name
+
     def install(self) -> None:
         """Create the table of notes and the trigger."""
         key = self.schema.key
         names = ", ".join(f'"k{i}"' for i in range(len(key)))
-        types = "".join(f', "k{i}" {self.layout.types[k]}' for i, k in enumerate(key))
+        types = ", ".join(f'"k{i}" {self.layout.types[k]}' for i, k in enumerate(key))
         old, new = (", ".join(f"{row}.{quoted(k)}" for k in key) for row in ("OLD", "NEW"))
         insert = f"INSERT INTO {self._notes} (op, {names}) VALUES"
         body = f"""
@@ -55,11 +61,7 @@ class Tracking(PostgresTable):
             ELSIF TG_OP = 'DELETE' THEN {insert} ('D', {old});
             ELSIF {self.is_other_key("OLD", "NEW")} THEN {insert} ('D', {old}), ('I', {new});
             ELSE {insert} ('U', {new}); END IF;"""
-        self.server.run(
-            f"CREATE TABLE {self._notes} (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
-            f'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL{types})',
-            *trigger_commands(self._helper, body),
-        )
+        self.server.run(create_command(self._helper, types), *trigger_commands(self._helper, body))
 
     def drop(self) -> None:
         """Remove the trigger and the notes."""
@@ -67,8 +69,7 @@ class Tracking(PostgresTable):
 
     def confirm(self, position: str) -> None:
         """Delete the notes up to a position."""
-        query = f"DELETE FROM {self._notes} WHERE pg_visible_in_snapshot(xid, %s::pg_snapshot)"
-        self.server.run(query, parameters=(json.loads(position)["snapshot"],))
+        remove(self.server, self._helper, json.loads(position)["snapshot"])
 
     def start(self, snapshot: Snapshot, records: int | None = None) -> dict[str, Any]:
         return {"snapshot": snapshot.text, "records": check_triggers(snapshot, self._helper, records)}
@@ -77,8 +78,7 @@ class Tracking(PostgresTable):
         end = self.start(snapshot, (position or {}).get("records"))
         if position is None:
             return partial_delta(self.name, self.schema, ins=self.rows(snapshot)), end
-        before = position["snapshot"]
-        snapshot.since(before, f"table {self.name}")
+        before = since(snapshot, self._helper, position["snapshot"])
         key = self.schema.key
         noted = [f'"k{i}"' for i in range(len(key))]
         grouped = ", ".join([*noted, *(self.identity(n, k) for n, k in zip(noted, key, strict=True))])

@@ -4,8 +4,8 @@ The net effect is precise (all records of a key count) or cheap (the last one do
 stored as the text of the row, from which the server reads each value again as it was; JSON would not do, which has one
 null for SQL's and its own.
 
-Limit: if another trigger of the table changes rows of the table, the records of a row are not in the order of its
-changes. Precise capture finds that by the images, and fails; cheap capture does not, so take change tracking there.
+Limit: a trigger or a cascade that changes a row while the statement that fired it has still to record its own change
+of that row puts the records out of order. `depth` shows it, and the poll is an error: change tracking has no order.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ import pyarrow.compute as pc
 from freshview.cdc.captures import LOG, LOG_CHEAP, Capture
 from freshview.cdc.columns import DELETED, ChangeColumns, net_effect_of
 from freshview.cdc.model import key_schema, partial_delta
-from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
-from freshview.cdc.postgres.tables import (
-    Changes,
+from freshview.cdc.postgres.records import (
     Helper,
-    PostgresTable,
     check_triggers,
+    create_command,
     drop_commands,
+    remove,
+    since,
     trigger_commands,
-    unreadable,
 )
+from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
+from freshview.cdc.postgres.tables import Changes, PostgresTable, unreadable
+from freshview.errors import CaptureFailed
 
 _WHAT = "log"
 
@@ -57,6 +59,10 @@ class TriggerLog(PostgresTable):
     def capture(self) -> Capture:
         return LOG if self._precise else LOG_CHEAP
 
+    @property
+    def installed(self) -> str:
+        return self._helper.name
+
     def install(self) -> None:
         """Create the log table and the trigger. A changed key is recorded as a deletion and an insertion."""
         insert = f"INSERT INTO {self._log} (op, old, new) VALUES"
@@ -67,11 +73,8 @@ class TriggerLog(PostgresTable):
             ELSIF {self.is_other_key("OLD", "NEW")} THEN
                 {insert} ('D', OLD::text, NULL), ('I', NULL, NEW::text);
             ELSE {insert} ('U', OLD::text, NEW::text); END IF;"""
-        self.server.run(
-            f"CREATE TABLE {self._log} (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
-            'xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL, old text, new text)',
-            *trigger_commands(self._helper, body),
-        )
+        columns = "old text, new text, depth int NOT NULL DEFAULT pg_trigger_depth()"
+        self.server.run(create_command(self._helper, columns), *trigger_commands(self._helper, body))
 
     def drop(self) -> None:
         """Remove the trigger and the log."""
@@ -79,8 +82,7 @@ class TriggerLog(PostgresTable):
 
     def confirm(self, position: str) -> None:
         """Delete the records up to a position."""
-        query = f"DELETE FROM {self._log} WHERE pg_visible_in_snapshot(xid, %s::pg_snapshot)"
-        self.server.run(query, parameters=(json.loads(position)["snapshot"],))
+        remove(self.server, self._helper, json.loads(position)["snapshot"])
 
     def start(self, snapshot: Snapshot, records: int | None = None) -> dict[str, Any]:
         return {"snapshot": snapshot.text, "records": check_triggers(snapshot, self._helper, records)}
@@ -98,18 +100,14 @@ class TriggerLog(PostgresTable):
 
         Changes of one row wait for each other's locks, so for each key this is the order of commits.
         """
-        snapshot.since(before, f"table {self.name}")
-        both = ((self.identity(f"{row}.{quoted(k)}", k) for row in ("n", "o")) for k in self.schema.key)
-        key = ", ".join(f"coalesce({new}, {old})" for new, old in both)
+        since(snapshot, self._helper, before)
+        self._require_order(snapshot, before)
+        key, images = self._key(), self._images()
         last_only = "" if self._precise else f"DISTINCT ON (op = 'T', {key})"
         order = "l.seq" if self._precise else f"op = 'T', {key}, l.seq DESC"
-        old_image, new_image = (
-            f"LATERAL (SELECT (x.r).* FROM (SELECT l.{column}::{qualified(self.name)} AS r OFFSET 0) x)"
-            for column in ("old", "new")
-        )
         query = (
             f"SELECT {last_only} l.seq::text, l.op::text, {self.expressions('o')}, {self.expressions('n')} "
-            f"FROM {self._log} l, {old_image} o, {new_image} n "
+            f"FROM {self._log} l, {images} "
             f"WHERE NOT pg_visible_in_snapshot(l.xid, %s::pg_snapshot) ORDER BY {order}"
         )
         names = self.schema.names
@@ -123,3 +121,31 @@ class TriggerLog(PostgresTable):
         keys = [pc.if_else(is_gone, old.column(k), new.column(k)) for k in self.schema.key]
         key_columns = pa.table(keys, schema=key_schema(self.schema).arrow)
         return ChangeColumns(self.schema, kinds, key_columns, new, old, numbers, "record")
+
+    def _require_order(self, snapshot: Snapshot, before: str) -> None:
+        """Raise if a transaction recorded a change of a row before another one that was made earlier, further outside.
+
+        Records of a transaction without any change by a trigger or a cascade are in order.
+        """
+        new = "NOT pg_visible_in_snapshot({}.xid, %s::pg_snapshot)"
+        query = (
+            "SELECT seq FROM (SELECT l.seq, l.depth, max(l.depth) OVER (PARTITION BY l.xid, "
+            f"{self._key()} ORDER BY l.seq) AS deepest FROM {self._log} l, {self._images()} WHERE {new.format('l')} "
+            f"AND l.xid IN (SELECT d.xid FROM {self._log} d WHERE d.depth > 1 AND {new.format('d')})) x "
+            "WHERE depth < deepest ORDER BY seq LIMIT 1"
+        )
+        found = snapshot.fetch(query, (before, before))
+        if found:
+            cause = f"a trigger or a cascade changed a row before record {found[0][0]} of the change that fired it"
+            remedy = "The order of such changes is not known: create the source with capture 'tracking'."
+            raise CaptureFailed(f"table {self.name}", cause, remedy)
+
+    def _key(self) -> str:
+        """The key of a record `l` with its images `o` and `n`."""
+        both = ((self.identity(f"{row}.{quoted(k)}", k) for row in ("n", "o")) for k in self.schema.key)
+        return ", ".join(f"coalesce({new}, {old})" for new, old in both)
+
+    def _images(self) -> str:
+        """The old and the new image of a record `l` as rows `o` and `n` of the table."""
+        row = f"LATERAL (SELECT (x.r).* FROM (SELECT l.{{}}::{qualified(self.name)} AS r OFFSET 0) x)"
+        return f"{row.format('old')} o, {row.format('new')} n"

@@ -1,0 +1,108 @@
+"""How the embedded engine runs a plan: on which database, and within which bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from sqlglot import exp
+
+from freshview.algebra.nodes import Filter, Join, Node, Project, Scan, Table, column
+from freshview.local import engine as engine_module
+from freshview.local.engine import LocalEngine, LocalError
+from freshview.local.plans import LocalPlan, translated
+from freshview.relation.types import DataType
+from freshview.sql.lowering import lower
+
+BIGINT = DataType("bigint")
+MANY = 200_000
+
+
+def _plan(node: Node) -> LocalPlan:
+    return translated(node, lambda scan: {stored: BIGINT for stored, _ in scan.fields})
+
+
+def _numbers(count: int) -> pa.Table:
+    return pa.table({"a": pa.array(range(count), pa.int64()), "b": pa.array([7] * count, pa.int64())})
+
+
+@pytest.fixture
+def engine() -> Iterator[LocalEngine]:
+    made = LocalEngine()
+    yield made
+    made.close()
+
+
+def _product() -> LocalPlan:
+    """Every row with every row."""
+    left, right = (Scan(Table("t"), (("a", f"a{i}"), ("b", f"b{i}"))) for i in (1, 2))
+    return _plan(Join(left, right, "inner", None))
+
+
+def test_a_result_that_is_too_large_is_left_to_spark(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "MOST_RESULT", 10 << 20)
+    assert engine.run(_product(), lambda _: _numbers(100)).num_rows == 10_000
+    with pytest.raises(LocalError, match="10 MiB"):
+        engine.run(_product(), lambda _: _numbers(2000))
+    assert engine.run(_product(), lambda _: _numbers(3)).num_rows == 9
+
+
+def test_a_plan_that_needs_more_memory_than_it_may_have_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows between operators are bounded, and not moved to the disk."""
+    monkeypatch.setattr(engine_module, "MOST_MEMORY", 20 << 20)
+    grouped = _plan(lower("SELECT a1, count(*) AS n FROM t GROUP BY a1", {"t": ("a1",)}).node)
+    for small in (0, 10 * MANY):
+        bounded = LocalEngine(small)
+        with pytest.raises(LocalError, match=r"[Mm]emory"):
+            bounded.run(grouped, lambda _: _numbers(10 * MANY).select(["a"]).rename_columns(["a1"]))
+        bounded.close()
+
+
+def test_small_plans_run_on_one_thread(engine: LocalEngine) -> None:
+    plan = _plan(Project(Scan(Table("t"), (("a", "a1"),)), (("x", column("a1")),)))
+    for rows in (10, engine_module.SMALL, engine_module.SMALL + 1):
+        assert engine.run(plan, lambda _, rows=rows: _numbers(rows)).num_rows == rows  # type: ignore[misc]
+    threads = {
+        is_small: database.execute("SELECT current_setting('threads')").fetchall()[0][0]
+        for is_small, database in engine._databases.items()
+    }
+    assert threads[True] == 1
+    assert set(threads) == {True, False}
+
+
+def test_columns_under_other_names_are_no_query_of_their_own(engine: LocalEngine) -> None:
+    """Also in another order, twice, or some of them; what reads them finds each in its place."""
+    scan = Scan(Table("t"), (("a", "a1"), ("b", "b1")))
+    swapped = Project(scan, (("x", column("b1")), ("y", column("a1")), ("z", column("a1"))))
+    is_two = exp.EQ(this=column("y"), expression=exp.Literal.number(2))
+    plan = _plan(Project(Filter(swapped, is_two), tuple((name, column(name)) for name in ("z", "x", "y"))))
+    assert plan.text.count(" AS (") == 1
+    found = engine.run(plan, lambda _: _numbers(5))
+    assert found.to_pylist() == [{"z": 2, "x": 7, "y": 2}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT COUNT(DISTINCT CAST(3000000000 AS DECIMAL(5, 1))) AS a FROM t WHERE k < 0",
+        "SELECT k + CAST(3000000000 AS INT) AS a FROM t WHERE k < 0",
+        "SELECT k FROM t WHERE k < 0 AND (2147483647 + 1 = k)",
+        "SELECT CASE WHEN k < 0 THEN CAST(300 AS TINYINT) ELSE 1 END AS a FROM t",
+    ],
+)
+def test_a_constant_that_cannot_be_computed_is_sparks_even_if_no_row_needs_it(engine: LocalEngine, text: str) -> None:
+    """Spark computes constants before it reads rows, and fails."""
+    plan = _plan(lower(text, {"t": ("k",)}).node)
+    for _ in range(2):
+        with pytest.raises(LocalError):
+            engine.run(plan, lambda _: _numbers(3).select(["a"]).rename_columns(["k"]))
+
+
+def test_constants_that_can_be_computed_are_tried_once(engine: LocalEngine) -> None:
+    plan = _plan(lower("SELECT k + CAST(7 AS BIGINT) AS a FROM t WHERE k < 1 + 1", {"t": ("k",)}).node)
+    assert len(plan.constants) == 2
+    for _ in range(2):
+        found = engine.run(plan, lambda _: _numbers(3).select(["a"]).rename_columns(["k"]))
+        assert sorted(found.column(0).to_pylist()) == [7, 8]
+    assert list(engine._sound) == [plan.constants]
