@@ -119,7 +119,18 @@ def test_it_keeps_views_fresh_and_stops_when_told(
         assert wh.check("v").ok
 
 
-@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="the kernel does not group processes by session")
+def _groups_sessions() -> bool:
+    setting = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    return setting.exists() and setting.read_text().strip() == "1"
+
+
+def _group_nice(process: str) -> int | None:
+    """How nice the scheduling group of a process is; None for a process in no session's group."""
+    words = Path(f"/proc/{process}/autogroup").read_text().split()
+    return int(words[-1]) if words else None
+
+
+@pytest.mark.skipif(not _groups_sessions(), reason="the kernel does not group processes by session")
 @pytest.mark.parametrize("leads", [True, False])
 def test_it_is_nice_to_other_sessions_if_it_leads_its_own(tmp_path: Path, leads: bool) -> None:
     """Law: where the scheduler groups processes by session, the group of `serve` has its priority too, but never that
@@ -137,11 +148,6 @@ def test_it_is_nice_to_other_sessions_if_it_leads_its_own(tmp_path: Path, leads:
             process.terminate()
     assert found == (min(os.nice(0) + serve_command.NICE, 19) if leads else before)
     assert _group_nice("self") == before
-
-
-def _group_nice(process: str) -> int:
-    """How nice the scheduling group of a process is."""
-    return int(Path(f"/proc/{process}/autogroup").read_text().split()[-1])
 
 
 def test_sigterm_stops_it_as_ctrl_c_does(folder: Path) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NICE = 5  # beside other threads of one scheduling group, one of this process gets a quarter of a core
 _AUTOGROUP = Path("/proc/self/autogroup")
+_THREADS = Path("/proc/self/task")
 
 
 @command
@@ -60,7 +61,7 @@ def serve(
     options = {"policy": policy, "busy_load": busy_load, "workers": workers}
     report = JsonReport() if json else Report()
     if not once:
-        _be_nice(nice)  # first of all: threads and processes have the priority of the thread that starts them
+        _be_nice(nice)  # first of all: what a thread starts has the priority of that thread
     with until_signal(silent=json), place.connect(background=not once, **options) as warehouse:
         warehouse.events.listen(report)
         if once:
@@ -77,13 +78,17 @@ def serve(
 def _be_nice(nice: int) -> None:
     """Lower the priority of this process, as far as the system lets it.
 
-    Where Linux groups processes by session (`sched_autogroup_enabled`), a nice value counts only among those of one
-    session; the session as a whole has one of its own. It is set if this process leads the session, as under a service
-    manager or `setsid`: else it would be that of the user's shell.
+    On Linux a thread has a priority of its own, and libraries start threads when they are imported: each gets it. Where
+    Linux groups processes by session (`sched_autogroup_enabled`), a nice value counts only among those of one session;
+    the session as a whole has one of its own. It is set if this process leads the session, as under a service manager
+    or `setsid`: else it would be that of the user's shell.
     """
     if not hasattr(os, "nice"):
         return
     reached = os.nice(nice)
+    for thread in _THREADS.iterdir() if _THREADS.is_dir() else ():
+        with suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), reached)
     if nice and os.getsid(0) == os.getpid():
         with suppress(OSError):  # another system, or a kernel without groups
             _AUTOGROUP.write_text(str(reached))
