@@ -59,7 +59,8 @@ def main(options: list[str]) -> int:
 
 def command(paths: list[str], name: str, options: list[str]) -> list[str]:
     cache = ["-o", f"cache_dir=.pytest_cache/{name}"]
-    return [sys.executable, "-m", "pytest", "-p", "tests.claims", *cache, "--durations=15", *options, *paths]
+    plugins = ["-p", "tests.claims", "-p", "tests.costs"]
+    return [sys.executable, "-m", "pytest", *plugins, *cache, "--durations=15", *options, *paths]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.cdc.servers import TECHNIQUES, Captured, Consumer
 import freshview
 from freshview.bench.postgres_server import server_tools
 from freshview.cdc.postgres.decoding import Decoding
-from freshview.cdc.postgres.server import History, Server
+from freshview.cdc.postgres.server import Lineage, Server
 from freshview.errors import CaptureFailed
 from freshview.refresh.evaluation import Evaluation
 
@@ -158,12 +158,12 @@ def test_a_position_of_an_earlier_version_takes_the_history_of_its_server(cluste
     with consumer.source.server.snapshot() as snapshot:
         now = snapshot.history
     stored = json.loads(consumer.position)
-    assert History(**stored.pop("server")) == now
+    assert Lineage(**stored.pop("server")) == now
     consumer.position = json.dumps(stored)
     with captured.connect() as connection:
         captured.insert(connection, 3, 0, "b")
     assert consumer.poll() == {"ins"}
-    assert History(**json.loads(consumer.position)["server"]) == now
+    assert Lineage(**json.loads(consumer.position)["server"]) == now
     _drop(consumer)
 
 

@@ -14,7 +14,7 @@ from tests.cli.calls import call, told
 
 import freshview
 from freshview.cli.place import Place
-from freshview.cli.prompt import Typed, Words
+from freshview.cli.prompt import Keyboard, Words
 from freshview.cli.running import Running
 from freshview.cli.shell import Piped, Shell
 
@@ -119,7 +119,7 @@ def keyboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeIn
 def test_enter_ends_a_statement_only_at_its_semicolon(folder: Path, keyboard: PipeInput, tmp_path: Path) -> None:
     """Enter before the semicolon goes on in the next line; the history keeps the whole statement."""
     with Running(Place(folder)) as running:
-        typed = Typed(running.catalog, input=keyboard, output=DummyOutput())
+        typed = Keyboard(running.catalog, input=keyboard, output=DummyOutput())
         keyboard.send_text("SELECT ';\r' AS a\r, 1;\r\\d\r")
         assert typed.read(False) == "SELECT ';\n' AS a\n, 1;"
         assert typed.read(True) == "\\d"
@@ -128,7 +128,7 @@ def test_enter_ends_a_statement_only_at_its_semicolon(folder: Path, keyboard: Pi
         keyboard.send_text("\x03")
         with pytest.raises(KeyboardInterrupt):
             typed.read(False)
-        again = Typed(running.catalog, input=keyboard, output=DummyOutput())
+        again = Keyboard(running.catalog, input=keyboard, output=DummyOutput())
         keyboard.send_text("\x10\x10\r")
         assert again.read(False) == "SELECT ';\n' AS a\n, 1;"
     assert (tmp_path / "state" / "history").exists()
@@ -136,7 +136,7 @@ def test_enter_ends_a_statement_only_at_its_semicolon(folder: Path, keyboard: Pi
 
 def test_the_prompt_knows_what_the_catalog_knows_now(folder: Path, keyboard: PipeInput) -> None:
     with Running(Place(folder)) as running:
-        completer = Typed(running.catalog, input=keyboard, output=DummyOutput())._session.completer
+        completer = Keyboard(running.catalog, input=keyboard, output=DummyOutput())._session.completer
         assert completer is not None
 
         def offered() -> list[str]:

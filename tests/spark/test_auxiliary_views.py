@@ -32,7 +32,7 @@ from freshview.optimizer.statistics import Facts
 from freshview.refresh.workload import workload
 from freshview.sql.statements import CreateView
 from freshview.views import auxiliaries
-from freshview.views.auxiliaries import CREATED, DROPPED, KEPT, REFUSED, REWRITTEN, Auxiliaries, Step
+from freshview.views.auxiliaries import CREATED, DROPPED, KEPT, REFUSED, REWRITTEN, Auxiliaries, Outcome
 from freshview.views.benefit import Benefit
 
 pytestmark = pytest.mark.spark
@@ -103,7 +103,7 @@ def _may_be_stored(costs: Costs, node: Equivalence) -> bool:
     return not isinstance(node, StoredRelation) and node.number not in costs.owner
 
 
-def _apply(wh: Warehouse, choice: Choice) -> tuple[Step, ...]:
+def _apply(wh: Warehouse, choice: Choice) -> tuple[Outcome, ...]:
     return internals(wh).views.auxiliaries.apply(choice)
 
 

@@ -73,9 +73,9 @@ def test_a_step_of_the_lazy_suite_runs_to_its_end(step: Step, folder: Path) -> N
 
 
 def test_both_ways_of_every_view_are_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[strategy.Choice] = []
+    found: list[strategy.JudgedChoice] = []
 
-    def judged(choices: Sequence[strategy.Choice], left_out: int) -> list[Figure]:
+    def judged(choices: Sequence[strategy.JudgedChoice], left_out: int) -> list[Figure]:
         assert not left_out
         found.extend(choices)
         return []

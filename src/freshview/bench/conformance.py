@@ -180,7 +180,7 @@ def run(name: str, seed: int, numbers: set[int] | None, say: Say, done: Iterable
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, freshview.connect(Path(folder) / "warehouse") as wh:
         load(wh, tables)
-        reading = Reading(wh)
+        reading = ReadingSeconds(wh)
         created: list[tuple[Judgement, str]] = []
         for number, query in wanted:
             text = named_apart(in_spark(query))
@@ -199,7 +199,7 @@ def run(name: str, seed: int, numbers: set[int] | None, say: Say, done: Iterable
     return [judgements[n] for n in sorted(judgements)]
 
 
-class Reading:
+class ReadingSeconds:
     """The seconds for which Spark was asked how it reads a view, by the events of a warehouse."""
 
     def __init__(self, wh: Warehouse) -> None:
@@ -214,7 +214,7 @@ class Reading:
             self.seconds += _since(self._begun)
 
 
-def create(wh: Warehouse, number: int, text: str, reading: Reading | None = None) -> Judgement:
+def create(wh: Warehouse, number: int, text: str, reading: ReadingSeconds | None = None) -> Judgement:
     """Create a view q<number>, maintained by delta rules if it can be, even where recomputing would be cheaper."""
     if reading is not None:
         reading.seconds = 0.0

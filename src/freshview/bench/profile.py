@@ -49,7 +49,7 @@ _FUNCTIONS: tuple[tuple[str, Any, str], ...] = (  # part, where its function is,
 _CONTEXTS: tuple[tuple[str, Any, str], ...] = (("catalog", Database, "read"), ("catalog", Database, "write"))
 
 
-class Profile:
+class PartSeconds:
     """Seconds by part, of the thread that made it."""
 
     def __init__(self) -> None:
@@ -76,9 +76,9 @@ class Profile:
 
 
 @contextmanager
-def profiled() -> Iterator[Profile]:
+def profiled() -> Iterator[PartSeconds]:
     """Count the time of the product's parts while the block runs, and of all else in the block as the rest."""
-    profile = Profile()
+    profile = PartSeconds()
     with ExitStack() as stack:
         for part, owner, name in _FUNCTIONS:
             stack.enter_context(patch.object(owner, name, _timed(profile, part, getattr(owner, name))))
@@ -88,7 +88,7 @@ def profiled() -> Iterator[Profile]:
             yield profile
 
 
-def _timed(profile: Profile, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _timed(profile: PartSeconds, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def run(*args: Any, **options: Any) -> Any:
         with profile.part(part):
@@ -98,7 +98,7 @@ def _timed(profile: Profile, part: str, function: Callable[..., Any]) -> Callabl
 
 
 def _timed_context(
-    profile: Profile, part: str, function: Callable[..., AbstractContextManager[Any]]
+    profile: PartSeconds, part: str, function: Callable[..., AbstractContextManager[Any]]
 ) -> Callable[..., AbstractContextManager[Any]]:
     @wraps(function)
     @contextmanager

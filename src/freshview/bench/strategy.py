@@ -30,7 +30,7 @@ _CHANGED = ("orders", "lineitem")
 
 
 @dataclass(frozen=True)
-class Choice:
+class JudgedChoice:
     """A view at one size of change: the way that was chosen, and the seconds of both ways."""
 
     view: str
@@ -77,7 +77,7 @@ def _choices(folder: Path, scale: float, share: float) -> list[Figure]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     with copied(_thrice(folder, scale), folder / "strategy") as wh:
-        draw, found, left_out = random.Random(14), list[Choice](), 0
+        draw, found, left_out = random.Random(14), list[JudgedChoice](), 0
         for turn, size in enumerate((_WARM, share)):
             for table in _CHANGED:
                 wh.sql(f"CHECKPOINT {table}")
@@ -105,13 +105,13 @@ def judgement(folder: Path, scale: float, _repeat: int) -> list[Figure]:
     chosen strategy took at most 15 % longer than that of the other one."""
     kept = [json.loads(path.read_text()) for share in _SHARES if (path := _kept(folder, share)).exists()]
     kept = [one for one in kept if one["scale"] == scale]
-    found = [Choice(**choice) for one in kept for choice in one["choices"]]
+    found = [JudgedChoice(**choice) for one in kept for choice in one["choices"]]
     if not found:
         raise FreshviewError("strategy", "no choice has been measured", "Run the other steps first.")
     return judged(found, sum(one["left_out"] for one in kept))
 
 
-def judged(found: Sequence[Choice], left_out: int = 0) -> list[Figure]:
+def judged(found: Sequence[JudgedChoice], left_out: int = 0) -> list[Figure]:
     """Return the share of right choices, with the wrong ones in the details, and what the choices cost in all."""
     right = sum(c.is_right for c in found)
     details = {"choices": str(len(found))} | ({"not measured in time": str(left_out)} if left_out else {})
@@ -149,7 +149,7 @@ def _thrice(folder: Path, scale: float) -> Path:
     return prepared(folder, "strategies", create, on=tpch_views(folder, scale))
 
 
-def _measured(wh: Warehouse, query: str, share: float, first: int) -> Choice:
+def _measured(wh: Warehouse, query: str, share: float, first: int) -> JudgedChoice:
     """Maintain the views of a query; which of the forced ones comes first alternates."""
     jobs = wh.maintain([query])
     chosen = jobs[-1].strategy if jobs else "nothing"
@@ -162,7 +162,7 @@ def _measured(wh: Warehouse, query: str, share: float, first: int) -> Choice:
             forced = wh.maintain([name])
             if all(j.strategy in (strategy, "nothing") for j in forced):  # rules may find that they cannot be used
                 seconds[strategy] = time.perf_counter() - begun
-    return Choice(query, share, chosen, seconds)
+    return JudgedChoice(query, share, chosen, seconds)
 
 
 def refresh_full(folder: Path, scale: float, repeat: int) -> list[Figure]:

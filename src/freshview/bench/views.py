@@ -19,7 +19,7 @@ from freshview.bench.changes import (
     change_orders,
     changed_customers,
 )
-from freshview.bench.conformance import Reading, in_spark, named_apart, queries_of
+from freshview.bench.conformance import ReadingSeconds, in_spark, named_apart, queries_of
 from freshview.bench.data import V1, tpch
 from freshview.bench.measure import Figure, Timing, duration, is_trial, seconds_of, spread
 from freshview.bench.tables import copied, load, new, prepared, tables
@@ -54,7 +54,7 @@ def refresh(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 def creation(wh: Warehouse, repeat: int) -> Figure:
     """Time CREATE of V1, and in it the proof of its reading: without that, CREATE would take as much less."""
-    reading, with_proof, proofs = Reading(wh), [], []
+    reading, with_proof, proofs = ReadingSeconds(wh), [], []
     for i in range(repeat + 1):
         reading.seconds = 0.0
         taken = seconds_of(lambda: wh.sql(f"CREATE MATERIALIZED VIEW v1_again AS {V1}"))

@@ -26,7 +26,7 @@ _SAME = ("dbname", "service", "options")
 
 
 @dataclass(frozen=True)
-class Reader:
+class Follower:
     """A flow or remote table, by its label (`flow f`), the table that it reads, and its position as the source wrote
     it (None: before the first poll); `repeat` is the statement that polls it."""
 
@@ -36,7 +36,7 @@ class Reader:
     repeat: str
 
 
-def altered(record: SourceRecord, changes: Mapping[str, str], readers: Sequence[Reader]) -> dict[str, str]:
+def altered(record: SourceRecord, changes: Mapping[str, str], readers: Sequence[Follower]) -> dict[str, str]:
     """The options of a source after a change; InvalidStatement if they are not known, or if a reader forbids it."""
     options = {**record.options, **changes}
     check_source(record.kind, options)
@@ -57,11 +57,11 @@ def altered(record: SourceRecord, changes: Mapping[str, str], readers: Sequence[
     return options
 
 
-def _listed(readers: Sequence[Reader]) -> str:
+def _listed(readers: Sequence[Follower]) -> str:
     return ", ".join(reader.label for reader in readers)
 
 
-def _check_address(record: SourceRecord, url: str, readers: Sequence[Reader]) -> None:
+def _check_address(record: SourceRecord, url: str, readers: Sequence[Follower]) -> None:
     """Raise unless the url differs in the address alone, and each position names its server's history.
 
     By that history the next poll finds out whether the address has the server of the positions.
@@ -87,7 +87,7 @@ def _check_address(record: SourceRecord, url: str, readers: Sequence[Reader]) ->
             )
 
 
-def _check_path(record: SourceRecord, old: Path, new: Path, reader: Reader) -> None:
+def _check_path(record: SourceRecord, old: Path, new: Path, reader: Follower) -> None:
     """Raise unless the files that the position of a reader needs are at the new path too."""
     if reader.position is None:
         return
@@ -100,7 +100,7 @@ def _check_path(record: SourceRecord, old: Path, new: Path, reader: Reader) -> N
         )
 
 
-def _missing(kind: str, old: Path, new: Path, reader: Reader) -> str:
+def _missing(kind: str, old: Path, new: Path, reader: Follower) -> str:
     """The first file that a position needs and that the new path does not have; an empty text if there is none."""
     data = json.loads(reader.position or "{}")
     if kind in DUMPS:

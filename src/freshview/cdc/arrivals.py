@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from freshview.cdc.fitting import Fit, failing
 from freshview.cdc.flow import CHANGE_TIME, CHANGE_TYPE, Plan
-from freshview.cdc.net import Change, Key, Row, as_table, of_one_key, row_of_key
+from freshview.cdc.net import Key, LoggedChange, Row, as_table, of_one_key, row_of_key
 from freshview.cdc.sequenced import SequencedChange
 from freshview.cdc.source import Poll, Quarantined
 from freshview.errors import QueryFailed, SparkFailed
@@ -110,7 +110,7 @@ def _expressions(plan: Plan) -> dict[str, str]:
     return {name: text for name, text in {**asked, "t": flow.truncate_when}.items() if text}
 
 
-def _seen(change: Change, schema: Schema) -> Row:
+def _seen(change: LoggedChange, schema: Schema) -> Row:
     """The row that expressions see."""
     return change.new or change.old or row_of_key(change, schema)
 
@@ -122,7 +122,7 @@ class _Evaluated:
     truncates: list[bool]
 
 
-def _evaluated(given: Sequence[Change], plan: Plan, at: datetime, evaluate: Evaluate) -> _Evaluated:
+def _evaluated(given: Sequence[LoggedChange], plan: Plan, at: datetime, evaluate: Evaluate) -> _Evaluated:
     """The sequence of each change, and whether it deletes a row or all of them."""
     plain, expressions = plan.plain_sequence, _expressions(plan)
     found: Mapping[str, list[Any]] = {}
@@ -139,7 +139,7 @@ def _evaluated(given: Sequence[Change], plan: Plan, at: datetime, evaluate: Eval
     )
 
 
-def _described(given: Sequence[Change], schema: Schema, at: datetime) -> tuple[pa.Table, Schema]:
+def _described(given: Sequence[LoggedChange], schema: Schema, at: datetime) -> tuple[pa.Table, Schema]:
     """The rows with the kind and the time of their changes, unless the source has columns of these names."""
     rows = as_table([_seen(change, schema) for change in given], schema)
     kinds = {False: "insert", True: "update", None: "upsert"}
@@ -161,7 +161,7 @@ def described_schema(schema: Schema) -> Schema:
     return _described([], schema, datetime.now(UTC))[1]
 
 
-def _of_sets(poll: Poll) -> list[Change]:
+def _of_sets(poll: Poll) -> list[LoggedChange]:
     """The changes of six sets, deletions first: no key is in two of them."""
     delta, schema = poll.delta, poll.delta.schema
 
@@ -171,21 +171,25 @@ def _of_sets(poll: Poll) -> list[Change]:
     def key(row: Row) -> Row:
         return tuple(row[i] for i in schema.key_positions)
 
-    gone = [Change(key(r), True, None, r) for r in rows(delta.deleted)]
-    gone += [Change(k, True, None) for k in rows(delta.delk)]
+    gone = [LoggedChange(key(r), True, None, r) for r in rows(delta.deleted)]
+    gone += [LoggedChange(k, True, None) for k in rows(delta.delk)]
     pairs = zip(rows(delta.un), rows(delta.uo), strict=True)
-    changed = [Change(key(r), True, r, old) for r, old in pairs] + [Change(key(r), True, r) for r in rows(delta.up)]
-    new = [Change(key(r), False, r) for r in rows(delta.ins)] + [Change(key(r), None, r) for r in rows(delta.ups)]
+    changed = [LoggedChange(key(r), True, r, old) for r, old in pairs] + [
+        LoggedChange(key(r), True, r) for r in rows(delta.up)
+    ]
+    new = [LoggedChange(key(r), False, r) for r in rows(delta.ins)] + [
+        LoggedChange(key(r), None, r) for r in rows(delta.ups)
+    ]
     return [replace(change, place=poll.places.get(change.key, "")) for change in (*gone, *changed, *new)]
 
 
-def _key(change: Change, plan: Plan) -> Key:
+def _key(change: LoggedChange, plan: Plan) -> Key:
     """The values of KEYS in the row of a change."""
     row = change.new or row_of_key(change, plan.source)
     return tuple(row[plan.source.position(k)] for k in plan.keys)
 
 
-def _bad(change: Change, plan: Plan, cause: str) -> Quarantined:
+def _bad(change: LoggedChange, plan: Plan, cause: str) -> Quarantined:
     row = change.new or change.old or row_of_key(change, plan.source)
     named = {n: v for n, v in zip(plan.source.names, row, strict=True) if v is not None}
     return Quarantined(change.place or f"row {named}", cause, repr(named))

@@ -7,7 +7,7 @@ from typing import Any
 
 from freshview.cdc.captures import LOG, Capture
 from freshview.cdc.log_places import LogPlace
-from freshview.cdc.net import Change, key_of
+from freshview.cdc.net import LoggedChange, key_of
 from freshview.cdc.texts import BadEvent, moment, typed, typed_row
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
@@ -31,7 +31,7 @@ class Canal:
     def at(self, document: Any) -> datetime.datetime | None:
         return moment(document.get("es"), 1000)
 
-    def changes(self, document: Any, schema: Schema, place: str) -> list[Change]:
+    def changes(self, document: Any, schema: Schema, place: str) -> list[LoggedChange]:
         kind, data = document.get("type"), document.get("data")
         if document.get("isDdl") or kind not in ("INSERT", "UPDATE", "DELETE"):
             raise BadEvent(f"its type {kind!r} is no change of rows (a changed schema is to be applied by hand)")
@@ -43,14 +43,14 @@ class Canal:
         return [_change(kind, row, old or {}, schema, place) for row, old in zip(data, olds, strict=True)]
 
 
-def _change(kind: str, row: dict[str, Any], old: dict[str, Any], schema: Schema, place: str) -> Change:
+def _change(kind: str, row: dict[str, Any], old: dict[str, Any], schema: Schema, place: str) -> LoggedChange:
     image = typed_row(row, schema, _convert)
     if kind == "DELETE":
-        return Change(key_of(image, schema), True, None, image, place)
+        return LoggedChange(key_of(image, schema), True, None, image, place)
     if kind == "INSERT":
-        return Change(key_of(image, schema), False, image, None, place)
+        return LoggedChange(key_of(image, schema), False, image, None, place)
     before = typed_row({**row, **old}, schema, _convert)
-    return Change(key_of(before, schema), True, image, before, place)
+    return LoggedChange(key_of(before, schema), True, image, before, place)
 
 
 def _convert(_: str, given: Any, type_: DataType) -> Any:

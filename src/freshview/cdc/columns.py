@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshview.cdc.model import PartialDelta, key_schema, partial_delta
-from freshview.cdc.net import Change, Row, net_effect
+from freshview.cdc.net import LoggedChange, Row, net_effect
 from freshview.errors import FreshviewError
 from freshview.relation.delta import grouped, key_table
 from freshview.relation.ingest import store
@@ -45,12 +45,12 @@ class ChangeColumns:
     places: pa.ChunkedArray
     place: str
 
-    def rows(self) -> list[Change]:
+    def rows(self) -> list[LoggedChange]:
         """The changes one by one."""
         old = [None] * len(self.kinds) if self.old is None else _rows(self.old)
         found = zip(_rows(self.keys), self.kinds.tolist(), _rows(self.new), old, self.places.to_pylist(), strict=True)
         return [
-            Change(
+            LoggedChange(
                 key,
                 kind != INSERTED,
                 None if kind == DELETED else new,

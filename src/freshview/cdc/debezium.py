@@ -21,7 +21,7 @@ from typing import Any
 
 from freshview.cdc.captures import LOG, LOG_WITHOUT_OLD_IMAGES, Capture
 from freshview.cdc.log_places import LogPlace, binlog_place, lsn_place
-from freshview.cdc.net import Change, key_of
+from freshview.cdc.net import LoggedChange, key_of
 from freshview.cdc.texts import BadEvent, moment, typed, typed_key, typed_row
 from freshview.relation.exact import Unfit
 from freshview.relation.schema import Schema
@@ -91,7 +91,7 @@ class Debezium:
     def at(self, document: Any) -> datetime.datetime | None:
         return moment((_payload(document) or {})["source"].get("ts_ms"), 1000)
 
-    def changes(self, document: Any, schema: Schema, place: str) -> list[Change]:
+    def changes(self, document: Any, schema: Schema, place: str) -> list[LoggedChange]:
         event = _payload(document) or {}
         convert = _converter(document)
         op, before, after = event["op"], event.get("before"), event.get("after")
@@ -102,7 +102,7 @@ class Debezium:
         new = None if op == "d" else typed_row(_image(after, "after"), schema, convert)
         if op in ("c", "r"):
             assert new is not None
-            return [Change(key_of(new, schema), False if op == "c" else None, new, None, place)]
+            return [LoggedChange(key_of(new, schema), False if op == "c" else None, new, None, place)]
         old = typed_row(_image(before, "before"), schema, convert) if self.old_images else None
         if old is not None:
             key = key_of(old, schema)
@@ -110,7 +110,7 @@ class Debezium:
             key = typed_key({**_key(document), **(before or {})}, schema, convert)
         else:
             key = key_of(new, schema)  # the key did not change: Debezium sends "before" if it did
-        return [Change(key, True, new, old, place)]
+        return [LoggedChange(key, True, new, old, place)]
 
 
 def _payload(document: Any) -> dict[str, Any] | None:

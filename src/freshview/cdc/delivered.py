@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from freshview.cdc.log_places import LogPlace, Order, rank, shown
-from freshview.cdc.net import Change, Key, of_one_key
+from freshview.cdc.net import Key, LoggedChange, of_one_key
 from freshview.relation.schema import Schema
 
 
@@ -22,7 +22,7 @@ class LogEvent:
     """Changes that an event reports: its place in the log of the database, and its place in the files."""
 
     log: LogPlace | None
-    changes: list[Change]
+    changes: list[LoggedChange]
     place: str
 
     @property

@@ -43,7 +43,7 @@ Columns = tuple[tuple[str, str], ...]  # names and types
 
 
 @dataclass(frozen=True)
-class _Position:
+class _VersionPosition:
     """A version, what identifies it, its columns, and the columns by which it is partitioned."""
 
     version: int
@@ -55,10 +55,10 @@ class _Position:
         return json.dumps(vars(self))
 
     @staticmethod
-    def of(text: str) -> _Position:
+    def of(text: str) -> _VersionPosition:
         data = json.loads(text)
         columns = tuple((name, type_) for name, type_ in data["columns"])
-        return _Position(data["version"], data["fingerprint"], columns, tuple(data["partitions"]))
+        return _VersionPosition(data["version"], data["fingerprint"], columns, tuple(data["partitions"]))
 
     @property
     def main(self) -> Main:
@@ -89,7 +89,7 @@ class DeltaVersions:
             self.schema = external_schema(self._open(), tuple(keys))
             self.schema = Schema(self.schema.columns, tuple(self.schema.column(k).name for k in keys))
         except FreshviewError as error:
-            raise self._failed(error, None if position is None else _Position.of(position)) from error
+            raise self._failed(error, None if position is None else _VersionPosition.of(position)) from error
 
     @property
     def capture(self) -> Capture:
@@ -100,11 +100,11 @@ class DeltaVersions:
 
     def adds_columns_since(self, position: str) -> bool:
         """Whether the table is that of a position but for columns that were added at its end."""
-        then, now = _Position.of(position).columns, self._columns
+        then, now = _VersionPosition.of(position).columns, self._columns
         return len(now) > len(then) and now[: len(then)] == then
 
     def poll(self, position: str | None) -> Poll:
-        start = None if position is None else _Position.of(position)
+        start = None if position is None else _VersionPosition.of(position)
         try:
             return self._first() if start is None else self._since(start)
         except FreshviewError as error:
@@ -120,7 +120,7 @@ class DeltaVersions:
         self._require_unique(rows, end.version)
         return Poll(self.capture, partial_delta(self.name, self.schema, ins=rows), end.text(), at=self._moment(end))
 
-    def _since(self, start: _Position) -> Poll:
+    def _since(self, start: _VersionPosition) -> Poll:
         newest = self._open()
         self._require_opened(newest)
         if not is_continued(start.main, newest):
@@ -154,7 +154,7 @@ class DeltaVersions:
                 yield self._open(version)
         yield newest
 
-    def _between(self, start: _Position, end: _Position, table: DeltaTable) -> PartialDelta:
+    def _between(self, start: _VersionPosition, end: _VersionPosition, table: DeltaTable) -> PartialDelta:
         """The changes from one version to another."""
         if _is_plain(self._location, start, end):
             net = changes(self._relation, start.version, end.version, end.main)
@@ -212,14 +212,14 @@ class DeltaVersions:
         if _columns_of(newest.schema()) != self._columns:
             raise CaptureFailed(f"Delta table {self.name}", "its columns changed while it was polled", "Poll again.")
 
-    def _position(self, table: DeltaTable) -> _Position:
+    def _position(self, table: DeltaTable) -> _VersionPosition:
         partitions = tuple(table.metadata().partition_columns)
-        return _Position(table.version(), fingerprint(table), self._columns, partitions)
+        return _VersionPosition(table.version(), fingerprint(table), self._columns, partitions)
 
-    def _moment(self, at: _Position) -> datetime | None:
+    def _moment(self, at: _VersionPosition) -> datetime | None:
         return _moment(self._location, at.version)
 
-    def _failed(self, error: FreshviewError, start: _Position | None) -> CaptureFailed:
+    def _failed(self, error: FreshviewError, start: _VersionPosition | None) -> CaptureFailed:
         """An error with the position, and what to do then."""
         advice = error.remedy.replace("Check LOCATION", "Check the path of the source")
         if isinstance(error, SnapshotExpired):
@@ -229,7 +229,7 @@ class DeltaVersions:
         return CaptureFailed(error.what, error.cause, advice)
 
 
-def _is_plain(location: Path, start: _Position, end: _Position) -> bool:
+def _is_plain(location: Path, start: _VersionPosition, end: _VersionPosition) -> bool:
     """Whether the files of all commits between two versions have whole rows in the columns of the versions.
 
     A commit in between may have used deletion vectors, another partitioning, or columns of other types. Commits that

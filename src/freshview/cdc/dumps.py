@@ -34,7 +34,7 @@ _PART = 16 * 2**20  # bytes of a large dump that are read at once
 _PART_ROWS = 2**17
 
 
-class Compared(NamedTuple):
+class StateDifference(NamedTuple):
     """What two states of a table differ in, by bits: rows of the old one alone, and of the new one alone.
 
     `twice` is a key that the new state has twice, if there is one; then there are no rows.
@@ -57,7 +57,7 @@ class Comparing(Protocol):
         new: Iterable[pa.Table],
         schema: Schema,
         check: Callable[[int, int], None],
-    ) -> Compared: ...
+    ) -> StateDifference: ...
 
 
 class Dumps:

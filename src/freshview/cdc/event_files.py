@@ -26,7 +26,7 @@ import pyarrow as pa
 from freshview.cdc.captures import Capture
 from freshview.cdc.delivered import Delivered, LogEvent
 from freshview.cdc.log_places import LogPlace, Order, is_same_log, order_of, rank, shown
-from freshview.cdc.net import Change, as_table, net_effect, of_one_key, row_of_key
+from freshview.cdc.net import LoggedChange, as_table, net_effect, of_one_key, row_of_key
 from freshview.cdc.source import Poll, Quarantined
 from freshview.cdc.texts import BadEvent
 from freshview.errors import CaptureFailed, first_line
@@ -39,7 +39,7 @@ _GROWS = 60.0  # seconds since its last change in which a file that ends within 
 _REMEDY = "Correct or remove the line; or let the source's option 'on error' 'quarantine' set such events aside."
 
 
-class Format(Protocol):
+class EventFormat(Protocol):
     """How events are written; its methods raise BadEvent."""
 
     @property
@@ -57,7 +57,7 @@ class Format(Protocol):
         """When the change was made, if the event has it."""
         ...
 
-    def changes(self, document: Any, schema: Schema, place: str) -> list[Change]: ...
+    def changes(self, document: Any, schema: Schema, place: str) -> list[LoggedChange]: ...
 
 
 @dataclass
@@ -88,7 +88,7 @@ class EventFiles:
         path: Path,
         table: str,
         schema: Schema,
-        format: Format,
+        format: EventFormat,
         *,
         on_error: Literal["stop", "quarantine"] = "stop",
         max_bytes: int = 64 * 2**20,
@@ -143,10 +143,10 @@ class EventFiles:
         read = (self.capture, delta, end.text(), tuple(found.quarantined), dict(found.skipped))
         return Poll(*read, each, more=more, places=places)
 
-    def _aside(self, found: _Found) -> Callable[[Change, str], None]:
+    def _aside(self, found: _Found) -> Callable[[LoggedChange, str], None]:
         """What is done with a change that contradicts the one before it, if it is to be set aside."""
 
-        def set_aside(change: Change, cause: str) -> None:
+        def set_aside(change: LoggedChange, cause: str) -> None:
             found.quarantined.append(Quarantined(change.place, cause, repr(change.new or change.key)))
 
         return set_aside
@@ -330,7 +330,7 @@ class EventFiles:
             raise BadEvent(f"its place in the log is {own}, of another kind of log than {known_place} before it")
         return replace(event, changes=[replace(change, at=at) for change in event.changes]) if self._each else event
 
-    def _check(self, changes: Sequence[Change]) -> None:
+    def _check(self, changes: Sequence[LoggedChange]) -> None:
         """Raise BadEvent if a row lacks a value that it must have."""
         for name, place in self._required:
             if any(change.new is not None and change.new[place] is None for change in changes):

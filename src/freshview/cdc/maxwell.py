@@ -13,7 +13,7 @@ from typing import Any
 
 from freshview.cdc.captures import LOG, Capture
 from freshview.cdc.log_places import LogPlace, binlog_place
-from freshview.cdc.net import Change, key_of
+from freshview.cdc.net import LoggedChange, key_of
 from freshview.cdc.texts import BadEvent, moment, typed, typed_row
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
@@ -48,7 +48,7 @@ class Maxwell:
     def at(self, document: Any) -> datetime.datetime | None:
         return moment(document.get("ts"), 1)
 
-    def changes(self, document: Any, schema: Schema, place: str) -> list[Change]:
+    def changes(self, document: Any, schema: Schema, place: str) -> list[LoggedChange]:
         kind = document.get("type")
         if kind not in _ROWS:
             raise BadEvent(f"its type {kind!r} is no change of rows (a changed schema is to be applied by hand)")
@@ -57,12 +57,12 @@ class Maxwell:
             raise BadEvent("it has no data")
         image = typed_row(data, schema, _convert)
         if kind == "delete":
-            return [Change(key_of(image, schema), True, None, image, place)]
+            return [LoggedChange(key_of(image, schema), True, None, image, place)]
         if kind != "update":
             existed = None if kind == "bootstrap-insert" else False
-            return [Change(key_of(image, schema), existed, image, None, place)]
+            return [LoggedChange(key_of(image, schema), existed, image, None, place)]
         old = typed_row({**data, **(document.get("old") or {})}, schema, _convert)
-        return [Change(key_of(old, schema), True, image, old, place)]
+        return [LoggedChange(key_of(old, schema), True, image, old, place)]
 
 
 def _convert(_: str, given: Any, type_: DataType) -> Any:

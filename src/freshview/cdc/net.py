@@ -23,7 +23,7 @@ Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Change:
+class LoggedChange:
     """One change as a log reports it: `key` is that of the row before it (of an insertion, the new one).
 
     `new` is None for a deletion. `old` is the whole old image, or None if the log does not have it. `existed` is False
@@ -49,10 +49,10 @@ class _Net:
 def net_effect(
     name: str,
     schema: Schema,
-    changes: Iterable[Change],
+    changes: Iterable[LoggedChange],
     *,
     precise: bool = True,
-    aside: Callable[[Change, str], None] | None = None,
+    aside: Callable[[LoggedChange, str], None] | None = None,
 ) -> PartialDelta:
     """The six sets of changes in the order in which they happened.
 
@@ -78,7 +78,7 @@ def net_effect(
     return (_precise if precise else _cheap)(name, schema, nets)
 
 
-def row_of_key(change: Change, schema: Schema) -> Row:
+def row_of_key(change: LoggedChange, schema: Schema) -> Row:
     """A row with the key of a change alone."""
     by_place = dict(zip(schema.key_positions, change.key, strict=True))
     return tuple(by_place.get(i) for i in range(len(schema.columns)))
@@ -88,17 +88,17 @@ def key_of(row: Sequence[Any], schema: Schema) -> Key:
     return tuple(row[i] for i in schema.key_positions)
 
 
-def of_one_key(changes: Iterable[Change], schema: Schema) -> Iterable[Change]:
+def of_one_key(changes: Iterable[LoggedChange], schema: Schema) -> Iterable[LoggedChange]:
     """Changes of one key each: an update of a key is a deletion and an insertion."""
     for change in changes:
         if change.new is None or key_of(change.new, schema) == change.key:
             yield change
         else:
-            yield Change(change.key, True, None, change.old, change.place, change.at)
-            yield Change(key_of(change.new, schema), False, change.new, None, change.place, change.at)
+            yield LoggedChange(change.key, True, None, change.old, change.place, change.at)
+            yield LoggedChange(key_of(change.new, schema), False, change.new, None, change.place, change.at)
 
 
-def _contradiction(schema: Schema, net: _Net, change: Change) -> str | None:
+def _contradiction(schema: Schema, net: _Net, change: LoggedChange) -> str | None:
     """Why a change does not fit the one before it, if so: events are missing, repeated or out of order.
 
     A change after a row that was loaded is not compared with it: a bootstrap reads rows while the log goes on, so the

@@ -23,7 +23,7 @@ from freshview.cdc.canal import Canal
 from freshview.cdc.debezium import Debezium
 from freshview.cdc.delta_versions import DeltaVersions
 from freshview.cdc.dumps import Comparing, Dumps
-from freshview.cdc.event_files import EventFiles, Format
+from freshview.cdc.event_files import EventFiles, EventFormat
 from freshview.cdc.maxwell import Maxwell
 from freshview.cdc.postgres.audit import Audit, AuditColumns
 from freshview.cdc.postgres.decoding import Decoding
@@ -165,7 +165,7 @@ def open_table(
         folder = path / table
         settings = {"least": least, "confirmed": confirmed, "suffixes": suffixes, "compare": compare, "reader": reader}
         return Dumps(folder, table, schema, **settings)  # type: ignore[arg-type]
-    formats: dict[str, Format] = {
+    formats: dict[str, EventFormat] = {
         "DEBEZIUM": Debezium(options.get("old images", "false").lower() == "true"),
         "MAXWELL": Maxwell(),
         "CANAL": Canal(),

@@ -90,7 +90,7 @@ def installing(tables: Iterable[RemoteTable], patience: int = 0) -> Iterator[Non
         yield
 
 
-class States:
+class FetchedStates:
     """The new states of remote tables in one snapshot of each server (`rules.States`); counts what is fetched."""
 
     def __init__(self, snapshots: Snapshots, tables: Sequence[RemoteTable]) -> None:

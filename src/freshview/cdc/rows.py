@@ -12,7 +12,7 @@ from typing import Any
 
 from freshview.cdc.captures import Capture
 from freshview.cdc.log_places import LogPlace
-from freshview.cdc.net import Change, key_of
+from freshview.cdc.net import LoggedChange, key_of
 from freshview.cdc.texts import BadEvent, typed, typed_row
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
@@ -39,7 +39,7 @@ class RowEvents:
     def at(self, _: Any) -> datetime | None:
         return None
 
-    def changes(self, document: Any, schema: Schema, place: str) -> list[Change]:
+    def changes(self, document: Any, schema: Schema, place: str) -> list[LoggedChange]:
         if not isinstance(document, dict):
             raise BadEvent("it is no JSON object")
         given = {**dict.fromkeys(n for n in schema.names if n not in document), **document}
@@ -47,7 +47,7 @@ class RowEvents:
         key = key_of(row, schema)
         if any(part is None for part in key):
             raise BadEvent(f"it names no row: its key ({', '.join(schema.key)}) has NULL")
-        return [Change(key, None, row, None, place)]
+        return [LoggedChange(key, None, row, None, place)]
 
 
 def _convert(_: str, given: Any, type_: DataType) -> Any:

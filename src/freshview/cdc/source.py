@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from freshview.cdc.captures import Capture
 from freshview.cdc.model import PartialDelta
-from freshview.cdc.net import Change
+from freshview.cdc.net import LoggedChange
 from freshview.errors import CaptureFailed
 from freshview.relation.schema import Schema
 
@@ -58,7 +58,7 @@ class Poll:
     position: str
     quarantined: tuple[Quarantined, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
-    changes: tuple[Change, ...] | None = None
+    changes: tuple[LoggedChange, ...] | None = None
     at: datetime | None = None
     more: bool = False
     places: Mapping[tuple[Any, ...], str] = field(default_factory=dict)

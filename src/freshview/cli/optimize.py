@@ -12,7 +12,7 @@ import typer
 
 from freshview.cli.output import say, table, write, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
-from freshview.cli.progress import Size, steps, working
+from freshview.cli.progress import Amount, steps, working
 from freshview.errors import InvalidStatement, StorageUnavailable
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def calibrate(place: Place, json: JsonOption = False) -> None:
     """
     from freshview.optimizer.prices import Prices
 
-    with place.connect() as warehouse, steps("Calibrating", Size(7, "steps")) as bar:
+    with place.connect() as warehouse, steps("Calibrating", Amount(7, "steps")) as bar:
 
         def heard(event: Event) -> None:
             if event.name == "calibrate.step":

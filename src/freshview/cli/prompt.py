@@ -46,7 +46,7 @@ class Words(Completer):
                 yield Completion(word, start_position=-len(typed))
 
 
-class Typed:
+class Keyboard:
     """Texts from the keyboard."""
 
     def __init__(self, catalog: Callable[[], Catalog], **session: Any) -> None:

@@ -20,7 +20,7 @@ from freshview.errors import InvalidStatement, NotFound
 from freshview.events import Event
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     table = "table"
     csv = "csv"
     json = "json"
@@ -33,7 +33,7 @@ def sql(
         str | None, typer.Argument(help="SQL, with semicolons between statements; default: from --file or a pipe.")
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the statements from a file.")] = None,
-    format: Annotated[Format, typer.Option("--format", help="The format of printed rows.")] = Format.table,
+    format: Annotated[OutputFormat, typer.Option("--format", help="The format of printed rows.")] = OutputFormat.table,
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     freshness: Annotated[
         str | None,
@@ -57,7 +57,7 @@ def sql(
     options = ReadOptions(
         freshness_from(freshness) if freshness is not None else None, moment_from(as_of) if as_of is not None else None
     )
-    chosen = Format.json if json else format
+    chosen = OutputFormat.json if json else format
     with Running(place, options) as running:
         _PRINTERS[chosen](running, found)
         if running.transaction is not None:
@@ -163,10 +163,10 @@ def _json(answer: Rows | Done) -> str:
     return "[\n  " + ",\n  ".join(rows) + "\n]" if rows else "[]"
 
 
-_PRINTERS: dict[Format, Callable[[Running, Sequence[str]], None]] = {
-    Format.table: _print_tables,
-    Format.csv: _print_csv,
-    Format.json: _print_json,
+_PRINTERS: dict[OutputFormat, Callable[[Running, Sequence[str]], None]] = {
+    OutputFormat.table: _print_tables,
+    OutputFormat.csv: _print_csv,
+    OutputFormat.json: _print_json,
 }
 
 COMMANDS = (

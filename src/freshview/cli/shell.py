@@ -145,10 +145,10 @@ def shell(place: Place) -> None:
     with Running(place) as running:
         typed = sys.stdin.isatty()
         if typed:
-            from freshview.cli.prompt import Typed
+            from freshview.cli.prompt import Keyboard
 
             say(f"Warehouse {place.folder}. \\? lists what can be typed, \\q leaves.")
-        opened = Shell(running, Typed(running.catalog) if typed else Piped(iter(sys.stdin)))
+        opened = Shell(running, Keyboard(running.catalog) if typed else Piped(iter(sys.stdin)))
         opened.run()
         if opened.failures and not typed:
             raise typer.Exit(1)

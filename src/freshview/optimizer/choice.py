@@ -30,7 +30,7 @@ _NEAR = 12  # alternatives that are listed
 
 
 @dataclass(frozen=True)
-class Auxiliary:
+class StoredResult:
     """A result to be stored permanently, as a hidden view."""
 
     name: str
@@ -110,7 +110,7 @@ class Choice:
 
     before: float  # expected seconds per refresh with no decision
     after: float
-    auxiliaries: tuple[Auxiliary, ...]
+    auxiliaries: tuple[StoredResult, ...]
     shared: tuple[SharedResult, ...]
     sortings: tuple[Sorting, ...]
     views: tuple[ViewPlan, ...]
@@ -245,11 +245,11 @@ class _Choosing:
         names = sorted(self._used[node.number])
         return plan_tree(node, names, self._picked(way), self._given(way))
 
-    def _auxiliary(self, node: Equivalence) -> Auxiliary:
+    def _auxiliary(self, node: Equivalence) -> StoredResult:
         number, size = node.number, self._costs.size(node)
         part = self._part(node, INCREMENTAL)
         by = self._costs.clustered.get(number)
-        return Auxiliary(
+        return StoredResult(
             name=self._table(node).name,
             node=number,
             what=described(self._dag, node),

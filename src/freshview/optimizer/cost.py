@@ -30,7 +30,7 @@ from freshview.optimizer.operations import (
     StoredRelation,
 )
 from freshview.optimizer.prices import Prices
-from freshview.optimizer.statistics import Size, Sizes, Statistics
+from freshview.optimizer.statistics import NodeSize, Sizes, Statistics
 
 NOT_STORED, TRANSIENT, PERMANENT = 0, 1, 2
 INCREMENTAL, FULL = "incremental", "full"
@@ -143,7 +143,7 @@ class Costs:
         self._parts = {n.number: self._contribution(n.number) for n in self.nodes}
         self.total = sum(self._parts.values())
 
-    def size(self, node: Equivalence) -> Size:
+    def size(self, node: Equivalence) -> NodeSize:
         return self.sizes.of[node.number]
 
     def _stores_all(self, root: Root) -> bool:

@@ -31,17 +31,17 @@ from freshview.optimizer.operations import (
     Applied,
     Block,
     Call,
+    ColumnNames,
     Equivalence,
     Group,
     Grouping,
     Joined,
     Leaf,
-    Names,
+    OperationInput,
     Other,
     Read,
     Relabel,
     StoredRelation,
-    Use,
 )
 from freshview.optimizer.subsets import adjacent, connected, outward, picked, splits
 from freshview.optimizer.terms import Term, conditions, substituted, term
@@ -92,7 +92,7 @@ class Dag:
     def __init__(self, columns: Columns) -> None:
         self.nodes: list[Equivalence] = []
         self.roots: list[Root] = []
-        self.names = Names()
+        self.names = ColumnNames()
         self.types: dict[str, str] = {}  # of canonical columns in their first occurrence, where they are known
         self._columns = columns
         self._same = Relabel(self.names)
@@ -247,7 +247,7 @@ class Dag:
                 first.setdefault(form.names[c], c)
             own = {f: self.names.new(other.number, f"x{other.number}_{i}") for i, f in enumerate(first)}
             self._own[other.number] = own
-            uses = tuple(Use(n, self._same) for n, _ in entered)
+            uses = tuple(OperationInput(n, self._same) for n, _ in entered)
             other.add(Applied("as written", uses, other, given, tuple((own[f], c) for f, c in first.items())))
         assert isinstance(other, Other)
         return other, {c: column(self._own[other.number][form.names[c]]) for c in tree.columns}
@@ -269,7 +269,7 @@ class Dag:
                 if isinstance(t.expression, exp.Column):
                     self.types[own] = self.type_of(t.expression.name)
             node.keys = tuple(pairs)
-            node.add(Group("of rows", (Use(below, self._same),), node, node.keys))
+            node.add(Group("of rows", (OperationInput(below, self._same),), node, node.keys))
         assert isinstance(node, Grouping)
         return node
 
@@ -337,14 +337,16 @@ class Dag:
             for left, right in splits(mask, members, complete):
                 between = [t for t in own if masks[t] & left and masks[t] & right]
                 uses = tuple(
-                    Use(n, Relabel(self.names, {back.leaf(x): labels.leaf(x)[1] for x in picked(leaves, side)}))
+                    OperationInput(
+                        n, Relabel(self.names, {back.leaf(x): labels.leaf(x)[1] for x in picked(leaves, side)})
+                    )
                     for side in (left, right)
                     for n, back in [members[side]]
                 )
                 member.add(Joined("join", uses, tuple(map(labels.condition, between))))
             if mask.bit_count() == 1:
                 leaf = part[0]
-                use = Use(self.nodes[leaf[0]], Relabel(self.names, {(leaf[0], 0): labels.leaf(leaf)[1]}))
+                use = OperationInput(self.nodes[leaf[0]], Relabel(self.names, {(leaf[0], 0): labels.leaf(leaf)[1]}))
                 member.add(Joined("select", (use,), tuple(map(labels.condition, own))))
         assert members[everything][0] is node
 

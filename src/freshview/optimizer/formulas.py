@@ -22,12 +22,12 @@ from freshview.optimizer.operations import (
     Grouping,
     Joined,
     Operation,
+    OperationInput,
     Read,
     StoredRelation,
-    Use,
 )
 from freshview.optimizer.prices import Prices
-from freshview.optimizer.statistics import Size, Sizes
+from freshview.optimizer.statistics import NodeSize, Sizes
 
 NEVER = float("inf")
 
@@ -74,7 +74,7 @@ class Formulas:
         self.changes = {n.number: [i for i, r in enumerate(updated) if r in self._size(n).deltas] for n in nodes}
         self._rows = {n.name: self._size(n).rows for n in nodes if isinstance(n, StoredRelation)}
 
-    def _size(self, node: Equivalence) -> Size:
+    def _size(self, node: Equivalence) -> NodeSize:
         return self._sizes.of[node.number]
 
     def of(self, node: Equivalence, operation: Operation) -> Priced:
@@ -120,12 +120,12 @@ class Formulas:
         best = any(call.kind in (MIN, MAX) for call in operation.node.calls)
         return not best or relation not in self._size(operation.node.input).shrinks
 
-    def _lookup(self, operation: Joined, changed: Use, relation: str) -> Lookup:
+    def _lookup(self, operation: Joined, changed: OperationInput, relation: str) -> Lookup:
         """What the differential of one side of a join needs of the other side."""
         other = next(u for u in operation.inputs if u is not changed)
         return self._near(other, self._size(changed.node).deltas[relation], _compared(operation, other))
 
-    def _near(self, use: Use, values: float, by: frozenset[str] = frozenset()) -> Lookup:
+    def _near(self, use: OperationInput, values: float, by: frozenset[str] = frozenset()) -> Lookup:
         node = use.node
         if isinstance(node, Block) and len(node.leaves) == 1:
             leaf = self._nodes[node.leaves[0][0]]
@@ -165,7 +165,7 @@ def children(formula: Formula) -> set[int]:
     return found
 
 
-def _compared(operation: Joined, side: Use) -> frozenset[str]:
+def _compared(operation: Joined, side: OperationInput) -> frozenset[str]:
     """The base columns of one side of a join that an equality compares with the other side."""
     names = side.labels.names
     own = {side.labels.leaf(leaf) for leaf in _leaves(side)}
@@ -180,7 +180,7 @@ def _compared(operation: Joined, side: Use) -> frozenset[str]:
     return frozenset(found)
 
 
-def _leaves(use: Use) -> Sequence[tuple[int, int]]:
+def _leaves(use: OperationInput) -> Sequence[tuple[int, int]]:
     return use.node.leaves if isinstance(use.node, Block) else ((use.node.number, 0),)
 
 

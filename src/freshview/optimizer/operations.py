@@ -23,7 +23,7 @@ COUNT, SUM, MIN, MAX = "count", "sum", "min", "max"
 _CALLS: dict[str, type[exp.Expr]] = {COUNT: exp.Count, SUM: exp.Sum, MIN: exp.Min, MAX: exp.Max}
 
 
-class Names:
+class ColumnNames:
     """Canonical column names: (equivalence node, column, occurrence in a block), each under a name of its own.
 
     No two names differ only in case: Spark and DuckDB would take them for one.
@@ -64,7 +64,7 @@ class Names:
 class Relabel:
     """Other occurrence numbers for the leaves of a block; a leaf that is not listed keeps its own."""
 
-    names: Names = field(repr=False)
+    names: ColumnNames = field(repr=False)
     leaves: Mapping[Leaf, int] = field(default_factory=dict)
 
     def name(self, name: str) -> str:
@@ -154,7 +154,7 @@ class Grouping(Equivalence):
     input: Equivalence = field(default=None, repr=False)  # type: ignore[assignment]  # always given
     keys: tuple[tuple[str, Term], ...] = ()  # (own column, expression over the input)
     calls: dict[Call, str] = field(default_factory=dict)  # own column of each call
-    names: Names = field(default_factory=Names, repr=False)
+    names: ColumnNames = field(default_factory=ColumnNames, repr=False)
 
     def column_of(self, call: Call) -> str:
         """The column that holds a call; a call that is new is asked of all finer groupings, too."""
@@ -187,7 +187,7 @@ class Other(Equivalence):
 
 
 @dataclass(frozen=True)
-class Use:
+class OperationInput:
     """An input of an operation; `labels` leads from its occurrences to those of the operation's node."""
 
     node: Equivalence
@@ -204,7 +204,7 @@ class Operation:
     """One way to compute an equivalence node (the paper's operation node); `rule` names the law that allows it."""
 
     rule: str
-    inputs: tuple[Use, ...]
+    inputs: tuple[OperationInput, ...]
 
     @property
     def key(self) -> object:

@@ -24,8 +24,8 @@ from freshview.optimizer.operations import (
     Grouping,
     Joined,
     Leaf,
+    OperationInput,
     Relabel,
-    Use,
     conditions_of,
     leaves_of,
 )
@@ -62,7 +62,7 @@ def select_subsumption(dag: Dag) -> None:
         for strict in blocks:
             for loose in _looser(dag, strict, blocks):
                 if isinstance(loose, Block):
-                    strict.add(Joined("select subsumption", (Use(loose, _same(dag)),), _rest(strict, loose)))
+                    strict.add(Joined("select subsumption", (OperationInput(loose, _same(dag)),), _rest(strict, loose)))
 
 
 def _by_leaves(dag: Dag) -> Iterable[list[Equivalence]]:
@@ -129,7 +129,11 @@ def _from_looser(dag: Dag, coarse: Grouping, strict: Equivalence, loose: Equival
     names = {c: finer.key_of[term(column(c)).text] for c in columns}
     filters = tuple(term(renamed(t.expression, names)) for t in rest)
     keys = tuple((own, term(column(finer.key_of[t.text]))) for own, t in coarse.keys)
-    _add(dag, coarse, Group("grouped selection", (Use(finer, _same(dag)),), coarse, keys, filters, _finer(dag, finer)))
+    _add(
+        dag,
+        coarse,
+        Group("grouped selection", (OperationInput(finer, _same(dag)),), coarse, keys, filters, _finer(dag, finer)),
+    )
 
 
 def common_grouping(dag: Dag) -> None:
@@ -149,7 +153,7 @@ def coarser_grouping(dag: Dag) -> None:
                 if keys is not None and _keys_from(dag, fine, coarse) is None:
                     linked += 1
                     operation = Group(
-                        "coarser grouping", (Use(fine, _same(dag)),), coarse, keys, finer=_finer(dag, fine)
+                        "coarser grouping", (OperationInput(fine, _same(dag)),), coarse, keys, finer=_finer(dag, fine)
                     )
                     _add(dag, coarse, operation)
 
@@ -230,7 +234,11 @@ def _pushed(dag: Dag, grouping: Grouping, block: Block, part: frozenset[Leaf]) -
     made = Finer(finer, inner, outer, lift, part)
     if not all(map(made.accepts, grouping.calls)):
         return None
-    _add(dag, grouping, Group("eager aggregation", (Use(above, _same(dag)),), grouping, tuple(keys), finer=made))
+    _add(
+        dag,
+        grouping,
+        Group("eager aggregation", (OperationInput(above, _same(dag)),), grouping, tuple(keys), finer=made),
+    )
     return finer
 
 

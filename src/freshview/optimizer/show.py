@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from freshview.optimizer.choice import Auxiliary, Choice, SharedResult, described
+from freshview.optimizer.choice import Choice, SharedResult, StoredResult, described
 from freshview.optimizer.cost import PERMANENT, TRANSIENT, Costs
 from freshview.optimizer.operations import Equivalence, StoredRelation
 from freshview.optimizer.words import column_in_words
@@ -67,7 +67,7 @@ def _section(title: str, items: Iterable[str]) -> list[str]:
     return [title, *found] if found else []
 
 
-def _auxiliary(one: Auxiliary) -> str:
+def _auxiliary(one: StoredResult) -> str:
     order = f", sorted by {one.sorted_by}" if one.sorted_by else ""
     size = f"{one.rows:,.0f} rows, {_bytes(one.bytes)}{order}"
     return f"{one.name}: {one.what}; {size}; costs {_seconds(one.seconds)}, saves {_seconds(one.saves)} per refresh"

@@ -45,7 +45,7 @@ _NO_FACTS = Facts(1000)
 
 
 @dataclass(frozen=True)
-class Size:
+class NodeSize:
     """The estimated size of a node."""
 
     rows: float  # before the refresh
@@ -70,11 +70,11 @@ class Sizes:
         self._dag = dag
         self._statistics = statistics
         self._shares: dict[str, float] = {}
-        self.of: dict[int, Size] = {}
+        self.of: dict[int, NodeSize] = {}
         for node in nodes:
             self.of[node.number] = self._size(node)
 
-    def _size(self, node: Equivalence) -> Size:
+    def _size(self, node: Equivalence) -> NodeSize:
         width = 8 + sum(_WIDTHS.get(self._dag.type_of(c), _WIDE) for c in node.needs)
         match node:
             case StoredRelation():
@@ -82,7 +82,7 @@ class Sizes:
                 rows = max(facts.rows, 1.0)
                 deltas = {node.name: facts.changed} if facts.changed else {}
                 growth = {node.name: max(rows + facts.inserted - facts.deleted, 0.0) / rows} if facts.changed else {}
-                return Size(rows, width, deltas, growth, frozenset([node.name] if facts.deleted else ()))
+                return NodeSize(rows, width, deltas, growth, frozenset([node.name] if facts.deleted else ()))
             case Block():
                 return self._block(node, width)
             case Grouping():
@@ -90,12 +90,12 @@ class Sizes:
                 groups = prod(self._distinct_of(t) for _, t in node.keys) if node.keys else 1.0
                 rows = max(1.0, min(below.rows, groups))
                 deltas = {r: min(d, rows) for r, d in below.deltas.items()}
-                return Size(rows, width, deltas, dict.fromkeys(deltas, 1.0), below.shrinks)
+                return NodeSize(rows, width, deltas, dict.fromkeys(deltas, 1.0), below.shrinks)
             case Other():
                 return self._other(node, width)
         raise TypeError(type(node).__name__)
 
-    def _block(self, node: Block, width: float) -> Size:
+    def _block(self, node: Block, width: float) -> NodeSize:
         leaves = [self.of[n] for n, _ in node.leaves]
         kept = self._kept(node)
         rows = prod(s.rows for s in leaves) * kept
@@ -105,9 +105,9 @@ class Sizes:
             for relation, rows_of in leaf.deltas.items():
                 deltas[relation] = deltas.get(relation, 0.0) + rows * rows_of / leaf.rows
                 growth[relation] = growth.get(relation, 1.0) * leaf.growth[relation]
-        return Size(max(rows, 1.0), width, deltas, growth, frozenset().union(*(s.shrinks for s in leaves)))
+        return NodeSize(max(rows, 1.0), width, deltas, growth, frozenset().union(*(s.shrinks for s in leaves)))
 
-    def _other(self, node: Other, width: float) -> Size:
+    def _other(self, node: Other, width: float) -> NodeSize:
         inputs = [self.of[u.node.number] for u in node.operations[0].inputs]
         template = node.template
         match template:
@@ -127,7 +127,7 @@ class Sizes:
         for size in inputs:
             for relation, changed in size.deltas.items():
                 deltas[relation] = min(deltas.get(relation, 0.0) + changed * max(1.0, rows / size.rows), 2 * rows)
-        return Size(max(rows, 1.0), width, deltas, dict.fromkeys(deltas, 1.0), frozenset(deltas))
+        return NodeSize(max(rows, 1.0), width, deltas, dict.fromkeys(deltas, 1.0), frozenset(deltas))
 
     # -- columns and conditions --------------------------------------------------------------------
 

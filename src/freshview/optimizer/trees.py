@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from freshview.algebra.nodes import Node, Project, chosen
 from freshview.optimizer.dag import Root
-from freshview.optimizer.operations import Equivalence, Operation, Use
+from freshview.optimizer.operations import Equivalence, Operation, OperationInput
 
 Picked = Callable[[Equivalence], Operation]
 Given = Mapping[int, Callable[[tuple[str, ...]], Node]]  # stored nodes: how their columns are read
@@ -33,7 +33,7 @@ def _wanted(
 ) -> tuple[dict[int, set[str]], list[Equivalence]]:
     """The columns that a plan takes from each of its nodes, and these nodes, each after its inputs."""
 
-    def inputs(node: Equivalence) -> tuple[Use, ...]:
+    def inputs(node: Equivalence) -> tuple[OperationInput, ...]:
         return () if node.number in given and node is not top else picked(node).inputs
 
     order: list[Equivalence] = []

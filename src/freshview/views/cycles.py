@@ -40,7 +40,7 @@ from freshview.catalog.positions import Move
 from freshview.catalog.records import DIMENSION, Relation
 from freshview.catalog.views import ViewCatalog
 from freshview.cdc.model import PartialDelta
-from freshview.cdc.remote import Identity, RemoteTable, RemoteTables, States, installing, snapshots, whole_states
+from freshview.cdc.remote import FetchedStates, Identity, RemoteTable, RemoteTables, installing, snapshots, whole_states
 from freshview.cdc.rules import propagate
 from freshview.cdc.source import Poll
 from freshview.cdc.turns import INSTALLING, taking_turns
@@ -101,7 +101,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ServerGroup:
     """Servers that belong together: their remote tables, the positions of these, and the dimension views.
 
     `marks` are the stored texts of views that are or were left behind.
@@ -120,7 +120,7 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Polled:
+class _Snapshots:
     """What was read in one snapshot of each server: the changes of tables, the deltas of views or why there is none,
     and whole states if they were asked for."""
 
@@ -128,7 +128,7 @@ class _Polled:
     deltas: Mapping[int, PartialDelta]
     failed: Mapping[int, str]
     whole: Mapping[str, pa.Table]
-    states: States
+    states: FetchedStates
 
     @property
     def has_changes(self) -> bool:
@@ -190,7 +190,7 @@ class Cycles:
         self.tables.forget(r for r in relations if known.get(r.id) in servers)
         self.shapes.forget()
 
-    def _group(self, servers: frozenset[Identity]) -> _Group:
+    def _group(self, servers: frozenset[Identity]) -> _ServerGroup:
         """The group of these servers. Positions are read before the views: one that is created later moves them."""
         relations = self.tables.relations()
         known = self.tables.servers(relations)
@@ -200,7 +200,7 @@ class Cycles:
         tables = [r for r in relations if known.get(r.id) in group]
         positions = {r.name: Position.of(stored.get(r.id)) for r in tables}
         views = [v for v, s in every if s & group]
-        return _Group(group, tables, positions, views, self.views.catalog.positions([v.id for v in views]))
+        return _ServerGroup(group, tables, positions, views, self.views.catalog.positions([v.id for v in views]))
 
     def require_kept(self, views: Iterable[Relation]) -> None:
         """Raise CaptureFailed if one of these views was left behind."""
@@ -296,11 +296,11 @@ class Cycles:
         positions: Mapping[str, Position],
         views: Sequence[Relation],
         whole: Collection[Relation],
-    ) -> _Polled:
+    ) -> _Snapshots:
         """Poll tables, with the states of `whole` and of those that are polled from the beginning."""
         with snapshots(read) as opened:
             polls = {t.relation.name: t.poll_in(opened, positions[t.relation.name].at) for t in read}
-            states = States(opened, read)
+            states = FetchedStates(opened, read)
             changed = {n: p.delta for n, p in polls.items() if positions[n].at and p.delta.num_changes}
             for delta in changed.values():
                 for rows in delta.sets.values():
@@ -319,7 +319,7 @@ class Cycles:
             first = {n: all_rows(p.delta) for n, p in polls.items() if not positions[n].at}
             names = {r.name for r in whole} - first.keys()
             later = [t for t in read if t.relation.name in names]
-            return _Polled(polls, deltas, failed, {**first, **whole_states(later, opened)}, states)
+            return _Snapshots(polls, deltas, failed, {**first, **whole_states(later, opened)}, states)
 
     def _computed(
         self, views: Sequence[Relation], whole: Mapping[str, pa.Table]
@@ -336,7 +336,7 @@ class Cycles:
     def _commit(
         self,
         views: Sequence[Relation],
-        polled: _Polled,
+        polled: _Snapshots,
         computed: Mapping[int, pa.Table],
         new: NewView | None,
         moves: Sequence[Move],
@@ -371,7 +371,7 @@ class Cycles:
         delta = self.shapes.of_view(view).difference(view.name, stored, rows, transaction.next_stmtsn)
         return transaction.apply_delta(view, delta)
 
-    def _note(self, views: Sequence[Relation], polled: _Polled, begun: float) -> None:
+    def _note(self, views: Sequence[Relation], polled: _Snapshots, begun: float) -> None:
         took, states = time.monotonic() - begun, polled.states
         for view in views:
             self.polled_at[view.id] = begun

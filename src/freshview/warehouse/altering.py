@@ -7,7 +7,7 @@ import json
 from freshview.catalog.flows import FlowCatalog, FlowRecord
 from freshview.catalog.records import Relation
 from freshview.catalog.writer import Catalog
-from freshview.cdc.altering import Reader, altered
+from freshview.cdc.altering import Follower, altered
 from freshview.sql.statements import AlterSource
 from freshview.views.cycles import Position
 
@@ -22,16 +22,16 @@ def alter_source(catalog: Catalog, statement: AlterSource) -> None:
     records.alter_source(record, altered(record, dict(statement.options), readers), len(readers))
 
 
-def _of_flow(catalog: Catalog, flow: FlowRecord) -> Reader:
+def _of_flow(catalog: Catalog, flow: FlowRecord) -> Follower:
     known = catalog.position(flow.relation_id)
     position = known[1] if known is not None else None
     if position is not None and flow.spec["truncate_when"]:
         position = json.loads(position)["source"]
-    return Reader(f"flow {flow.name}", flow.spec["table"], position, f"REFRESH FLOW {flow.name}")
+    return Follower(f"flow {flow.name}", flow.spec["table"], position, f"REFRESH FLOW {flow.name}")
 
 
-def _of_table(catalog: Catalog, table: Relation) -> Reader:
+def _of_table(catalog: Catalog, table: Relation) -> Follower:
     known = catalog.position(table.id)
     position = Position.of(known[1]).at if known is not None else None
     poll = "REFRESH MATERIALIZED VIEW of a view of it"
-    return Reader(f"remote table {table.name}", table.facts["table"], position, poll)
+    return Follower(f"remote table {table.name}", table.facts["table"], position, poll)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from freshview.algebra.nodes import WEIGHT
 from freshview.catalog.records import DataFile
 from freshview.catalog.writer import Catalog
-from freshview.cdc.dumps import Compared
+from freshview.cdc.dumps import StateDifference
 from freshview.relation.fields import cast_table
 from freshview.relation.schema import Schema
 from freshview.storage.store import Storage
@@ -41,7 +41,7 @@ class DumpDifference:
         new: Iterable[pa.Table],
         schema: Schema,
         check: Callable[[int, int], None],
-    ) -> Compared:
+    ) -> StateDifference:
         none = schema.arrow.empty_table()
         with self._staged(old, schema) as before, self._staged(new, schema) as now:
             check(sum(f.rows for f in before), sum(f.rows for f in now))
@@ -49,11 +49,11 @@ class DumpDifference:
             new_rows, old_rows = (engine.read_files(0, files, schema) for files in (now, before))
             twice = engine.repeated_key([new_rows], schema)
             if twice is not None:
-                return Compared(none, none, twice)
+                return StateDifference(none, none, twice)
             fields = pa.schema([*schema.arrow, pa.field(WEIGHT, pa.int32())])
             found = cast_table(engine.arrow(engine.difference(new_rows, old_rows, schema), _WHAT), fields, _WHAT)
             weights, rows = found.column(WEIGHT), found.drop_columns([WEIGHT])
-            return Compared(rows.filter(pc.less(weights, 0)), rows.filter(pc.greater(weights, 0)))
+            return StateDifference(rows.filter(pc.less(weights, 0)), rows.filter(pc.greater(weights, 0)))
 
     @contextmanager
     def _staged(self, parts: Iterable[pa.Table], schema: Schema) -> Iterator[tuple[DataFile, ...]]:

@@ -18,7 +18,7 @@ from freshview.refresh.facts import PENDING, USUAL, ExpectedChanges
 from freshview.refresh.proposal import Proposal, Proposing
 from freshview.sql.parser import parse
 from freshview.sql.statements import Query
-from freshview.views.auxiliaries import Step
+from freshview.views.auxiliaries import Outcome
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,9 +30,9 @@ class Optimization:
 
     proposal: Proposal
     rates: tuple[str, ...] = ()  # a line per view: how often it is updated and queried
-    applied: tuple[Step, ...] = ()  # what became of the proposal, if it was applied
+    applied: tuple[Outcome, ...] = ()  # what became of the proposal, if it was applied
 
-    def carried_out(self, apply: Callable[[Choice], tuple[Step, ...]]) -> Optimization:
+    def carried_out(self, apply: Callable[[Choice], tuple[Outcome, ...]]) -> Optimization:
         """The report after the choice was applied."""
         return replace(self, applied=apply(self.proposal.choice))
 

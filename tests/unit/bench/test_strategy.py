@@ -10,21 +10,21 @@ from freshview.bench.charts import draw
 from freshview.bench.growth import compared
 from freshview.bench.measure import Timing, memory, peak_memory, reset_peak
 from freshview.bench.peers import DUCKDB, OURS
-from freshview.bench.profile import Profile, profiled
-from freshview.bench.strategy import Choice, judged
+from freshview.bench.profile import PartSeconds, profiled
+from freshview.bench.strategy import JudgedChoice, judged
 from freshview.errors import FreshviewError
 
 
-def _choice(chosen: str, rules: float, anew: float) -> Choice:
-    return Choice("q1", 0.01, chosen, {"incremental": rules, "full": anew})
+def _choice(chosen: str, rules: float, anew: float) -> JudgedChoice:
+    return JudgedChoice("q1", 0.01, chosen, {"incremental": rules, "full": anew})
 
 
 def test_a_choice_is_right_within_15_percent_of_the_better_way() -> None:
     assert _choice("incremental", 1.14, 1.0).is_right
     assert not _choice("incremental", 1.16, 1.0).is_right
     assert _choice("full", 5.0, 1.0).is_right
-    assert Choice("q1", 0.01, "full", {"full": 3.0}).is_right  # there is no other way
-    assert Choice("q1", 0.01, "nothing", {"incremental": 0.1, "full": 3.0}).is_right
+    assert JudgedChoice("q1", 0.01, "full", {"full": 3.0}).is_right  # there is no other way
+    assert JudgedChoice("q1", 0.01, "nothing", {"incremental": 0.1, "full": 3.0}).is_right
 
 
 def test_wrong_choices_are_listed_with_both_times() -> None:
@@ -69,7 +69,7 @@ def test_the_time_of_a_part_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 3.0, 10.0])
     with monkeypatch.context() as patched:
         patched.setattr("freshview.bench.profile.time.perf_counter", lambda: next(clock))
-        profile = Profile()
+        profile = PartSeconds()
         with profile.part("outer"), profile.part("inner"):
             pass
     assert profile.seconds == {"inner": 2.0, "outer": 8.0}

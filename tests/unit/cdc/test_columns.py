@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from freshview.cdc.columns import DELETED, INSERTED, UPDATED, ChangeColumns, NotColumns, from_texts, net_of_columns
 from freshview.cdc.model import SETS, PartialDelta, key_schema
-from freshview.cdc.net import Change, as_table, key_of, net_effect
+from freshview.cdc.net import LoggedChange, as_table, key_of, net_effect
 from freshview.cdc.postgres.decoding import _HEAD, _parsed
 from freshview.cdc.postgres.lines import Lines
 from freshview.errors import CaptureFailed
@@ -30,7 +30,7 @@ T = Schema(
 )
 
 
-def _columns(log: list[Change], *, images: bool) -> ChangeColumns:
+def _columns(log: list[LoggedChange], *, images: bool) -> ChangeColumns:
     kinds = [DELETED if c.new is None else UPDATED if c.existed else INSERTED for c in log]
     none = (None,) * len(T.columns)
     return ChangeColumns(
@@ -53,7 +53,7 @@ def _sets(delta: PartialDelta) -> dict[str, list[str]]:
 def test_the_net_effect_of_columns_is_that_of_rows(seed: int, precise: bool, images: bool) -> None:
     """Logs at random, some of which contradict themselves."""
     rng = random.Random(seed)
-    log: list[Change] = []
+    log: list[LoggedChange] = []
     state: dict[int, tuple[Any, ...]] = {k: (k, "a", 0.0) for k in range(3)}
     for _ in range(rng.randrange(1, 10)):
         key = rng.randrange(5)
@@ -62,7 +62,7 @@ def test_the_net_effect_of_columns_is_that_of_rows(seed: int, precise: bool, ima
         existed = (before is not None) != lies
         old = (key, rng.choice("ab"), 0.0) if lies else before
         new = None if existed and rng.random() < 0.4 else (key, rng.choice(["a", "b", None]), rng.choice([0.0, -0.0]))
-        log.append(Change((key,), existed, new, old if existed and images else None, f"line {len(log)}"))
+        log.append(LoggedChange((key,), existed, new, old if existed and images else None, f"line {len(log)}"))
         state.pop(key, None)
         if new is not None:
             state[key] = new
@@ -100,7 +100,7 @@ def test_lines_as_columns_are_what_they_are_one_by_one(is_full: bool) -> None:
     form = Lines("table public.t:", T, ("id", "gone", "v", "n"), is_full)
     places = pa.chunked_array([[f"0/{i}" for i in range(len(lines))]])
     found = form.changes(pa.array(lines), places, "public.t").rows()
-    expected: list[Change] = []
+    expected: list[LoggedChange] = []
     for i, data in enumerate(lines):
         head = _HEAD.match(data)
         assert head is not None
@@ -109,10 +109,10 @@ def test_lines_as_columns_are_what_they_are_one_by_one(is_full: bool) -> None:
         whole = old if is_full else None
         key = key_of(old or new or (), T)
         if old and new and key != key_of(new, T):
-            expected.append(Change(key, True, None, whole, f"LSN 0/{i}"))
-            expected.append(Change(key_of(new, T), False, new, None, f"LSN 0/{i}"))
+            expected.append(LoggedChange(key, True, None, whole, f"LSN 0/{i}"))
+            expected.append(LoggedChange(key_of(new, T), False, new, None, f"LSN 0/{i}"))
         else:
-            expected.append(Change(key, line.operation != "INSERT", new, whole, f"LSN 0/{i}"))
+            expected.append(LoggedChange(key, line.operation != "INSERT", new, whole, f"LSN 0/{i}"))
     assert repr(found) == repr(expected)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import CUST, CUST_NEW, CUST_OLD, cells, rows_of, schema_of
 
-from freshview.cdc.dumps import Compared, Dumps, difference
+from freshview.cdc.dumps import Dumps, StateDifference, difference
 from freshview.cdc.source import Source
 from freshview.errors import CaptureFailed
 from freshview.relation.schema import Schema
@@ -128,7 +128,7 @@ def test_a_bad_dump_is_named(tmp_path: Path, text: str, cause: str) -> None:
         Dumps(tmp_path, "t", _T).poll(None)
 
 
-def _not_called(*_: object, **__: object) -> Compared:
+def _not_called(*_: object, **__: object) -> StateDifference:
     raise AssertionError("dumps that are not as they were are not compared")
 
 
@@ -153,11 +153,11 @@ def test_a_large_dump_that_is_written_while_it_is_compared_is_an_error(
 
     def compared(
         old: Iterable[pa.Table], new: Iterable[pa.Table], schema: Schema, check: Callable[[int, int], None]
-    ) -> Compared:
+    ) -> StateDifference:
         check(1, 2)
         assert (_rows(old), _rows(new)) == ([1], [1, 2])
         (tmp_path / "2.csv").write_text("k,v,s\n1,,x\n2,,yy\n")
-        return Compared(schema.arrow.empty_table(), schema.arrow.empty_table())
+        return StateDifference(schema.arrow.empty_table(), schema.arrow.empty_table())
 
     (tmp_path / "1.csv").write_text("k,v,s\n1,,x\n")
     (tmp_path / "2.csv").write_text("k,v,s\n1,,x\n2,,y\n")

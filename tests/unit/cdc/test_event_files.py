@@ -22,7 +22,7 @@ from tests.unit.cdc.running_example import cells, rows_of, schema_of
 
 from freshview.cdc.canal import Canal
 from freshview.cdc.debezium import Debezium
-from freshview.cdc.event_files import EventFiles, Format
+from freshview.cdc.event_files import EventFiles, EventFormat
 from freshview.cdc.maxwell import Maxwell
 from freshview.cdc.source import Source
 from freshview.errors import CaptureFailed
@@ -49,7 +49,7 @@ def _write(file: Path, *documents: Any) -> Path:
     return file
 
 
-def _source(path: Path, format: Format | None = None, **options: Any) -> Source:
+def _source(path: Path, format: EventFormat | None = None, **options: Any) -> Source:
     return EventFiles(path, TABLE, T, format or Debezium(old_images=True), **options)
 
 
@@ -590,7 +590,7 @@ def test_half_a_line_that_is_whole_json_of_another_form_is_not_waited_for(tmp_pa
     ],
 )
 def test_an_event_without_a_key_or_of_another_form_can_be_set_aside(
-    tmp_path: Path, format: Format, event: dict[str, Any]
+    tmp_path: Path, format: EventFormat, event: dict[str, Any]
 ) -> None:
     file = _write(tmp_path / "e.json", {"database": "public", "table": "t", **event})
     with pytest.raises(CaptureFailed, match=r"event of public\.t, e\.json at byte 0"):

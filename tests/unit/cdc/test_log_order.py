@@ -16,7 +16,7 @@ from tests.unit.cdc.running_example import cells, schema_of
 
 from freshview.cdc.canal import Canal
 from freshview.cdc.debezium import Debezium
-from freshview.cdc.event_files import EventFiles, Format
+from freshview.cdc.event_files import EventFiles, EventFormat
 from freshview.cdc.maxwell import Maxwell
 from freshview.errors import CaptureFailed
 
@@ -38,7 +38,7 @@ def _write(file: Path, *documents: Any) -> None:
         stream.writelines((d if isinstance(d, str) else json.dumps(d)) + "\n" for d in documents)
 
 
-def _source(path: Path, format: Format | None = None, **options: Any) -> EventFiles:
+def _source(path: Path, format: EventFormat | None = None, **options: Any) -> EventFiles:
     return EventFiles(path, "public.t", T, format or Debezium(), **options)
 
 
@@ -219,7 +219,7 @@ def _maxwell(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_an_odd_event_is_set_aside_or_stops_with_its_place(
-    tmp_path: Path, format: Format, bad: Any, cause: str
+    tmp_path: Path, format: EventFormat, bad: Any, cause: str
 ) -> None:
     good = {
         Debezium: [_event("c", 5, 5, "good"), _event("c", 6, 6, "after")],

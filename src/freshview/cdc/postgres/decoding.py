@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from freshview.cdc.captures import LOG, LOG_CHEAP, LOG_WITHOUT_OLD_IMAGES, Capture
 from freshview.cdc.columns import NotColumns, net_effect_of
 from freshview.cdc.model import partial_delta
-from freshview.cdc.net import Change, key_of, net_effect
+from freshview.cdc.net import LoggedChange, key_of, net_effect
 from freshview.cdc.postgres.lines import NOT_SENT, Lines
 from freshview.cdc.postgres.server import ANEW, InUse, Server, Snapshot, Visible
 from freshview.cdc.postgres.tables import Changes, PostgresTable, unreadable
@@ -213,7 +213,7 @@ class Decoding(PostgresTable):
             )
         return str(found[0][0])
 
-    def _decoded(self, data: str, place: str) -> Iterator[Change]:
+    def _decoded(self, data: str, place: str) -> Iterator[LoggedChange]:
         head = _HEAD.match(data)
         tables = [] if head is None else [_plain(t) for t in re.findall(rf"{_NAME}\.{_NAME}", head[1])]
         if head is None or self.name not in tables:
@@ -223,7 +223,7 @@ class Decoding(PostgresTable):
         except BadEvent as reason:
             raise unreadable(f"change of {self.name} at {place}", str(reason)) from reason
 
-    def _change(self, line: _Line, place: str) -> Change:
+    def _change(self, line: _Line, place: str) -> LoggedChange:
         if line.operation == "TRUNCATE":
             raise BadEvent("the table was truncated, which no change of rows can express")
         old = line.old
@@ -237,15 +237,15 @@ class Decoding(PostgresTable):
             new = typed_row(given, self.schema, _convert)
         if line.operation == "INSERT":
             assert new is not None
-            return Change(key_of(new, self.schema), False, new, None, place)
+            return LoggedChange(key_of(new, self.schema), False, new, None, place)
         if old is None:
             if new is None:
                 raise BadEvent("it names no row: the log has neither an image nor a key")
-            return Change(key_of(new, self.schema), True, new, None, place)
+            return LoggedChange(key_of(new, self.schema), True, new, None, place)
         if not self._is_full:
-            return Change(typed_key(old, self.schema, _convert), True, new, None, place)
+            return LoggedChange(typed_key(old, self.schema, _convert), True, new, None, place)
         image = typed_row({**dict.fromkeys(self.schema.names), **old}, self.schema, _convert)
-        return Change(key_of(image, self.schema), True, new, image, place)
+        return LoggedChange(key_of(image, self.schema), True, new, image, place)
 
 
 def _parsed(operation: str, text: str) -> _Line:

@@ -62,7 +62,7 @@ class Visible:
 
 
 @dataclass(frozen=True)
-class History:
+class Lineage:
     """The one course of transactions that numbers and log positions belong to.
 
     A server that is initialised anew has another system identifier. A standby that is promoted, and a server that is
@@ -73,7 +73,7 @@ class History:
     system: str
     timeline: int
 
-    def check(self, then: History | None, table: str) -> None:
+    def check(self, then: Lineage | None, table: str) -> None:
         """Raise CaptureFailed if a position was taken in another history; None is one of which that is not known."""
         if then in (None, self):
             return
@@ -121,7 +121,7 @@ class Snapshot:
         return then
 
     @cached_property
-    def history(self) -> History:
+    def history(self) -> Lineage:
         """The history that has all commits which the snapshot sees; CaptureFailed if the server is a standby.
 
         The timeline is that of the log that is written now. The control file has that of the last checkpoint, which is
@@ -143,7 +143,7 @@ class Snapshot:
         if is_behind:
             message = "SELECT pg_logical_emit_message(true, 'freshview', '')"
             self.server.run("SET TRANSACTION READ WRITE", "SET LOCAL synchronous_commit = on", message)
-        return History(system, int(segment[:8], 16))
+        return Lineage(system, int(segment[:8], 16))
 
 
 class InUse(CaptureFailed):

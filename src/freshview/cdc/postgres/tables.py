@@ -16,9 +16,9 @@ import pyarrow as pa
 from freshview.cdc.captures import Capture
 from freshview.cdc.columns import NotColumns, table_of_texts
 from freshview.cdc.model import PartialDelta, partial_delta
-from freshview.cdc.net import Change
+from freshview.cdc.net import LoggedChange
 from freshview.cdc.postgres.copying import copied
-from freshview.cdc.postgres.server import ANEW, History, Server, Snapshot, missing, qualified, quoted
+from freshview.cdc.postgres.server import ANEW, Lineage, Server, Snapshot, missing, qualified, quoted
 from freshview.cdc.source import Poll
 from freshview.errors import CaptureFailed, FreshviewError, first_line
 from freshview.relation.ingest import store
@@ -90,7 +90,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ServerTable:
     """A table as the server has it: its schema, PostgreSQL's type of each column, replica identity and number (oid).
 
     `marks` tell whether values changed without a change of any row, which no technique reports.
@@ -107,7 +107,7 @@ class Layout:
         return f"{columns}; key {', '.join(self.schema.key)}; replica identity {self.replica_identity}; oid {self.oid}"
 
 
-def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout:
+def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> ServerTable:
     """The columns of a table, except for those `without`; CaptureFailed if its changes cannot be reported by key."""
     found = snapshot.fetch(_COLUMNS, (qualified(name).replace("%%", "%"),))
     if not found:
@@ -136,7 +136,7 @@ def layout(snapshot: Snapshot, name: str, without: Sequence[str] = ()) -> Layout
     if not key:
         raise CaptureFailed(f"table {name}", "it has no primary key", "Add one: changes are reported by key.")
     columns = tuple(Column(c, spark_type(t), nullable=not required) for c, t, required, _ in kept)
-    return Layout(Schema(columns, tuple(key)), {c: t for c, t, _, _ in kept}, identity, oid, marks)
+    return ServerTable(Schema(columns, tuple(key)), {c: t for c, t, _, _ in kept}, identity, oid, marks)
 
 
 def spark_type(type_: str) -> DataType:
@@ -155,7 +155,7 @@ def is_text_form(type_: str) -> bool:
     return spark_type(type_).kind == "string" and plain not in ("text", "character varying")
 
 
-Changes = PartialDelta | list[Change]
+Changes = PartialDelta | list[LoggedChange]
 
 
 class UnreadableChange(CaptureFailed):
@@ -214,7 +214,7 @@ class PostgresTable:
     ) -> Poll:
         given = None if position is None else json.loads(position)
         known = (given or {}).get("server")
-        snapshot.history.check(History(**known) if known else None, self.name)
+        snapshot.history.check(Lineage(**known) if known else None, self.name)
         found = layout(snapshot, self.name, self.hidden)
         now, then = str(found), given["layout"] if given else str(self.layout)
         if {now, then} != {str(self.layout)}:
