@@ -17,7 +17,7 @@ from freshview.algebra.traversal import bottom_up
 from freshview.catalog.records import Relation
 from freshview.definition.coercion import coerced
 from freshview.definition.collations import refuse_collated_words, require_no_collated_groups
-from freshview.definition.determinism import best_by_pairs, refuse_open_ties, with_tie_breaks
+from freshview.definition.determinism import best_by_pairs, refuse_open_ties, refuse_ordered_copies, with_tie_breaks
 from freshview.definition.verdict import RECOMPUTED, Verdict
 from freshview.delta.aggregates import TypesOf
 from freshview.delta.forms import Form, choose_form, hidden, rows_form
@@ -93,6 +93,7 @@ def analyse(
     try:
         require_no_collated_groups(text, read, types_of)
         plain = coerced(read, types_of, _char_columns(sources))
+        refuse_ordered_copies(plain, _facts(sources))
         lowered = with_tie_breaks(best_by_pairs(plain, types_of), types_of)
         form = choose_form(lowered, names, types_of)
         obstacles = tuple(_obstacles(lowered, form, types_of))
@@ -149,7 +150,11 @@ def _can_be_key(type_: str) -> bool:
 
 
 def _dependencies(form: Form, sources: Sources) -> Dependencies:
-    return dependencies(form.tree, {name: _source(relation) for name, relation in sources.items()})
+    return dependencies(form.tree, _facts(sources))
+
+
+def _facts(sources: Sources) -> dict[str, SourceFacts]:
+    return {name: _source(relation) for name, relation in sources.items()}
 
 
 def _source(relation: Relation) -> SourceFacts:

@@ -6,7 +6,7 @@ Ties of window functions are broken by the whole row, those of max_by and min_by
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,10 +14,13 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
+from freshview.algebra.keys import SourceFacts, dependencies
 from freshview.algebra.nodes import Aggregate, Lowered, Node, Project, TopK, Window, column, same
+from freshview.algebra.traversal import fold as folded
 from freshview.algebra.traversal import rewrite
 from freshview.definition.moments import takes_moment
 from freshview.delta.aggregates import TypesOf, case
+from freshview.delta.report import operator_of
 from freshview.errors import NotMaintainable
 from freshview.relation.types import fold
 from freshview.sql.binding import UNREADABLE
@@ -214,6 +217,33 @@ def _signs_of_zeros(node: Node, types_of: TypesOf) -> list[exp.Ordered]:
 
 
 _NO_ORDER = re.compile(r"\bmap<|\bvariant\b|\binterval\b(?! )|collate")  # or equal values that are not identical
+
+
+def refuse_ordered_copies(lowered: Lowered, sources: Mapping[str, SourceFacts]) -> None:
+    """Raise if a window orders rows that are equal but for what a window below made of them.
+
+    Spark keeps equal rows in the order in which they lie, so the row that one window puts first is the first for the
+    other too. No order by values is that order. Calls of one SELECT over the same partitions are in one Window, and see
+    the same order; the numbers of equal rows ascend as they lie.
+    """
+
+    def telling(node: Node, inputs: tuple[tuple[Window, ...], ...]) -> tuple[Window, ...]:
+        """The windows below a node's rows that tell equal rows apart."""
+        below = () if isinstance(node, Aggregate) else tuple(w for found in inputs for w in found)
+        if not isinstance(node, Window) or not (own := [e for _, e in node.items if _is_positional(e)]):
+            return below
+        if below:
+            cause = f"which of equal rows comes first is open, and {operator_of(lowered, below[0])} tells them apart"
+            raise NotMaintainable(operator_of(lowered, node), cause, _ONE_ORDER)
+        if all(isinstance(e.this, _NUMBERING) for e in own):
+            return ()
+        return () if dependencies(node.input, sources).identified(node.input.columns) else (node,)
+
+    folded(lowered.node, telling)
+
+
+_NUMBERING = (exp.RowNumber, exp.Ntile)
+_ONE_ORDER = "Use the same PARTITION BY in one SELECT, or declare the keys of its tables."
 
 
 def _is_positional(call: exp.Expr) -> bool:

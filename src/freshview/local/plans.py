@@ -310,7 +310,11 @@ _TOTALS = (exp.Count, exp.Sum, exp.Min, exp.Max, exp.Filter)
 
 
 def _windowed(node: Window, given: _Relation) -> tuple[str, Made]:
+    """Equal rows keep the order in which they lie, in Spark in all orders of one SELECT: here in one alone."""
     _require_compared(given, node.partition)
+    numberings = [e for _, e in node.items if isinstance(e.this, exp.RowNumber)]
+    if any(e.args.get("order") != numberings[0].args.get("order") for e in numberings):
+        raise Unproven(numberings[-1])
     values = {**given.columns(), **{n: _window(e, over(given.columns())) for n, e in node.items}}
     return _listed(values, f" FROM {given.name}")
 

@@ -12,7 +12,13 @@ from tests.unit.algebra.oracle import Bag, evaluate, plus, signed
 from tests.unit.delta.cases import all_of, laws
 from tests.unit.sql.view_grammar import SCHEMAS, Change, State, noises, states
 
-from freshview.definition.determinism import best_by_pairs, refuse_indeterminate, refuse_open_ties
+from freshview.algebra.keys import SourceFacts
+from freshview.definition.determinism import (
+    best_by_pairs,
+    refuse_indeterminate,
+    refuse_open_ties,
+    refuse_ordered_copies,
+)
 from freshview.delta.derive import at_version
 from freshview.delta.forms import choose_form, delta_plan
 from freshview.errors import NotMaintainable
@@ -233,3 +239,39 @@ def test_open_ties_are_refused_in_texts_that_the_parser_cannot_take() -> None:
     with pytest.raises(NotMaintainable, match="LIMIT"):
         refuse_open_ties("SELECT a FROM t |> LIMIT 1", "pipe syntax")
     refuse_open_ties("SELECT a FROM t |> WHERE a > 1", "pipe syntax")
+
+
+_LAG = "lag(x) OVER (PARTITION BY g ORDER BY x)"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT {_LAG} AS l, row_number() OVER (ORDER BY x) AS r FROM t",
+        f"SELECT {_LAG} AS l, sum(x) OVER (PARTITION BY h ORDER BY x ROWS UNBOUNDED PRECEDING) AS r FROM t",
+        f"SELECT l, row_number() OVER (PARTITION BY g ORDER BY x) AS r FROM (SELECT x, g, {_LAG} AS l FROM t)",
+        f"SELECT lead(x) OVER (ORDER BY l) AS r FROM (SELECT x, l FROM (SELECT x, g, {_LAG} AS l FROM t) WHERE g > 0)",
+    ],
+)
+def test_windows_that_put_equal_rows_in_two_orders_are_refused(query: str) -> None:
+    """Of three equal rows, only the one that lies first has a NULL before it, and Spark gives that one the number 1."""
+    lowered = lower(query, {"t": ("x", "g", "h")})
+    with pytest.raises(NotMaintainable, match=r"LAG\(t.x\).* tells them apart.*declare the keys"):
+        refuse_ordered_copies(lowered, {"t": SourceFacts()})
+    exact = dict.fromkeys("xgh", "int")
+    if "FROM (" not in query:
+        refuse_ordered_copies(lowered, {"t": SourceFacts(("x", "g"), exact)})  # it has no equal rows
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT {_LAG} AS l, row_number() OVER (PARTITION BY g ORDER BY x DESC) AS r FROM t",
+        f"SELECT {_LAG} AS l, rank() OVER (ORDER BY x) AS r, sum(x) OVER (PARTITION BY h) AS s FROM t",
+        f"SELECT {_LAG} AS l FROM (SELECT x, g, row_number() OVER (PARTITION BY h ORDER BY x) AS n FROM t) WHERE n = 1",
+        f"SELECT l, row_number() OVER (ORDER BY n) AS r FROM (SELECT l, count(*) AS n FROM (SELECT {_LAG} AS l FROM t)"
+        " GROUP BY l)",
+    ],
+)
+def test_windows_that_see_one_order_of_equal_rows_are_not_refused(query: str) -> None:
+    refuse_ordered_copies(lower(query, {"t": ("x", "g", "h")}), {"t": SourceFacts()})
