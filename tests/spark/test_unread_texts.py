@@ -178,6 +178,8 @@ ALWAYS_CLOCKS = [
     "SELECT k, try_to_timestamp('6:0') AS x FROM c",
     "SELECT k, CAST(array(concat('06', ':00')) AS ARRAY<TIMESTAMP>) AS x FROM c",
     "SELECT count(*) AS n FROM c WHERE ts > '06:00' GROUP BY window(ts, '1 day')",
+    "SELECT k, exists(array('06:00'), y -> y > ts) AS x FROM c",
+    "SELECT k, transform(split(y, ','), z -> CAST(z AS TIMESTAMP)) AS x FROM (SELECT k, '06:00' AS y FROM c)",
 ]
 CLOCKS = [  # without ANSI, some of these are comparisons of texts
     "SELECT k FROM c WHERE ts IN ('2020-01-01', 'T7')",

@@ -36,7 +36,7 @@ _VIEW = re.compile(r"View \(`(?!_pyspark_)")  # Spark makes views of these names
 _TO_TIMESTAMP = re.compile(r" as (?:timestamp(?:_ltz)?\b|(?:array|map|struct)<[\w<>:,() ]*?\btimestamp(?:_ltz)?\b)")
 _CAST = re.compile(r"\b(?:try_)?cast$")
 _ID = re.compile(r"#(\d+)")
-_NAMED = re.compile(r" AS [^#]*#(\d+)")
+_NAMED = re.compile(r"(?: AS |\blambda )[^#]*#(\d+)")
 _TIME_INSIDE = re.compile(r"(?<![\w:.+\-#'])(?<!\d )(?:\d{1,2}\s*:|T\d{1,2}(?![\w#(]))", re.ASCII)
 _PIECE = re.compile(r"[(,]\s*(?::\d|T\s*[,)])")  # of a time that a call puts together
 _BY_PLACE = ("Union", "Intersect", "Except", "Expand", "WithCTE", "CTERelation", "Generate", "LocalRelation")
@@ -120,7 +120,8 @@ def _converted(operator: str) -> Iterator[str]:
 
 
 def _tainted(operators: list[str], has_times: bool) -> set[str]:
-    """The columns that may hold a constant with a time and no date, by their numbers. (Rows of VALUES do not show.)"""
+    """The columns and lambda variables that may hold a constant with a time and no date, by their numbers. (Rows of
+    VALUES do not show.)"""
     hidden = has_times and any(o.startswith("LocalRelation") for o in operators)
     if not hidden and not any(map(_TIME_INSIDE.search, operators)):
         return set()

@@ -29,6 +29,10 @@ CLOCKS = {
     "beside a column": f"Filter (cast(if ((k#6 = 1)) 06:00 else s#9 as timestamp) > ts#8)\n   +- {_LEAF}",
     "in an array": f"Project [cast(array(concat(06, :00)) as array<timestamp>) AS x#7]\n+- {_LEAF}",
     "in a struct": f"Project [cast(named_struct(a, 06:00) as struct<b:decimal(10,2),a:timestamp>) AS x#7]\n+- {_LEAF}",
+    "in a lambda": (
+        "Project [exists(array(06:00), lambdafunction((cast(lambda y#11 as timestamp) > ts#8), lambda y#11, false))"
+        f" AS x#12]\n+- {_LEAF}"
+    ),
     "under a name": (
         f"Filter (cast(d#12 as timestamp) > ts#8)\n+- Project [k#6, ts#8, c#11 AS d#12]\n"
         f"   +- Project [k#6, ts#8, 06:00 AS c#11]\n   +- {_LEAF}"
