@@ -16,6 +16,8 @@ _SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",
+    "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.cleaner.periodicGC.interval": "10min",
@@ -26,7 +28,7 @@ def start() -> SparkSession:
     """A session for this process alone."""
     from freshview.spark import session as sessions
 
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{java.LONG} -Xmn768m -XX:MetaspaceSize=400m"
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{java.SHORT} -Xmn768m -XX:MetaspaceSize=400m -XX:ReservedCodeCacheSize=240m"
     os.environ["SPARK_MASTER"] = "local[1]"
     os.environ.setdefault("SPARK_DRIVER_MEMORY", "3g")
     sessions._LOCAL_SETTINGS.update(_SETTINGS)

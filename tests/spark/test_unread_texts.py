@@ -199,6 +199,8 @@ NO_CLOCKS = [
     "SELECT k, CAST(d AS TIMESTAMP) AS x, s = '06:00' AS y FROM c",
     "SELECT k, ts + INTERVAL '06:00' HOUR TO MINUTE AS x, date_format(ts, 'HH:mm') > '06:00' AS y FROM c",
     "SELECT k, to_timestamp('06:00', 'HH:mm') AS x FROM c",
+    "SELECT k, to_timestamp(concat(s, ' 12:30:00')) AS x, CAST(d || 'T06:00' AS TIMESTAMP) AS y FROM c",
+    "SELECT k, CAST(date_format(d, 'yyyy-MM-dd 06:00:00') AS TIMESTAMP) AS x FROM c",
     "SELECT count(*) AS n FROM c WHERE s > '06:00' GROUP BY window(ts, '1 day')",
 ]
 

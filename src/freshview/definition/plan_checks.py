@@ -37,7 +37,7 @@ _TO_TIMESTAMP = re.compile(r" as (?:timestamp(?:_ltz)?\b|(?:array|map|struct)<[\
 _CAST = re.compile(r"\b(?:try_)?cast$")
 _ID = re.compile(r"#(\d+)")
 _NAMED = re.compile(r"(?: AS |\blambda )[^#]*#(\d+)")
-_TIME_INSIDE = re.compile(r"(?<![\w:.+\-#'])(?<!\d )(?:\d{1,2}\s*:|T\d{1,2}(?![\w#(]))", re.ASCII)
+_TIME_INSIDE = re.compile(r"(?<![\w:.+\-#'])(?<!\d )(?<!-dd )(?:\d{1,2}\s*:|T\d{1,2}(?![\w#(]))", re.ASCII)
 _PIECE = re.compile(r"[(,]\s*(?::\d|T\s*[,)])")  # of a time that a call puts together
 _BY_PLACE = ("Union", "Intersect", "Except", "Expand", "WithCTE", "CTERelation", "Generate", "LocalRelation")
 _SUBQUERY = "scalar-subquery#"
@@ -87,7 +87,7 @@ def _clocks(plan: str, has_times: bool) -> Iterator[str]:
     for operator in operators:
         for inner in _converted(operator):
             if "#" in inner or "(" in inner:
-                mixed = any(r.search(inner) for r in (_TIME_INSIDE, _PIECE)) or (_SUBQUERY in inner and tainted)
+                mixed = _has_time(inner) or _PIECE.search(inner) or (_SUBQUERY in inner and tainted)
                 is_clock = bool(mixed or tainted & set(_ID.findall(inner)))
             else:
                 is_clock = may_be_time_of_day(inner) or may_be_moment(inner)
@@ -119,17 +119,33 @@ def _converted(operator: str) -> Iterator[str]:
         yield operator[at + 1 : end.start()]
 
 
+def _has_time(text: str) -> bool:
+    """Has a part of a plan a constant with a time and no date? One that continues what concat has before it is none."""
+    return any(not _continues(text, found.start()) for found in _TIME_INSIDE.finditer(text))
+
+
+def _continues(text: str, at: int) -> bool:
+    """Is a constant ' 12:30' or 'T12:30' an argument of concat behind a column, as in concat(day, ' 12:30:00')?"""
+    if not text.endswith(", " if text[at] == "T" else ",  ", 0, at):
+        return False
+    depth, begin = 1, at
+    while begin > 0 and depth > 0:
+        begin -= 1
+        depth += (text[begin] == ")") - (text[begin] == "(")
+    return text.endswith("concat", 0, begin) and "#" in text[begin:at]
+
+
 def _tainted(operators: list[str], has_times: bool) -> set[str]:
     """The columns and lambda variables that may hold a constant with a time and no date, by their numbers. (Rows of
     VALUES do not show.)"""
     hidden = has_times and any(o.startswith("LocalRelation") for o in operators)
-    if not hidden and not any(map(_TIME_INSIDE.search, operators)):
+    if not hidden and not any(map(_has_time, operators)):
         return set()
     if any(o.startswith(_BY_PLACE) for o in operators):  # numbers do not tell whose values a column has
         return {number for o in operators for number in _ID.findall(o)}
     found: set[str] = set()
     while True:
-        among = [o for o in operators if _TIME_INSIDE.search(o) or found & set(_ID.findall(o))]
+        among = [o for o in operators if _has_time(o) or found & set(_ID.findall(o))]
         more = {number for o in among for number in _NAMED.findall(o)}
         if more <= found:
             return found

@@ -28,6 +28,8 @@ CLOCKS = {
     "tried": f"Project [try_cast(6:0 UTC as timestamp) AS x#7]\n+- {_LEAF}",
     "beside a column": f"Filter (cast(if ((k#6 = 1)) 06:00 else s#9 as timestamp) > ts#8)\n   +- {_LEAF}",
     "in an array": f"Project [cast(array(concat(06, :00)) as array<timestamp>) AS x#7]\n+- {_LEAF}",
+    "behind no column": f"Project [cast(concat(,  06:00) as timestamp) AS x#7]\n+- {_LEAF}",
+    "in place of a value": f"Project [cast(coalesce(s#9,  06:00) as timestamp) AS x#7]\n+- {_LEAF}",
     "in a struct": f"Project [cast(named_struct(a, 06:00) as struct<b:decimal(10,2),a:timestamp>) AS x#7]\n+- {_LEAF}",
     "in a lambda": (
         "Project [exists(array(06:00), lambdafunction((cast(lambda y#11 as timestamp) > ts#8), lambda y#11, false))"
@@ -66,6 +68,9 @@ def test_a_time_of_day_where_a_timestamp_is_expected_is_refused(case: str) -> No
         f"Filter ((s#9 = 06:00) AND (cast(d#10 as timestamp) > ts#8))\n+- {_LEAF}",
         f"Project [06:00 AS c#12, cast(d#10 as timestamp) AS x#13, cast(06:00 as timestamp_ntz) AS y#14]\n+- {_LEAF}",
         f"Project [cast(d#10 as timestamp) + INTERVAL '06:00' HOUR TO MINUTE AS x#13]\n+- {_LEAF}",
+        f"Project [cast(concat(cast(d#10 as string),  12:30:00) as timestamp) AS x#13]\n+- {_LEAF}",
+        f"Project [cast(concat(d#10, T06:00:00) as timestamp) AS x#13]\n+- {_LEAF}",
+        f"Project [cast(date_format(ts#8, yyyy-MM-dd 00:00:00, Some(UTC)) as timestamp) AS x#13]\n+- {_LEAF}",
         f"Project [cast(T1#10 as timestamp) AS x#13, cast(concat(T1(k#6), +06:00) as timestamp) AS y#1]\n+- {_LEAF}",
     ],
 )
