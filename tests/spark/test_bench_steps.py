@@ -13,6 +13,7 @@ from freshview.bench import growth, large, lazy, optimizer, profile, serving, st
 from freshview.bench.measure import Figure
 from freshview.bench.peers import OURS, Maker
 from freshview.bench.peers_systems import Duck, Freshview
+from freshview.errors import FreshviewError
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -99,9 +100,11 @@ def test_growth_is_of_the_scales_that_were_measured(
         assert set(times.details) == set(makers)
         assert answers.value == 6  # three rounds of two systems
     kept = json.loads((folder / "growth" / "same.json").read_text())
-    assert all(len(seconds) == 1 for seconds in kept.values())  # two rounds are a warm-up
+    assert all(len(seconds) == 1 for seconds in kept["seconds"].values())  # two rounds are a warm-up
     larger, ahead = growth.growth(folder, _SCALE, 1)
     assert larger.chart is not None
     assert set(larger.chart.lines[OURS]) == {"0.001", "0.01"}
     assert ahead.value > 0
     assert "loaded in" in capsys.readouterr().err
+    with pytest.raises(FreshviewError, match="fewer than two scales"):
+        growth.growth(folder, 10 * _SCALE, 1)  # what another scale has left says nothing about this one

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from freshview.bench.data import tpch
-from freshview.bench.measure import Chart, Figure, Timing, duration
-from freshview.bench.peers import DUCKDB, OURS, TABLES, Change, Changes, Maker, Missing, Row, canonical, timed
+from freshview.bench.measure import Chart, Figure, Timing, duration, is_trial
+from freshview.bench.peers import DUCKDB, OURS, TABLES, WARMUP, Change, Changes, Maker, Missing, Row, canonical, timed
 from freshview.errors import FreshviewError, QueryFailed
 
 _TIMES = {"tenth": 0.1, "same": 1.0, "tenfold": 10.0}
@@ -42,12 +42,13 @@ def tenfold(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def growth(folder: Path, scale: float, _repeat: int) -> list[Figure]:
-    """Compare what the other steps of this run have measured."""
+    """Compare what the other steps have measured at this scale."""
     found = {}
     for step in _TIMES:
         path = _kept(folder, step)
-        if path.exists():
-            found[step] = {name: Timing(tuple(seconds)) for name, seconds in json.loads(path.read_text()).items()}
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        if kept.get("scale") == scale:
+            found[step] = {name: Timing(tuple(seconds)) for name, seconds in kept["seconds"].items()}
     return compared(found, scale)
 
 
@@ -67,7 +68,8 @@ def _at(step: str, folder: Path, scale: float, repeat: int) -> list[Figure]:
     kept.unlink(missing_ok=True)
 
     def keep(answers: Answers) -> None:
-        kept.write_text(json.dumps({name: timing.seconds for name, timing in answers.items()}))
+        seconds = {name: timing.seconds for name, timing in answers.items()}
+        kept.write_text(json.dumps({"scale": scale, "seconds": seconds}))
 
     answers, absent, answered = measured(folder, scale * _TIMES[step], repeat, MAKERS, keep)
     details = {name: str(timing) for name, timing in answers.items()} | absent
@@ -87,7 +89,8 @@ def measured(
     """
     data, home = tpch(folder, scale, TABLES), folder / "peers"
     changes = Changes(folder, scale, seed=12)
-    rounds = [changes.customers() for _ in range(repeat + 2)]
+    warmup = 2 if is_trial(scale) else WARMUP
+    rounds = [changes.customers() for _ in range(repeat + warmup)]
     answers: Answers = {}
     absent: dict[str, str] = {}
     expected: list[list[Row]] = []
@@ -96,7 +99,7 @@ def measured(
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         try:
-            seconds, rows = _rounds(make, home, data, rounds)
+            seconds, rows = _rounds(make, home, data, rounds, warmup)
         except (Missing, MemoryError) as reason:
             absent[name] = str(reason) or "there was not enough memory"
             print(f"{name}: {absent[name]}", file=sys.stderr, flush=True)
@@ -112,8 +115,10 @@ def measured(
     return answers, absent, compared
 
 
-def _rounds(make: Maker, home: Path, data: Path, changes: Sequence[Change]) -> tuple[list[float], list[list[Row]]]:
-    """Load a system; return the seconds of its fresh answers after a warm-up of two, and all answers."""
+def _rounds(
+    make: Maker, home: Path, data: Path, changes: Sequence[Change], warmup: int
+) -> tuple[list[float], list[list[Row]]]:
+    """Load a system; return the seconds of its fresh answers after the warm-up, and all answers."""
     until = time.monotonic() + _LONGEST
     begun = time.perf_counter()
     system = make(home, data)
@@ -129,7 +134,7 @@ def _rounds(make: Maker, home: Path, data: Path, changes: Sequence[Change]) -> t
             seconds.append(answered)
             if (i and answered > _SLOW_FROM) or time.monotonic() > until:
                 break
-        return seconds[min(2, len(seconds) - 1) :], rows
+        return seconds[min(warmup, len(seconds) - 1) :], rows
     finally:
         system.close()
 

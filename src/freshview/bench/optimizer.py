@@ -114,7 +114,7 @@ def adaptive(folder: Path, scale: float, _repeat: int) -> list[Figure]:
                     lines[way][f"{100 * share:g}"] = taken
             for table in KEYS:
                 wh.sql(f"CHECKPOINT {table}")
-        keep_estimates(folder, "adaptive", wh)
+        keep_estimates(folder, scale, "adaptive", wh)
         return [*_adapted(lines), exact(wh, list(VIEWS))]
 
 

@@ -37,7 +37,7 @@ DUCKDB, PATHWAY = "DuckDB, recomputed", "Pathway"
 _CUSTOMERS, _ORDERS = "100 customers", "0.1 % of orders and lineitem"
 _LIMITS = {(_CUSTOMERS, DUCKDB): 3.0, (_CUSTOMERS, PATHWAY): 1.5, (_ORDERS, DUCKDB): 1.5}  # of fresh answers
 _UPDATE_LIMITS = {(_ORDERS, DUCKDB): 3.0}
-_WARMUP = 5  # rounds that are not counted: Java compiles what runs often, and all systems fill their caches
+WARMUP = 5  # rounds that are not counted: Java compiles what runs often, and all systems fill their caches
 ORDER_KEY = {"orders": "o_orderkey", "lineitem": "l_orderkey"}  # of tables whose rows are changed by order
 
 Row = tuple[str, str, int, Decimal, Decimal]  # of V1
@@ -295,7 +295,7 @@ def fresh_answers(folder: Path, scale: float, repeat: int) -> list[Figure]:
     from freshview.bench.peers_systems import MAKERS  # imports packages that listing the suites does not need
 
     with gathered(folder, scale, MAKERS) as found:
-        warmup = 1 if is_trial(scale) else _WARMUP
+        warmup = 1 if is_trial(scale) else WARMUP
         race, compared = raced(found.systems, Changes(folder, scale, seed=11), repeat, warmup=warmup)
         return figures(race, compared, found)
 

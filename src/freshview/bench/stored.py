@@ -65,7 +65,7 @@ def together(folder: Path, scale: float, repeat: int) -> list[Figure]:
             chosen = wh.optimize(apply=True, changed=share)
             more[share] = {"stored": _stored(wh), "expected": f"{chosen.after / chosen.before:.2f}×"}
             times[share] |= _measured(wh, draw, share, repeat, {PERMANENT: apart, BOTH: at_once})
-        keep_estimates(folder, "together", wh)
+        keep_estimates(folder, scale, "together", wh)
         figures = [figure for share in _SHARES for figure in _ratios(share, times[share], more[share])]
         lines = {way: {f"{100 * share:g}": times[share][way].p50 for share in _SHARES} for way in times[_SHARES[0]]}
         chart = Chart("figure4", "Figure 4: ten views together", {}, lines=lines, along="inserted, % of all tables")
@@ -133,7 +133,7 @@ def separately(folder: Path, scale: float, repeat: int) -> list[Figure]:
             line = ", ".join(f"{way} {timing}" for way, timing in found.items())
             print(f"{view}: {line}; {stored[view]} stored", file=sys.stderr, flush=True)
             wrong += [] if wh.check(view).ok else [view]
-            keep_estimates(folder, f"separately-{view}", wh, since=begun)
+            keep_estimates(folder, scale, f"separately-{view}", wh, since=begun)
             wh.sql(f"DROP MATERIALIZED VIEW {view}")
     return [_single(times, stored), _right(wrong, len(some))]
 

@@ -46,7 +46,7 @@ def chosen_for_v1(folder: Path, scale: float, repeat: int) -> list[Figure]:
         changes, systems = Changes(folder, scale, seed=21), found.systems
         ours = next(system for system in systems if isinstance(system, WithStored))
         seconds, compared = _raced(systems, changes, repeat, 0 if is_trial(scale) else _WARMUP, ours.optimise)
-        keep_estimates(folder, "v1", ours.warehouse)
+        keep_estimates(folder, scale, "v1", ours.warehouse)
         timings = {name: Timing(tuple(taken)) for name, taken in seconds.items()}
         details = {name: str(timing) for name, timing in timings.items()} | {"stored": ours.stored} | found.missing
         figures = [_ratio("with what is stored / without", timings[STORED], timings[OURS], 0.5, details)]

@@ -23,13 +23,13 @@ from freshview.errors import FreshviewError
 _SCALE = 0.001
 
 
-def _kept(folder: Path, step: str, times: Sequence[tuple[float, float]], **more: Any) -> None:
+def _kept(folder: Path, step: str, times: Sequence[tuple[float, float]], scale: float = 1.0, **more: Any) -> None:
     """Keep jobs with these expected and actual seconds."""
     jobs = [
         Job(view_id=1, from_csn=1, to_csn=2, strategy="incremental", seconds=took, expected=expected, **more)
         for expected, took in times
     ]
-    keep_estimates(folder, step, SimpleNamespace(history=lambda: jobs))  # type: ignore[arg-type]
+    keep_estimates(folder, scale, step, SimpleNamespace(history=lambda: jobs))  # type: ignore[arg-type]
 
 
 def test_estimates_of_all_steps_are_compared_and_count_either_way(tmp_path: Path) -> None:
@@ -38,6 +38,7 @@ def test_estimates_of_all_steps_are_compared_and_count_either_way(tmp_path: Path
     _kept(tmp_path, "one", [(1.0, 2.0)] * 6)
     _kept(tmp_path, "two", [(9.0, 3.0), (0.0, 5.0)])  # nothing was expected of the second: it is left out
     _kept(tmp_path, "failed", [(1.0, 50.0)], error="bad data")
+    _kept(tmp_path, "trial", [(1.0, 99.0)], scale=0.01)
     median, most = estimated(tmp_path, 1.0, 1)
     assert (median.value, median.limit, median.details["jobs"]) == (2.0, 1.3, "7")
     assert (most.value, most.limit) == (3.0, 2.0)
