@@ -248,6 +248,33 @@ def test_columns_that_main_does_not_have_yet_are_null(wh: Warehouse, kept: int) 
         assert found.to_pylist() == [{"n": None}] * 2
 
 
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_columns_that_no_file_of_main_has_are_null(wh: Warehouse, kept: int) -> None:
+    """A checkpoint that only removes a file gives main a new column, and writes it nowhere."""
+    wh.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k))")
+    for some in (range(5), range(5, 100)):
+        with wh.transaction() as tx:
+            tx.insert("t", [{"k": k, "v": k} for k in some])
+        wh.sql("CHECKPOINT t")
+    wh.sql("ALTER TABLE t ADD COLUMN n INT")
+    with wh.transaction() as tx:
+        tx.delete("t", list(range(5)))
+    assert internals(wh).checkpoint("t").strategy == "merge"
+    internals(wh).keep_in_memory(kept)
+    state, reader, last = internals(wh).state("t"), internals(wh).reader, ("v", Compared(">", pa.scalar(98)))
+    for _ in range(3):
+        keys = pa.table({"k": pa.array([7], pa.int32())})
+        assert reader.lookup(state, keys).to_pylist() == [{"k": 7, "v": 7, "n": None}]
+        for conditions, found in (
+            ((("k", Among(pa.array([7], pa.int32()))),), [{"n": None, "v": 7}]),
+            ((("n", Among(pa.array([7], pa.int32()))),), []),
+            ((("n", Among(pa.array([], pa.int32()), nulls=True)), last), [{"n": None, "v": 99}]),
+        ):
+            rows = reader.matching(state, conditions, columns=("n", "v"), limit=9)
+            assert rows is not None
+            assert rows.to_pylist() == found
+
+
 def test_a_lookup_that_met_too_many_rows_is_not_tried_again(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many values of the column are left to Spark at once; fewer ones are tried."""
     wh.sql("CREATE TABLE t (k BIGINT, n INT, PRIMARY KEY (k))")

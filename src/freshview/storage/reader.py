@@ -249,6 +249,8 @@ class StateReader:
         held = [p for p in places if p < len(stored.columns)]
         kept = self._cache.rows(state.relation.id, main)
         if kept is not None:
+            if kept.num_columns < len(stored.columns):  # main has columns that were added after its files were written
+                kept = stored.conform(kept)
             found = self._of_kept(state, main, kept, conditions).select(held)
             return part.conform(found if limit is None else found.slice(0, limit + 1))
         by_place = [(state.schema.position(n), c) for n, c in conditions]
