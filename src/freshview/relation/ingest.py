@@ -168,8 +168,11 @@ def store_number(source: pa.ChunkedArray, column: Column, name: str) -> pa.Chunk
     if source.type == target.arrow:
         return source
     try:
-        if pa.types.is_decimal(source.type) and source.type.scale > target.params[1]:
-            source = pc.round(source, ndigits=target.params[1], round_mode="half_towards_infinity")
+        if target.kind == "decimal":  # with room for a digit that rounding adds: Arrow also checks the type in between
+            scale = source.type.scale if pa.types.is_decimal(source.type) else 0
+            source = source.cast(pa.decimal256(76, scale))
+            if scale > target.params[1]:
+                source = pc.round(source, ndigits=target.params[1], round_mode="half_towards_infinity")
         return source.cast(target.arrow)
     except pa.ArrowInvalid as error:
         raise TypeMismatch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import struct
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshview.errors import FreshviewError, InvalidStatement, NotFound, NotNullViolation, TypeMismatch
-from freshview.relation.ingest import check_required, to_table
+from freshview.relation.ingest import check_required, is_number_store, store_number, to_table
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 
@@ -420,3 +420,37 @@ def test_data_of_the_wrong_shape_is_refused(data: Any, error: type[FreshviewErro
 def test_null_in_a_required_column_is_named() -> None:
     with pytest.raises(NotNullViolation, match="column B of t: row 1 has NULL"):
         check_required(to_table([{"b": 1}, {}], PAIR, "t"), PAIR, "t")
+
+
+@given(
+    st.one_of(
+        st.sampled_from([(pa.int8(), 7), (pa.int16(), 15), (pa.int32(), 31), (pa.int64(), 63)]).flatmap(
+            lambda t: st.tuples(st.just(t[0]), st.integers(-(2 ** t[1]), 2 ** t[1] - 1).map(Decimal))
+        ),
+        st.tuples(st.integers(1, 38), st.integers(0, 38), st.integers(1, 38))
+        .map(lambda t: (t[0], min(t[0], t[1]), min(t[0], t[2])))
+        .flatmap(
+            lambda t: st.tuples(
+                st.just(pa.decimal128(t[0], t[1])),
+                st.integers(-(10 ** t[2]) + 1, 10 ** t[2] - 1).map(
+                    lambda n: Decimal(n).scaleb(-t[1], Context(prec=80))
+                ),
+            )
+        ),
+    ),
+    st.tuples(st.integers(1, 38), st.integers(0, 38)).map(lambda t: (t[0], min(t))),
+)
+def test_exact_numbers_are_stored_as_decimals_rounded_half_up(
+    given_: tuple[pa.DataType, Decimal], target: tuple[int, int]
+) -> None:
+    """Law: a number of any type is rounded to the scale of the target, and refused only if that is too small."""
+    type_, number = given_
+    column = Column("c", parse_type(f"DECIMAL({target[0]},{target[1]})"))
+    assert is_number_store(type_, column)
+    source = pa.chunked_array([pa.array([number if pa.types.is_decimal(type_) else int(number), None], type_)])
+    rounded = number.quantize(Decimal(1).scaleb(-target[1]), ROUND_HALF_UP, Context(prec=80))
+    if abs(rounded) < Decimal(10) ** (target[0] - target[1]):
+        assert store_number(source, column, "t").to_pylist() == [rounded, None]
+    else:
+        with pytest.raises(TypeMismatch):
+            store_number(source, column, "t")
