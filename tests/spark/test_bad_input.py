@@ -136,6 +136,11 @@ _STATEMENTS: list[tuple[str, type[FreshviewError]]] = [
     ("UPDATE t SET v = 'a', V = 'b'", InvalidStatement),
     ("UPDATE t SET b.v = 'a'", InvalidStatement),
     ("UPDATE t SET v = sum(k)", InvalidStatement),
+    # a new row for each value: the old one would be deleted as often
+    ("UPDATE b SET a = explode(array(1, 2))", InvalidStatement),
+    ("UPDATE b SET a = explode(array(1, 2)) WHERE a = 1", InvalidStatement),
+    ("UPDATE b SET a = stack(2, 1, 2) WHERE abs(a) = 1", InvalidStatement),
+    ("UPDATE t SET k = explode(array(k + 10, k + 20)) WHERE k = 1", InvalidStatement),
     ("DELETE FROM t WHERE", InvalidStatement),
     ("DELETE FROM t WHERE k", InvalidStatement),
     ("UPDATE default.t SET v = 1", InvalidStatement),
