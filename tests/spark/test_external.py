@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 from tests.internals import internals
 from tests.spark.sessions import rows
 
@@ -220,3 +222,30 @@ def test_external_and_own_tables_join(ext: Warehouse, location: Path) -> None:
     write(location, 2)
     assert len(ext.sql("SELECT * FROM t JOIN own USING (k)").collect()) == 2
     assert len(ext.sql("SELECT * FROM t JOIN own USING (k)", as_of=csn).collect()) == 1
+
+
+@pytest.mark.parametrize("marks", [{"version": "2.4.8"}, {"version": "3.5.0", "legacyDateTime": ""}])
+def test_days_of_the_hybrid_calendar_are_read_as_spark_means_them(
+    swh: Warehouse, tmp_path: Path, marks: dict[str, str]
+) -> None:
+    """Spark converts them when it reads such files; Arrow does not, so a view of them is computed by Spark."""
+    location = tmp_path / "t"
+    day, late = dt.date(1200, 3, 8), dt.date(2020, 1, 1)  # the first is 1200-03-01 in the calendar of Spark 2
+    moments = [dt.datetime(1200, 3, 8, tzinfo=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]
+    write_deltalake(str(location), pa.table({"d": pa.array([late]), "t": pa.array([moments[1]])}))
+    swh.sql(f"CREATE TABLE t USING DELTA LOCATION '{location}'")
+    text = "SELECT CAST(d AS STRING) AS d, unix_micros(t) AS t FROM t"
+    swh.sql(f"CREATE MATERIALIZED VIEW v AS {text}")
+    swh.sql("CREATE MATERIALIZED VIEW g AS SELECT d, count(*) AS n FROM t GROUP BY d")
+    table = DeltaTable(str(location))
+    for number, days in enumerate(([late, day], [late, late])):
+        noted = {f"org.apache.spark.{name}": value for name, value in marks.items()}
+        times = [moments[d == late] for d in days]
+        stored = pa.table({"d": pa.array(days), "t": pa.array(times, pa.timestamp("us", "UTC"))})
+        file = location / f"{number}.parquet"
+        pq.write_table(stored.replace_schema_metadata(noted), file)
+        added = AddAction(file.name, file.stat().st_size, {}, 0, True, '{"numRecords": 2}')
+        table.create_write_transaction([added], "append", table.schema())
+        table = DeltaTable(str(location))
+        assert rows(swh, "SELECT * FROM v") == rows(swh, text)
+        assert rows(swh, "SELECT CAST(d AS STRING), n FROM g") == [("1200-03-01", 1), ("2020-01-01", 2 + 2 * number)]

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,12 @@ _FEATURES = {"deletionVectors": "deletion vectors", "columnMapping": "column map
 _FOLD_ROWS = 200_000  # rows that are read before equal ones cancel
 CHANGE_TYPE = "_change_type"
 OLD_IMAGES = ("delete", "update_preimage")
+# What Spark notes in files with days and times of the hybrid calendar. It converts those before these ends, where the
+# calendars differ or the offsets of time zones do, when it reads them. Old versions write all files so.
+_VERSION = b"org.apache.spark.version"
+_HYBRID = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_PLAIN_SINCE = (3, 1)
+_DAYS_END, _MICROS_END = -141_427, -2_208_988_800_000_000  # 1582-10-15 and 1900-01-01
 _ZONED = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 PartitionValues = dict[str, str | None]
@@ -366,8 +372,10 @@ def column_parts(table: DeltaTable, columns: Schema) -> Iterator[pa.Table]:
         try:
             with pq.ParquetFile(root / unquote(file.path), coerce_int96_timestamp_unit="us") as data:
                 stored = data.read(columns=[n for n in data.schema_arrow.names if columns.has(n)])
+                marks = data.metadata.metadata
         except (OSError, pa.ArrowInvalid) as error:
             raise _unreadable(root, file.path, error) from error
+        _leave_to_spark(root, file.path, stored, marks)
         yield _conformed(stored, file.values, columns)
 
 
@@ -418,9 +426,43 @@ def _signed(table: DeltaTable, files: Iterable[ChangedFile], bag: Schema) -> Ite
 def _stored(root: Path, path: str) -> pa.Table:
     try:
         with pq.ParquetFile(root / unquote(path), coerce_int96_timestamp_unit="us") as file:
-            return file.read()
+            stored, marks = file.read(), file.metadata.metadata
     except (OSError, pa.ArrowInvalid) as error:
         raise _unreadable(root, path, error) from error
+    _leave_to_spark(root, path, stored, marks)
+    return stored
+
+
+def _leave_to_spark(root: Path, path: str, stored: pa.Table, marks: Mapping[bytes, bytes] | None) -> None:
+    """Raise SnapshotExpired if a file has days or times that only Spark reads as they were meant."""
+    version = (marks or {}).get(_VERSION)
+    if marks is None or version is None:
+        return
+    number = tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
+    is_hybrid = number < _PLAIN_SINCE or any(mark in marks for mark in _HYBRID)
+    if is_hybrid and any(map(_may_be_converted, stored.columns)):
+        raise SnapshotExpired(
+            f"Delta table {root}",
+            f"data file {unquote(path)} has early days or times in the calendar of Spark 2, which only Spark converts",
+            "Rewrite the table with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED.",
+        )
+
+
+def _may_be_converted(column: pa.ChunkedArray) -> bool:
+    """Has a column days or times for which the hybrid calendar may count differently? Nested ones are not looked at."""
+    if pa.types.is_date(column.type):
+        least = pc.min(column.cast(pa.int32())).as_py()
+        return least is not None and least < _DAYS_END
+    if pa.types.is_timestamp(column.type):
+        least = pc.min(column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())).as_py()
+        return least is not None and least < _MICROS_END
+    return bool(pa.types.is_nested(column.type)) and _has_times(column.type)
+
+
+def _has_times(type_: pa.DataType) -> bool:
+    if pa.types.is_nested(type_):
+        return any(_has_times(type_.field(i).type) for i in range(type_.num_fields))
+    return bool(pa.types.is_temporal(type_))
 
 
 def _footer(root: Path, path: str) -> Any:
