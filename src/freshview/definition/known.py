@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 # Under another arithmetic than Spark's default, a plan does not prove the delta rules: they are tested.
 _STRICT = ("spark.sql.ansi.enabled", "spark.sql.decimalOperations.allowPrecisionLoss")
 
+# Of a definition: id, epoch and key of its view, whether Spark reads it otherwise (None: it is to be asked), the
+# property 'refresh', and the rewriting.
+_Key = tuple[int, int, tuple[str, ...], bool | None, str, str]
+
 
 class Definitions:
     """Knows the definitions of one warehouse's views."""
@@ -48,15 +52,18 @@ class Definitions:
         self._views = views
         self._engines = engines
         self._events = events
-        self._known: dict[tuple[int, int, str, str], Definition] = {}
+        self._known: dict[_Key, Definition] = {}
 
     def of(self, view: Relation) -> Definition:
-        """A view's definition, analysed once per process and epoch."""
+        """A view's definition, analysed once per process and epoch; and again when another process has found that
+        Spark reads the view otherwise, or that it has no key."""
         refresh, rewriting = view.properties.get("refresh", "auto"), view.facts.get(REWRITING, "")
-        key = (view.id, view.epoch, refresh, rewriting)
+        verdict = Verdict.of(view.facts)
+        is_unread = verdict.kind == RECOMPUTED if verdict is not None and verdict.is_current else None
+        key = (view.id, view.epoch, view.schema.key, is_unread, refresh, rewriting)
         known = self._known.get(key)
         if known is None:
-            plain = (*key[:3], "")
+            plain = (*key[:5], "")
             own = self._known.get(plain)
             if own is None:
                 own = self._known[plain] = self._opened(view)

@@ -28,7 +28,7 @@ from freshview.algebra.traversal import columns_read, rewrite, scans
 from freshview.catalog.records import Relation, RelationState, Segment
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
-from freshview.definition.analysis import visible_columns
+from freshview.definition.analysis import Definition, visible_columns
 from freshview.definition.determinism import refuse_indeterminate
 from freshview.definition.known import Definitions, empty_rows, settings_of
 from freshview.delta.forms import hidden
@@ -78,6 +78,7 @@ class _Projection:
 
     tree: Node
     tables: Mapping[str, Relation]
+    definitions: Mapping[int, Definition]  # that it was made of, by the ids of the view and of those below it
     runner: PlanRunner
     _types: dict[Node, Mapping[str, str]] = field(default_factory=dict)
 
@@ -240,25 +241,40 @@ class Relevance:
 
     def _projection(self, view: Relation) -> _Projection:
         key = (view.id, view.epoch)
-        if key not in self._projections:
+        known = self._projections.get(key)
+        if known is None or not self._is_current(known, view):
             tables: dict[str, Relation] = {}
-            tree = self._expanded(view, settings_of(view), tables)
+            definitions: dict[int, Definition] = {}
+            tree = self._expanded(view, settings_of(view), tables, definitions)
             runner = PlanRunner(self._engines.under(settings_of(view), small=True))
-            self._projections[key] = _Projection(tree, tables, runner)
-        return self._projections[key]
+            known = self._projections[key] = _Projection(tree, tables, definitions, runner)
+        return known
 
-    def _expanded(self, view: Relation, settings: Mapping[str, str], tables: dict[str, Relation]) -> Node:
+    def _is_current(self, known: _Projection, view: Relation) -> bool:
+        """Are the definitions that a projection was made of today's? Spark may turn out to read one otherwise."""
+        below = known.definitions.keys() - {view.id}
+        found = {**(self._catalog.relations_by_id(below) if below else {}), view.id: view}
+        return all(i in found and self._definitions.of(found[i]) is d for i, d in known.definitions.items())
+
+    def _expanded(
+        self,
+        view: Relation,
+        settings: Mapping[str, str],
+        tables: dict[str, Relation],
+        definitions: dict[int, Definition],
+    ) -> Node:
         """A view's definition, in which the definitions of views below it replace their scans."""
-        definition = self._definitions.of(view)
+        definition = definitions[view.id] = self._definitions.of(view)
         if definition.lowered is None or settings_of(view) != settings:
             raise NotMaintainable(f"view {view.name}", "its definition cannot be looked into", "")
+        sources = self._views.sources(view) if any(s.kind == "view" for s in definition.sources.values()) else {}
 
         def rule(node: Node) -> Node:
             if not isinstance(node, Scan):
                 return node
             source = definition.sources[node.relation]
             if source.kind == "view":
-                below = self._expanded(source, settings, tables)
+                below = self._expanded(sources[node.relation], settings, tables, definitions)
                 return Project(below, tuple((name, column(c)) for c, name in node.fields))
             if any(source.schema.column(c).type.kind in ("char", "varchar") for c, _ in node.fields):
                 raise NotMaintainable(f"table {source.name}", "Spark compares padded strings in ways of its own", "")

@@ -215,11 +215,11 @@ class Maintenance:
         key no longer follows from its definition: then it and the views above it become bags first.
         """
         key, before = (view.id, view.epoch), Verdict.of(view.facts)
-        if key in self._right_since:
-            return self._right_since[key]
         given_up = bool(view.facts.get(_GIVEN_UP))
         if before is not None and before.is_current and not given_up:
-            return before.since
+            return max(before.since, self._right_since.get(key, 0))  # another process may have corrected it since
+        if key in self._right_since:
+            return self._right_since[key]
         definition = self.definitions.of(view)
         read = [*definition.sources.values(), *self.views.rewriting_sources(view)]
         lower = [self.right_since(r) for r in read if r.kind == "view"]
