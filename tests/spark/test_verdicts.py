@@ -328,3 +328,12 @@ def test_another_process_hears_that_spark_reads_a_view_otherwise(
         assert rows(other, "SELECT * FROM x") == rows(tables, LEFT)
         assert rows(other, "SELECT * FROM above") == rows(tables, f"SELECT k, v FROM ({LEFT})")
         assert other.check("x").ok
+
+
+@pytest.mark.parametrize("divisor", ["3L", "-3S", "+3", "(+ 3)"])
+def test_an_integer_beside_a_decimal_has_the_digits_that_spark_counts(tables: Warehouse, divisor: str) -> None:
+    """The scale of the quotient depends on them, and Spark's plan does not show it."""
+    text = f"SELECT k, CAST(CAST(v AS DECIMAL(10, 2)) / {divisor} AS STRING) AS q FROM t"
+    assert not create(tables, text).startswith("proven")
+    change(tables)
+    assert rows(tables, "SELECT * FROM x") == rows(tables, text)

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from freshview.display import counted
 
 # Increased whenever a text may be read otherwise than before: verdicts of an earlier number are asked for again.
-READING = 7
+READING = 8
 PLAN, TESTED, UNTESTED, RECOMPUTED = "plan", "tested", "untested", "recomputed"
 FACT = "reading"
 

@@ -46,6 +46,7 @@ def refuse_misread(text: str, tree: exp.Expr) -> None:
     for one, two in pairwise(ours):  # 'it''s' is it's to Spark, and two strings side by side here
         if one.token_type == two.token_type == TokenType.STRING and one.end + 1 == two.start:
             raise Unsupported("a string with doubled quotes (write \\' for a quote)")
+    _refuse_lost_types_of_numbers(ours, theirs)
     lost = _strings(ours) - _strings(theirs) - Counter(_field_names(tree))
     if lost:
         raise Unsupported(f"the string '{next(iter(lost))}', which is read as something else,")
@@ -57,6 +58,26 @@ def refuse_misread(text: str, tree: exp.Expr) -> None:
         raise Unsupported("listagg without a separator")
     if any(t.is_type(exp.DataType.Type.TIME) for t in tree.find_all(exp.DataType)):
         raise Unsupported("the type TIME")
+
+
+def _refuse_lost_types_of_numbers(ours: list[sqlglot.Token], theirs: list[sqlglot.Token]) -> None:
+    """Raise for numbers that Spark types in another way beside decimals than what they are read as.
+
+    Spark counts the digits of an integer literal there, also those of `3L`, and not those of `+3` or of a cast. Here
+    `3L` is a cast, and `+3` is 3: the scale of `d / 3L` would be another. A plan that Spark prints shows none of this.
+    """
+    for one, two in pairwise(ours):  # a suffix is written as a cast that has no room of its own
+        if one.token_type == TokenType.DCOLON and one.start == two.start and two.token_type in _SUFFIXES:
+            raise Unsupported(f"an integer with the suffix {two.text}")
+    if _signs(ours) > _signs(theirs):
+        raise Unsupported("a sign + before a value")
+
+
+_SUFFIXES = (TokenType.BIGINT, TokenType.SMALLINT, TokenType.TINYINT)
+
+
+def _signs(tokens: list[sqlglot.Token]) -> int:
+    return sum(token.token_type == TokenType.PLUS for token in tokens)
 
 
 def _refuse_windows_of_time(tree: exp.Expr) -> None:

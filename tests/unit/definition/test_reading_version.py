@@ -14,7 +14,7 @@ from freshview.definition.verdict import READING
 from freshview.sql.fragments import Unsupported
 from freshview.sql.lowering import lower
 
-KNOWN = (7, "215bdf237e43d3ef")
+KNOWN = (8, "215bdf237e43d3ef")
 
 
 def fingerprint() -> str:

@@ -114,6 +114,12 @@ def test_a_name_that_is_no_column_but_a_call_is_refused(name: str) -> None:
         ("array_size(array(a))", "array_size"),
         ("CAST(c AS TIME)", "TIME"),
         ("'it''s'", "doubled quotes"),
+        ("a / 3L", "suffix L"),
+        ("a / -3s", "suffix s"),
+        ("try_divide(a, 3Y)", "suffix Y"),
+        ("a / +3", r"a sign \+"),
+        ("b + (+ 3)", r"a sign \+"),
+        ("+a", r"a sign \+"),
     ],
 )
 def test_what_the_parser_would_change_is_not_lowered(expression: str, reason: str) -> None:
@@ -136,7 +142,8 @@ def test_what_the_parser_would_change_is_not_lowered(expression: str, reason: st
         "'it' 's'",
         "'a\\'b\\n'",
         "if(a > 1, 'x', \"y\")",
-        "1.5D + 1L",
+        "1.5D + 1",
+        "a + 1::bigint",
         "date_format(c, 'yyyy-MM-dd')",
         "cast(a AS decimal(10, 2))",
         "transform(array(a), x -> x + 1)",
