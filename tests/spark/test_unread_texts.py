@@ -260,6 +260,26 @@ def test_what_is_not_determined_is_refused_though_it_is_not_parsed(world: Wareho
         world.sql(f"CREATE MATERIALIZED VIEW v AS {text}")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT k, `current_date` AS d FROM t",
+        "SELECT k, `Current_Timestamp` AS d FROM t",
+        "SELECT k FROM t WHERE s = (SELECT max(`session_user`) FROM t)",
+        "SELECT k, user AS u FROM t WHERE k NOT IN (SELECT k FROM people)",
+        "SELECT k, user AS u FROM t |> SELECT *",
+        "SELECT k /* /*+ */ , now() AS d -- */\n FROM t",
+    ],
+)
+def test_a_call_in_the_guise_of_a_name_is_found_in_the_plan(world: Warehouse, text: str) -> None:
+    """Spark takes the name of such a call for the call where there is no such column, in backticks too. The parser used
+    here took it for a name, or for a comment, and the view kept the day on which it was computed."""
+    world.sql("CREATE TABLE people (k INT PRIMARY KEY, `user` STRING)")
+    with pytest.raises((NotMaintainable, InvalidStatement), match="not determined by the tables"):
+        world.sql(f"CREATE MATERIALIZED VIEW v AS {text}")
+    world.sql("CREATE MATERIALIZED VIEW v AS SELECT k, user, s = 'rand(' AS r FROM t JOIN people USING (k)")
+
+
 def test_deep_nesting_is_a_sentence(world: Warehouse) -> None:
     deep = "(" * 3000 + "1" + ")" * 3000
     array = "ARRAY<" * 1000 + "INT" + ">" * 1000

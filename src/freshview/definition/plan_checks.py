@@ -3,6 +3,8 @@ a timestamp.
 
     leaves     The analysed plan has no leaf but the definition's sources, VALUES, ranges and the like. A table of
                Spark's own catalog would change unnoticed.
+    calls      No call of the clock, of chance or of the session is in the analysed plan, however the text names it: Spark
+               takes `current_date` in backticks for the call where there is no such column.
     clocks     No string constant with a time and no date stands where a timestamp is expected: Spark takes '06:00'
                for six o'clock of the day on which the query runs. Beside text it is text. The optimised plan shows
                every conversion, but constants only if it was made under UNFOLDED.
@@ -32,6 +34,11 @@ UNFOLDED = {
 _ANALYSED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==", re.DOTALL)
 _BRANCH = re.compile(r"^((?:[: ]  )*)[+:]- (.*)$")
 _LEAVES = ("Range ", "LocalRelation", "OneRowRelation", "CTERelationRef ", "UnionLoopRef ", "EmptyRelation")
+_BARE = "now user version current_user session_user current_timestamp current_catalog current_schema current_database"
+_CALLS = re.compile(
+    rf"(?<! AS )(?<![\w.])(?:(?:{_BARE.replace(' ', '|')}|current_path|current_timezone)\(\)(?!#)"
+    r"|(?:current_date|current_time|localtimestamp|uuid)\((?=Some|\d)|randn?\((?=-?\d))"
+)  # as Spark prints them, with what it adds; not their names
 _VIEW = re.compile(r"View \(`(?!_pyspark_)")  # Spark makes views of these names for the frames that it is given
 _TO_TIMESTAMP = re.compile(r" as (?:timestamp(?:_ltz)?\b|(?:array|map|struct)<[\w<>:,() ]*?\btimestamp(?:_ltz)?\b)")
 _CAST = re.compile(r"\b(?:try_)?cast$")
@@ -57,6 +64,12 @@ def refuse_by_plans(text: str, explained: str, *, is_unfolded: bool = True) -> N
     for leaf in _foreign_leaves(explained):
         cause = "it is no table or view of this warehouse, so that its changes would not be seen"
         raise NotMaintainable(f"{leaf:.80} in the plan of a view's definition", cause, "Name tables of the warehouse.")
+    analysed = _analysed(explained)
+    call = _CALLS.search(analysed)
+    if call is not None:
+        remedy = "Leave it out, or put the value into a table."
+        what = f"{call[0].rstrip('()')}() in the plan of a view's definition"
+        raise NotMaintainable(what, "its value is not determined by the tables", remedy)
     times = [token.text for token in tokenize(text) if _is_time(token)]
     for constant in _clocks(optimised(explained) or "", bool(times)) if is_unfolded else times:
         cause = "where a timestamp is expected, Spark takes it for that time on the day of the query"
@@ -64,10 +77,14 @@ def refuse_by_plans(text: str, explained: str, *, is_unfolded: bool = True) -> N
         raise NotMaintainable(f"the time of day {constant:.60} in a definition", cause, remedy)
 
 
+def _analysed(explained: str) -> str:
+    found = _ANALYSED.search(explained)
+    return found[1] if found is not None else ""
+
+
 def _foreign_leaves(explained: str) -> Iterator[str]:
     """The leaves of the analysed plan that may be tables of others, and the views of Spark's catalog."""
-    found = _ANALYSED.search(explained)
-    branches = [m for m in map(_BRANCH.match, found[1].splitlines() if found else ()) if m is not None]
+    branches = [m for m in map(_BRANCH.match, _analysed(explained).splitlines()) if m is not None]
     for this, after in zip_longest(branches, branches[1:]):
         is_leaf = after is None or len(after[1]) <= len(this[1])
         if _VIEW.match(this[2]) or (is_leaf and not this[2].startswith(_LEAVES)):

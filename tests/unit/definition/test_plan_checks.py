@@ -117,3 +117,18 @@ def test_leaves_of_others_are_refused(leaf: str) -> None:
 def test_leaves_that_are_nobodys_are_not(leaf: str) -> None:
     analysed = f"k: int\nProject [k#6, a\nb AS c#1]\n+- Join Inner\n   :- {leaf}\n   +- {_OURS.format('   ')}"
     refuse_by_plans("SELECT k FROM t", _explained("", analysed))
+
+
+CALLS = ["current_date(Some(UTC))", "now()", "current_timestamp()", "current_user()", "current_time(6, Some(UTC))"]
+
+
+@pytest.mark.parametrize("call", [*CALLS, "rand(-326)", "uuid(Some(-5))", "localtimestamp(Some(UTC))"])
+def test_calls_that_the_tables_do_not_determine_are_refused_however_they_are_named(call: str) -> None:
+    analysed = f"k: int, x: date\nProject [k#6, {call} AS x#9]\n+- {_OURS.format('')}"
+    with pytest.raises(NotMaintainable, match=r"\(\) in the plan of a view's definition: its value is not determined"):
+        refuse_by_plans("SELECT k, `x` FROM t", _explained("", analysed))
+
+
+@pytest.mark.parametrize("name", ["1 AS now()#9", "now()#9", "(s#7 = rand())", "brand(1) AS x#9", "user#9"])
+def test_names_and_strings_are_no_calls(name: str) -> None:
+    refuse_by_plans("SELECT k FROM t", _explained("", f"k: int\nProject [k#6, {name}]\n+- {_OURS.format('')}"))
