@@ -280,6 +280,15 @@ def test_a_call_in_the_guise_of_a_name_is_found_in_the_plan(world: Warehouse, te
     world.sql("CREATE MATERIALIZED VIEW v AS SELECT k, user, s = 'rand(' AS r FROM t JOIN people USING (k)")
 
 
+@pytest.mark.parametrize("how", ["EXACT", "APPROX"])
+def test_a_join_to_the_nearest_rows_is_refused(world: Warehouse, how: str) -> None:
+    """Which of two rows at the same distance it takes depends on the order in which they lie."""
+    text = f"SELECT t.k, x.k AS n FROM t JOIN t x {how} NEAREST 1 BY DISTANCE abs(t.k * 2 - 3 - x.k * 0)"
+    with pytest.raises(NotMaintainable, match=r"NEAREST.*which of equally near rows it takes is not determined"):
+        world.sql(f"CREATE MATERIALIZED VIEW v AS {text}")
+    world.sql(text).collect()
+
+
 def test_deep_nesting_is_a_sentence(world: Warehouse) -> None:
     deep = "(" * 3000 + "1" + ")" * 3000
     array = "ARRAY<" * 1000 + "INT" + ">" * 1000

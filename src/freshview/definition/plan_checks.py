@@ -3,8 +3,9 @@ a timestamp.
 
     leaves     The analysed plan has no leaf but the definition's sources, VALUES, ranges and the like. A table of
                Spark's own catalog would change unnoticed.
-    calls      No call of the clock, of chance or of the session is in the analysed plan, however the text names it: Spark
-               takes `current_date` in backticks for the call where there is no such column.
+    calls      No call of the clock, of chance or of the session is in the analysed plan, however the text names it:
+               Spark takes `current_date` in backticks for the call where there is no such column.
+    nearest    No join takes the nearest rows: which of equally near ones it takes depends on their order.
     clocks     No string constant with a time and no date stands where a timestamp is expected: Spark takes '06:00'
                for six o'clock of the day on which the query runs. Beside text it is text. The optimised plan shows
                every conversion, but constants only if it was made under UNFOLDED.
@@ -39,6 +40,7 @@ _CALLS = re.compile(
     rf"(?<! AS )(?<![\w.])(?:(?:{_BARE.replace(' ', '|')}|current_path|current_timezone)\(\)(?!#)"
     r"|(?:current_date|current_time|localtimestamp|uuid)\((?=Some|\d)|randn?\((?=-?\d))"
 )  # as Spark prints them, with what it adds; not their names
+_NEAREST = re.compile(r"^(?:[: ]  )*(?:[+:]- )?NearestByJoin ", re.MULTILINE)
 _VIEW = re.compile(r"View \(`(?!_pyspark_)")  # Spark makes views of these names for the frames that it is given
 _TO_TIMESTAMP = re.compile(r" as (?:timestamp(?:_ltz)?\b|(?:array|map|struct)<[\w<>:,() ]*?\btimestamp(?:_ltz)?\b)")
 _CAST = re.compile(r"\b(?:try_)?cast$")
@@ -70,6 +72,9 @@ def refuse_by_plans(text: str, explained: str, *, is_unfolded: bool = True) -> N
         remedy = "Leave it out, or put the value into a table."
         what = f"{call[0].rstrip('()')}() in the plan of a view's definition"
         raise NotMaintainable(what, "its value is not determined by the tables", remedy)
+    if _NEAREST.search(analysed):
+        cause = "which of equally near rows it takes is not determined"
+        raise NotMaintainable("JOIN … NEAREST in a view's definition", cause, "Use rank() over the distance.")
     times = [token.text for token in tokenize(text) if _is_time(token)]
     for constant in _clocks(optimised(explained) or "", bool(times)) if is_unfolded else times:
         cause = "where a timestamp is expected, Spark takes it for that time on the day of the query"
