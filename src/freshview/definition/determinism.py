@@ -27,7 +27,7 @@ from freshview.sql.binding import UNREADABLE
 from freshview.sql.fragments import Unsupported
 from freshview.sql.literals import may_be_moment, may_be_time_of_day
 from freshview.sql.one_row import is_idle
-from freshview.sql.tokens import is_word, tokenize, word_set
+from freshview.sql.tokens import Cursor, is_word, tokenize, word_set
 
 _RANDOM = word_set("""
     RAND RANDN RANDOM RANDSTR UNIFORM SHUFFLE UUID MONOTONICALLY_INCREASING_ID AES_ENCRYPT
@@ -68,6 +68,7 @@ def refuse_indeterminate(text: str) -> None:
     """Raise if a text has a call whose value the tables do not determine."""
     if "${" in text:
         raise _random("${…}")
+    _require_query(text)
     _refuse_computed_names(text)
     try:
         tree = sqlglot.parse_one(text, read="spark")
@@ -82,6 +83,14 @@ def refuse_indeterminate(text: str) -> None:
             cause = "which row it takes, or in which order, is not determined"
             remedy = _WAYS_OUT.get(type(node), "Use min, max, min_by or max_by.")
             raise NotMaintainable(node.sql(dialect="spark"), cause, remedy)
+
+
+def _require_query(text: str) -> None:
+    """Raise for a statement that is no query: EXECUTE IMMEDIATE runs what is in a string, DESCRIBE and SET answer too."""
+    cursor = Cursor(text)
+    if not cursor.starts_query(0) and not cursor.peek("MAP") and not cursor.peek("REDUCE"):
+        cause = "is no query, so that its answer is not determined by the tables"
+        raise NotMaintainable(f"{cursor.tokens[0].text} as the definition of a view", cause, "Write a SELECT.")
 
 
 def _refuse_computed_names(text: str) -> None:

@@ -85,6 +85,22 @@ def test_queries_that_the_tables_do_not_determine_are_refused(query: str) -> Non
         refuse_indeterminate(query)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["EXECUTE IMMEDIATE 'SELECT now() AS x'", "DESCRIBE QUERY SELECT * FROM t", "EXPLAIN SELECT * FROM t", "SET a = 1"],
+)
+def test_what_is_no_query_is_refused(text: str) -> None:
+    with pytest.raises(NotMaintainable, match="as the definition of a view: is no query"):
+        refuse_indeterminate(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["/* a */ ((SELECT 1 AS a))", "VALUES (1)", "TABLE t", "FROM t", "WITH x AS (SELECT 1 AS a) FROM x SELECT a"]
+)
+def test_every_kind_of_query_is_one(text: str) -> None:
+    refuse_indeterminate(text)
+
+
 def test_an_aggregate_whose_order_is_open_is_refused_in_a_text_that_is_not_parsed() -> None:
     with pytest.raises(NotMaintainable, match="may not be determined"):
         refuse_indeterminate("SELECT first(a) FROM t GROUP BY window(d, '1 day')")
