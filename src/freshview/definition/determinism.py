@@ -173,13 +173,14 @@ def refuse_open_ties(text: str, reason: str) -> None:
     except UNREADABLE:
         _refuse_open_words(text, why)
         return
-    found = tree.find_all(exp.Limit, exp.ArgMax, exp.ArgMin)
+    found = tree.find_all(exp.Limit, exp.Offset, exp.ArgMax, exp.ArgMin)
     undetermined = next((n for n in found if not _is_limit_all(n) and not is_idle(n)), None)
     if undetermined is not None:
-        limit = isinstance(undetermined, exp.Limit)
+        limit = isinstance(undetermined, exp.Limit | exp.Offset)
+        word = undetermined.key.upper() if limit else undetermined.sql(dialect="spark")
         cause = f"which of equal rows it keeps {why}"
-        remedy = "Leave LIMIT out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery."
-        raise NotMaintainable("LIMIT" if limit else undetermined.sql(dialect="spark"), cause, remedy)
+        remedy = f"Leave {word} out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery."
+        raise NotMaintainable(word, cause, remedy)
     for window in tree.find_all(exp.Window):
         if _is_positional(window):
             remedy = "Use rank() or dense_rank(), or rewrite the other construct."

@@ -257,6 +257,11 @@ def test_open_ties_are_refused_in_texts_that_the_parser_cannot_take() -> None:
     refuse_open_ties("SELECT a FROM t |> WHERE a > 1", "pipe syntax")
 
 
+def test_an_offset_leaves_ties_open_without_a_limit_too() -> None:
+    with pytest.raises(NotMaintainable, match=r"OFFSET: which of equal rows it keeps.*Leave OFFSET out"):
+        refuse_open_ties("SELECT xxhash64(*) AS x FROM (SELECT a, b FROM t ORDER BY a OFFSET 1)", "a star")
+
+
 _LAG = "lag(x) OVER (PARTITION BY g ORDER BY x)"
 
 
