@@ -193,9 +193,15 @@ def _is_limit_all(node: exp.Expr) -> bool:
 
 def _refuse_open_words(text: str, why: str) -> None:
     """Raise if a text that cannot be parsed here has a word that may leave ties open."""
-    found = re.search(r"\b(limit|offset|row_number|lead|lag|ntile|nth_value|max_by|min_by)\b", text, re.IGNORECASE)
+    found = _OPEN_WORDS.search(text)
     if found:
-        raise NotMaintainable(found[0].upper(), f"which of equal rows it takes {why}", _REWRITE)
+        raise NotMaintainable(found[1].upper(), f"which of equal rows it takes {why}", _REWRITE)
+
+
+_OPEN_WORDS = re.compile(
+    r"\b(limit|offset|row_number|lead|lag|ntile|nth_value|max_by|min_by|rows(?=\b.*\b(?:preceding|following|row)\b))\b",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def with_tie_breaks(lowered: Lowered, types_of: TypesOf) -> Lowered:

@@ -257,6 +257,15 @@ def test_open_ties_are_refused_in_texts_that_the_parser_cannot_take() -> None:
     refuse_open_ties("SELECT a FROM t |> WHERE a > 1", "pipe syntax")
 
 
+@pytest.mark.parametrize("frame", ["1 PRECEDING", "BETWEEN CURRENT ROW AND\n1 FOLLOWING", "CURRENT ROW"])
+def test_frames_of_rows_leave_ties_open_in_such_texts_too(frame: str) -> None:
+    text = "FROM t |> EXTEND sum(b) OVER (ORDER BY a {}) AS s |> DROP a"
+    with pytest.raises(NotMaintainable, match="ROWS: which of equal rows it takes"):
+        refuse_open_ties(text.format(f"rows {frame}"), "pipe syntax")
+    refuse_open_ties(text.format(f"RANGE {frame}"), "pipe syntax")
+    refuse_open_ties("FROM t |> EXTEND a AS rows |> DROP a", "pipe syntax")
+
+
 def test_an_offset_leaves_ties_open_without_a_limit_too() -> None:
     with pytest.raises(NotMaintainable, match=r"OFFSET: which of equal rows it keeps.*Leave OFFSET out"):
         refuse_open_ties("SELECT xxhash64(*) AS x FROM (SELECT a, b FROM t ORDER BY a OFFSET 1)", "a star")
