@@ -70,6 +70,8 @@ def refuse_indeterminate(text: str) -> None:
         raise _random("${…}")
     _require_query(text)
     _refuse_computed_names(text)
+    if _calls_strings(text):
+        _refuse_words(text)
     try:
         tree = sqlglot.parse_one(text, read="spark")
     except UNREADABLE:
@@ -108,7 +110,7 @@ def refuse_users_functions(text: str, users: Collection[str]) -> None:
     """
     tokens = tokenize(text)
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if after.token_type != TokenType.L_PAREN or token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
+        if after.token_type != TokenType.L_PAREN:
             continue
         if before.token_type == TokenType.DOT or fold(token.text) in users:
             cause = "it is not one of Spark's own, so that a change of it would not be seen"
@@ -121,17 +123,26 @@ def _random(what: str) -> NotMaintainable:
     return NotMaintainable(what, "its value is not determined by the tables", remedy)
 
 
+_STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
+
+
+def _calls_strings(text: str) -> bool:
+    """Does a bracket follow a string? Under ansi.doubleQuotedIdentifiers "rand"() is a call, which is not parsed here."""
+    tokens = tokenize(text)
+    return any(one.token_type in _STRINGS and two.token_type == TokenType.L_PAREN for one, two in pairwise(tokens))
+
+
 def _refuse_words(text: str) -> None:
     """Raise if a text that cannot be parsed here has the words of a call whose value the tables do not determine."""
     tokens = tokenize(text)
     for i, token in enumerate(tokens):
         name = token.text.upper()
-        if token.token_type in (TokenType.STRING, TokenType.RAW_STRING):
+        is_call = i + 1 < len(tokens) and tokens[i + 1].token_type == TokenType.L_PAREN
+        if token.token_type in _STRINGS and not is_call:
             typed = i > 0 and is_word(tokens[i - 1], "TIMESTAMP", "TIMESTAMP_LTZ")
             if may_be_moment(token.text) or (typed and may_be_time_of_day(token.text)):
                 raise _random(f"'{token.text}'")
             continue
-        is_call = i + 1 < len(tokens) and tokens[i + 1].token_type == TokenType.L_PAREN
         if name == "TABLESAMPLE":
             raise NotMaintainable(token.text, "which rows it takes is not determined", _REWRITE)
         if (is_call and name in _RANDOM) or name in _BARE:
@@ -168,6 +179,8 @@ def _is_undetermined(node: exp.Expr, name: str) -> bool:
 def refuse_open_ties(text: str, reason: str) -> None:
     """Raise if the rows of a text depend on ties: it runs as it is written, so that no order can be added."""
     why = f"is not determined, since no order can be added to the text: {reason}"
+    if _calls_strings(text):
+        _refuse_open_words(text, why)
     try:
         tree = sqlglot.parse_one(text, read="spark")
     except UNREADABLE:

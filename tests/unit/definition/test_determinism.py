@@ -266,6 +266,19 @@ def test_frames_of_rows_leave_ties_open_in_such_texts_too(frame: str) -> None:
     refuse_open_ties("FROM t |> EXTEND a AS rows |> DROP a", "pipe syntax")
 
 
+@pytest.mark.parametrize("call", ['"rand"()', '"first"(a)', '"Current_Date" ()', 'coalesce("collect_list"(a))'])
+def test_a_name_in_double_quotes_may_be_that_of_a_call(call: str) -> None:
+    """It is under spark.sql.ansi.doubleQuotedIdentifiers; elsewhere no bracket follows a string."""
+    with pytest.raises(NotMaintainable, match="determined"):
+        refuse_indeterminate(f"SELECT b, {call} FROM t GROUP BY b")
+
+
+def test_ties_of_a_call_in_double_quotes_are_open() -> None:
+    with pytest.raises(NotMaintainable, match="MAX_BY: which of equal rows it takes"):
+        refuse_open_ties('SELECT b, "max_by"(a, b) FROM t GROUP BY b', "a name in quotes")
+    refuse_open_ties("SELECT b, max(a) FROM t WHERE c = 'max_by' GROUP BY b", "a string")
+
+
 def test_an_offset_leaves_ties_open_without_a_limit_too() -> None:
     with pytest.raises(NotMaintainable, match=r"OFFSET: which of equal rows it keeps.*Leave OFFSET out"):
         refuse_open_ties("SELECT xxhash64(*) AS x FROM (SELECT a, b FROM t ORDER BY a OFFSET 1)", "a star")
