@@ -92,6 +92,20 @@ def test_a_function_that_is_not_of_spark_is_refused_in_a_view(world: Warehouse, 
         spark.sql("DROP FUNCTION fv_twice")
 
 
+def test_a_function_of_another_database_than_the_users_is_found_too(world: Warehouse, spark: SparkSession) -> None:
+    """A view's own session is in the default database, wherever its user's is."""
+    spark.sql("CREATE FUNCTION default.fv_twice(x INT) RETURNS INT RETURN x * 2")
+    spark.sql("CREATE DATABASE fv_other")
+    spark.sql("USE fv_other")
+    try:
+        with pytest.raises(NotMaintainable, match="function fv_twice in the definition of a view"):
+            world.sql("CREATE MATERIALIZED VIEW v AS SELECT fv_twice(k) AS n FROM t")
+    finally:
+        spark.sql("USE default")
+        spark.sql("DROP DATABASE fv_other")
+        spark.sql("DROP FUNCTION fv_twice")
+
+
 @pytest.mark.skipif(not IS_SOAK, reason="Spark analyses its delta plan for minutes: in a soak only")
 def test_a_view_of_many_set_operations_is_answered_and_its_neighbours_are_maintained(world: Warehouse) -> None:
     """Python's stack once ended in the delta plan of such a view: no query could read it, and wh.maintain() ended

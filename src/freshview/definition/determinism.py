@@ -106,7 +106,8 @@ def _refuse_computed_names(text: str) -> None:
 def refuse_users_functions(text: str, users: Collection[str]) -> None:
     """Raise if a text calls a function that is not Spark's own: to replace it would change the view unnoticed.
 
-    `users` are the names of such functions in the current database; a call that names a database is always refused.
+    `users` are the names of such functions in the user's current database and in that of the view's own session; a call
+    that names a database is always refused.
     """
     tokens = tokenize(text)
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):

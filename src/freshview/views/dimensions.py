@@ -147,9 +147,9 @@ class DimensionViews:
                 f"it reads remote tables and {held[0]}, which is kept here: their states are not of one moment",
                 f"Create a view of the remote tables alone, and this view over that one; or {HOLD}.",
             )
-        refuse_users_functions(statement.query, user.users_functions())
         settings = user.settings()
         runner = self._runner(settings, small=True)
+        refuse_users_functions(statement.query, user.users_functions() | runner.engine.users_functions())
         frames = {n: empty_rows(runner.engine, r) for n, r in sources.items()}
         names = tuple(runner.original(statement.query, frames).columns)
         check_output_names(names)

@@ -69,11 +69,11 @@ class Lifecycle:
                 raise InvalidStatement(f"view {statement.name}", cause, "Read the tables that it is made of.")
             csn = self.jobs.reached(sources.values(), pin.csn)
             user = self.engines.user()
-            refuse_users_functions(statement.query, user.users_functions())
             settings = user.settings() if auxiliary is None else dict(auxiliary.settings)
             states = {n: self.views.catalog.state(r, csn) for n, r in sources.items()}
             small = all(state.is_small(LOCAL_ROWS) for state in states.values())
             runner = Runner(self.engines.under(settings, small=small), self.views.catalog, self.storage)
+            refuse_users_functions(statement.query, user.users_functions() | runner.engine.users_functions())
             frames = {n: runner.visible(state) for n, state in states.items()}
             names = tuple(runner.original(statement.query, frames).columns)
             check_output_names(names)
