@@ -193,6 +193,9 @@ ALWAYS_CLOCKS = [
     "SELECT k, CAST(array(concat('06', ':00')) AS ARRAY<TIMESTAMP>) AS x FROM c",
     "SELECT count(*) AS n FROM c WHERE ts > '06:00' GROUP BY window(ts, '1 day')",
     "SELECT k, exists(array('06:00'), y -> y > ts) AS x FROM c",
+    "SELECT * FROM (SELECT k, ts FROM c) PIVOT (count(k) FOR ts IN ('06:00' AS a))",
+    "SELECT * FROM (SELECT k, ts FROM c) PIVOT (max(array(k)) AS m, count(*) AS n FOR ts IN ('06:00' AS a, 'T7' AS b))",
+    "SELECT * FROM (SELECT k, ts, s FROM c) PIVOT (max(k) FOR (s, ts) IN (('06:00', '06:00') AS a))",
     "SELECT k, transform(split(y, ','), z -> CAST(z AS TIMESTAMP)) AS x FROM (SELECT k, '06:00' AS y FROM c)",
 ]
 CLOCKS = [  # without ANSI, some of these are comparisons of texts
@@ -206,6 +209,8 @@ CLOCKS = [  # without ANSI, some of these are comparisons of texts
     "SELECT k FROM c LATERAL VIEW explode(array('06:00')) x AS y WHERE ts > y",
 ]
 NO_CLOCKS = [
+    "SELECT * FROM (SELECT k, s FROM c) PIVOT (count(k) AS n, max(k) AS m FOR s IN ('06:00', '07:00' AS seven))",
+    "SELECT * FROM (SELECT k, date_format(ts, 'HH:mm') AS h FROM c) PIVOT (max(array(k)) FOR h IN ('07:00' AS x))",
     "SELECT k FROM c WHERE s = '06:00'",
     "SELECT k, '06:00' AS x FROM c WHERE s BETWEEN '06:00' AND '18:00' AND s IN ('06:00', 'T7')",
     "SELECT k FROM c WHERE ts > '2020-01-01 06:00' AND n > '2020-01-01T06:00'",

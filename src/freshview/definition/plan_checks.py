@@ -8,21 +8,23 @@ a timestamp.
     nearest    No join takes the nearest rows: which of equally near ones it takes depends on their order.
     clocks     No string constant with a time and no date stands where a timestamp is expected: Spark takes '06:00'
                for six o'clock of the day on which the query runs. Beside text it is text. The optimised plan shows
-               every conversion, but constants only if it was made under UNFOLDED.
+               every conversion, but constants only if it was made under UNFOLDED. The values of PIVOT it shows as
+               they are after it.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from sqlglot.tokenizer_core import TokenType
 
 from freshview.errors import NotMaintainable
 from freshview.sql.literals import may_be_moment, may_be_time_of_day
 from freshview.sql.plans import optimised
-from freshview.sql.tokens import Token, tokenize
+from freshview.sql.tokens import CLOSERS, OPENERS, Token, is_word, tokenize
 
 # Settings of a session whose optimiser computes no constants and no rows, and whose plans are printed whole.
 _RULES = ("ConstantFolding", "NullPropagation", "ConvertToLocalRelation", "PropagateEmptyRelation")
@@ -76,7 +78,8 @@ def refuse_by_plans(text: str, explained: str, *, is_unfolded: bool = True) -> N
         cause = "which of equally near rows it takes is not determined"
         raise NotMaintainable("JOIN … NEAREST in a view's definition", cause, "Use rank() over the distance.")
     times = [token.text for token in tokenize(text) if _is_time(token)]
-    for constant in _clocks(optimised(explained) or "", bool(times)) if is_unfolded else times:
+    clocks = _clocks(optimised(explained) or "", bool(times)) if is_unfolded else times
+    for constant in (*_converted_by_pivot(text, analysed), *clocks):
         cause = "where a timestamp is expected, Spark takes it for that time on the day of the query"
         remedy = "Write the date before it, or compare texts: date_format(ts, 'HH:mm:ss') > '06:00:00'."
         raise NotMaintainable(f"the time of day {constant:.60} in a definition", cause, remedy)
@@ -100,6 +103,26 @@ def _is_time(token: Token) -> bool:
     """Is a token a string with a time and no date, or the end of one?"""
     texts = (TokenType.STRING, TokenType.RAW_STRING)
     return token.token_type in texts and (may_be_time_of_day(token.text) or token.text.lstrip().startswith(":"))
+
+
+def _converted_by_pivot(text: str, analysed: str) -> Iterator[str]:
+    """The times of day among the values of a PIVOT that are not in the plan: they are texts no more."""
+    times = Counter(token.text for token in _values_of_pivots(text) if _is_time(token))
+    groups = [o for o in _operators(analysed) if o.startswith("Aggregate ")] if times else []
+    for time, number in times.items():
+        shown = re.compile(rf"(?<! AS ){re.escape(time)}(?![\w:#])")
+        if not any(len(shown.findall(o)) >= number * max(o.count("pivotfirst("), 1) for o in groups):
+            yield f"'{time}'"
+
+
+def _values_of_pivots(text: str) -> Iterator[Token]:
+    tokens = tokenize(text)
+    depth = 0
+    for before, token in pairwise(tokens):
+        begins = is_word(before, "PIVOT") and token.token_type == TokenType.L_PAREN
+        if begins or depth:
+            depth += (token.token_type in OPENERS) - (token.token_type in CLOSERS)
+            yield token
 
 
 def _clocks(plan: str, has_times: bool) -> Iterator[str]:
