@@ -196,6 +196,13 @@ ALWAYS_CLOCKS = [
     "SELECT * FROM (SELECT k, ts FROM c) PIVOT (count(k) FOR ts IN ('06:00' AS a))",
     "SELECT * FROM (SELECT k, ts FROM c) PIVOT (max(array(k)) AS m, count(*) AS n FOR ts IN ('06:00' AS a, 'T7' AS b))",
     "SELECT * FROM (SELECT k, ts, s FROM c) PIVOT (max(k) FOR (s, ts) IN (('06:00', '06:00') AS a))",
+    "SELECT k, CAST(date_format(ts, 'HH:mm') AS TIMESTAMP) AS x FROM c",
+    "SELECT k, to_timestamp(format_string('%02d:30', k)) AS x FROM c",
+    "SELECT k, CAST(concat_ws(':', '06', '30') AS TIMESTAMP) AS x FROM c",
+    "SELECT k, try_to_timestamp(replace('06.30', '.', ':')) AS x FROM c",
+    """SELECT k, from_json('{"a":"06:00"}', 'a TIMESTAMP').a AS x FROM c""",
+    "SELECT k, from_csv(y, 'a TIMESTAMP').a AS x FROM (SELECT k, '06:00' AS y FROM c)",
+    """SELECT k, variant_get(parse_json('"06:00"'), '$', 'timestamp') AS x FROM c""",
     "SELECT k, transform(split(y, ','), z -> CAST(z AS TIMESTAMP)) AS x FROM (SELECT k, '06:00' AS y FROM c)",
 ]
 CLOCKS = [  # without ANSI, some of these are comparisons of texts
@@ -209,6 +216,11 @@ CLOCKS = [  # without ANSI, some of these are comparisons of texts
     "SELECT k FROM c LATERAL VIEW explode(array('06:00')) x AS y WHERE ts > y",
 ]
 NO_CLOCKS = [
+    "SELECT k, to_timestamp(format_string('%s %02d:30:00', s, k)) AS x FROM c",
+    "SELECT k, CAST(date_format(ts, 'yyyy-MM-dd HH:mm') AS TIMESTAMP) AS x, s = '06:00' AS y FROM c",
+    "SELECT k, to_timestamp(from_unixtime(k)) AS x FROM c",
+    """SELECT k, from_json('{"a":"2020-01-01 06:00"}', 'a TIMESTAMP').a AS x, s = '06:00' AS y FROM c""",
+    """SELECT k, from_json(concat('{"a":"', d, '"}'), 'a TIMESTAMP').a AS x FROM c""",
     "SELECT * FROM (SELECT k, s FROM c) PIVOT (count(k) AS n, max(k) AS m FOR s IN ('06:00', '07:00' AS seven))",
     "SELECT * FROM (SELECT k, date_format(ts, 'HH:mm') AS h FROM c) PIVOT (max(array(k)) FOR h IN ('07:00' AS x))",
     "SELECT k FROM c WHERE s = '06:00'",

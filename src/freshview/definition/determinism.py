@@ -88,7 +88,7 @@ def refuse_indeterminate(text: str) -> None:
 
 
 def _require_query(text: str) -> None:
-    """Raise for a statement that is no query: EXECUTE IMMEDIATE runs what is in a string, DESCRIBE and SET answer too."""
+    """Raise for another statement: EXECUTE IMMEDIATE runs what is in a string, DESCRIBE and SET have answers too."""
     cursor = Cursor(text)
     if not cursor.starts_query(0) and not cursor.peek("MAP") and not cursor.peek("REDUCE"):
         cause = "is no query, so that its answer is not determined by the tables"
@@ -128,7 +128,7 @@ _STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
 
 
 def _calls_strings(text: str) -> bool:
-    """Does a bracket follow a string? Under ansi.doubleQuotedIdentifiers "rand"() is a call, which is not parsed here."""
+    """Does a bracket follow a string? Under ansi.doubleQuotedIdentifiers "rand"() is a call, which is not read here."""
     tokens = tokenize(text)
     return any(one.token_type in _STRINGS and two.token_type == TokenType.L_PAREN for one, two in pairwise(tokens))
 
@@ -193,7 +193,9 @@ def refuse_open_ties(text: str, reason: str) -> None:
         limit = isinstance(undetermined, exp.Limit | exp.Offset)
         word = undetermined.key.upper() if limit else undetermined.sql(dialect="spark")
         cause = f"which of equal rows it keeps {why}"
-        remedy = f"Leave {word} out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery."
+        remedy = (
+            f"Leave {word} out, or use rank() in a subquery." if limit else f"Use {PAIRS}, or rank() in a subquery."
+        )
         raise NotMaintainable(word, cause, remedy)
     for window in tree.find_all(exp.Window):
         if _is_positional(window):

@@ -50,6 +50,9 @@ _ID = re.compile(r"#(\d+)")
 _NAMED = re.compile(r"(?: AS |\blambda )[^#]*#(\d+)")
 _TIME_INSIDE = re.compile(r"(?<![\w:.+\-#'])(?<!\d )(?<!-dd )(?:\d{1,2}\s*:|T\d{1,2}(?![\w#(]))", re.ASCII)
 _PIECE = re.compile(r"[(,]\s*(?::\d|T\s*[,)])")  # of a time that a call puts together
+_FORMAT = re.compile(r"(?:(?<=\()|(?<=, ))(?:[HhKk]{1,2}|%[\d$]*[ds])\s*:")  # of a time without a date before it
+_DAY = re.compile(r"[\dy]-[\dM]")  # of a date, or of a format that has one
+_READERS = re.compile(r"\b(?:from_json|from_csv|from_xml|(?:try_)?variant_get)\(")
 _BY_PLACE = ("Union", "Intersect", "Except", "Expand", "WithCTE", "CTERelation", "Generate", "LocalRelation")
 _SUBQUERY = "scalar-subquery#"
 
@@ -130,10 +133,13 @@ def _clocks(plan: str, has_times: bool) -> Iterator[str]:
     operators = _operators(plan)
     tainted = _tainted(operators, has_times)
     for operator in operators:
+        for inner in _parsed(operator):
+            if _has_time(inner) or tainted & set(_ID.findall(inner)) or (_SUBQUERY in inner and tainted):
+                yield f"'{inner.strip()}'"
         for inner in _converted(operator):
             if "#" in inner or "(" in inner:
                 mixed = _has_time(inner) or _PIECE.search(inner) or (_SUBQUERY in inner and tainted)
-                is_clock = bool(mixed or tainted & set(_ID.findall(inner)))
+                is_clock = bool(mixed or tainted & set(_ID.findall(inner)) or _makes_time(inner))
             else:
                 is_clock = may_be_time_of_day(inner) or may_be_moment(inner)
             if is_clock:
@@ -162,6 +168,22 @@ def _converted(operator: str) -> Iterator[str]:
             if depth == 0 and not _CAST.search(operator, 0, at):
                 depth = 1  # a bracket in a string, or one of the type
         yield operator[at + 1 : end.start()]
+
+
+def _parsed(operator: str) -> Iterator[str]:
+    """The calls of an operator that read timestamps out of documents, with all that stands in their brackets."""
+    for begin in _READERS.finditer(operator):
+        depth, at = 1, begin.end()
+        while at < len(operator) and depth > 0:
+            depth += (operator[at] == "(") - (operator[at] == ")")
+            at += 1
+        if "TimestampType" in operator[begin.end() : at]:
+            yield operator[begin.start() : at]
+
+
+def _makes_time(text: str) -> bool:
+    """Does a computed string begin with a time, by its format, or is it a constant with a colon and no date?"""
+    return bool(_FORMAT.search(text) or ("#" not in text and ":" in text and not _DAY.search(text)))
 
 
 def _has_time(text: str) -> bool:

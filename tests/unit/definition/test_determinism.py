@@ -95,7 +95,8 @@ def test_what_is_no_query_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["/* a */ ((SELECT 1 AS a))", "VALUES (1)", "TABLE t", "FROM t", "WITH x AS (SELECT 1 AS a) FROM x SELECT a"]
+    "text",
+    ["/* a */ ((SELECT 1 AS a))", "VALUES (1)", "TABLE t", "FROM t", "WITH x AS (SELECT 1 AS a) FROM x SELECT a"],
 )
 def test_every_kind_of_query_is_one(text: str) -> None:
     refuse_indeterminate(text)
