@@ -44,6 +44,9 @@ COLLATED = [
     "FROM t |> AGGREGATE max(s COLLATE UTF8_LCASE) AS x |> SELECT CAST(x AS STRING) AS x",
     "SELECT CAST(collate(s, 'UTF8_LCASE') AS STRING) AS x, count(*) AS n FROM t GROUP BY collate(s, 'UTF8_LCASE')",
     "SELECT k, count(*) OVER (PARTITION BY collate(s, 'UTF8_LCASE')) AS n FROM t",
+    "FROM t |> AGGREGATE CAST(array_join(sort_array(collect_list(s COLLATE UTF8_LCASE)), ',') AS STRING) AS x",
+    """SELECT k, CAST(max(from_json(s, '{"type":"struct","fields":[{"name":"a","type":"string","nullable":true,"""
+    """"metadata":{"__COLLATIONS":{"a":"icu.UNICODE_CI"}}}]}').a) AS STRING) AS x FROM t GROUP BY k""",
 ]
 ORDERED = [
     "SELECT k, s COLLATE UTF8_LCASE = 'A' AS same FROM t WHERE s COLLATE UTF8_LCASE >= 'a'",

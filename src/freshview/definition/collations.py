@@ -22,13 +22,14 @@ _CAUSE = "which of several equal texts stands for them is not determined under a
 _REMEDY = "Group, compare and choose by lower(x) or upper(x), or leave COLLATE out."
 _DETERMINED = (exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist, exp.Ntile)
 _MERGING = word_set(
-    "GROUP DISTINCT MIN MAX UNION EXCEPT INTERSECT MINUS MIN_BY MAX_BY COLLECT_SET MODE PIVOT PARTITION"
+    "GROUP DISTINCT MIN MAX UNION EXCEPT INTERSECT MINUS MIN_BY MAX_BY COLLECT_SET COLLECT_LIST ARRAY_AGG MODE PIVOT"
+    " PARTITION"
 )
 
 
 def require_no_collated_groups(text: str, lowered: Lowered, types_of: TypesOf) -> None:
     """Raise if the tree of a text makes one of texts that are equal under a collation only."""
-    if "collate" not in text.lower():  # the types need not be asked for
+    if "collat" not in text.lower():  # the types need not be asked for
         return
     for node in bottom_up(lowered.node):
         match node:
@@ -88,5 +89,6 @@ def refuse_collated_words(text: str) -> None:
         raise NotMaintainable(f"COLLATE beside {merging[0]}", _CAUSE, _REMEDY)
 
 
-_IN_SCHEMA = re.compile(r"\bSTRING\s+COLLATE\b", re.IGNORECASE)  # of from_json(j, 'a STRING COLLATE …')
+# of from_json(j, 'a STRING COLLATE …'), or of the JSON that such a schema may be
+_IN_SCHEMA = re.compile(r"\bSTRING\s+COLLATE\b|\b__COLLATIONS\b", re.IGNORECASE)
 _QUOTED = (TokenType.STRING, TokenType.RAW_STRING, TokenType.IDENTIFIER)

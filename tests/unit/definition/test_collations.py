@@ -15,6 +15,9 @@ from freshview.errors import NotMaintainable
         "SELECT count(*) AS n FROM t group\n by collate(s, 'UTF8_LCASE')",
         "SELECT count(*) OVER (PARTITION BY collate(s, 'UTF8_LCASE')) AS n FROM t",
         "SELECT DISTINCT from_json(j, 'a STRING COLLATE UTF8_LCASE').a AS a FROM t",
+        """SELECT DISTINCT from_json(j, '{…,"metadata":{"__COLLATIONS":{"a":"icu.UNICODE_CI"}}}').a FROM t""",
+        "FROM t |> AGGREGATE sort_array(collect_list(s COLLATE UTF8_LCASE)) AS a",
+        "FROM t |> AGGREGATE sort_array(array_agg(collate(s, 'UTF8_LCASE'))) AS a",
     ],
 )
 def test_words_that_make_one_of_equal_texts_are_refused(text: str) -> None:
