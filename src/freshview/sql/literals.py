@@ -21,6 +21,7 @@ from freshview.errors import FreshviewError
 from freshview.relation.ingest import sized
 from freshview.relation.schema import Column
 from freshview.relation.types import INTEGERS
+from freshview.sql.tokens import word_set
 
 _BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -135,7 +136,8 @@ def literal_rows(query: str, columns: Sequence[Column]) -> pa.Table:
 _MOMENT = re.compile(r"(?is)\s*((now|today|tomorrow|yesterday)\b.*|(today|tomorrow|yesterday)\S*\s*)")
 _WORDS = tuple(map(frozenset, ("now", "today", "tomorrow", "yesterday")))
 _TEXTS = (exp.Literal, exp.RawString)
-_SPELLED = (exp.Chr, exp.Unhex, exp.FromBase64, exp.HexString)  # letters made from their codes
+_SPELLED = (exp.Chr, exp.Unhex, exp.FromBase64, exp.ToBase64, exp.HexString, exp.Format)  # letters made from codes
+_SPELLED_NAMES = word_set("URL_DECODE TRY_URL_DECODE PRINTF CONV AES_DECRYPT TRY_AES_DECRYPT")
 _HOLDERS = (exp.Array, exp.VarMap, exp.Map, exp.Struct, exp.Tuple)  # of several constants, each judged by itself
 
 
@@ -168,4 +170,9 @@ def may_become_moment(node: exp.Expr) -> bool:
     if isinstance(node, (*_HOLDERS, exp.HexString)) or node.find(exp.Column, exp.Star, exp.Query) is not None:
         return False
     letters = {letter for text in node.find_all(*_TEXTS) for letter in text.name.lower()}
-    return node.find(*_SPELLED) is not None or any(word <= letters for word in _WORDS)
+    spelled = any(isinstance(n, _SPELLED) or _is_spelled(n) for n in node.walk())
+    return spelled or any(word <= letters for word in _WORDS)
+
+
+def _is_spelled(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.upper() in _SPELLED_NAMES

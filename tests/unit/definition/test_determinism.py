@@ -36,6 +36,8 @@ CALLS = [
     "d IN ('2020-01-01', 'Now')", "TIMESTAMP ' Now '", "date('yesterday')", "to_date('tomorrow')",
     "CAST(concat('no', 'w') AS TIMESTAMP)", "CAST(r'now' AS TIMESTAMP)", "CAST('n' || 'ow' AS DATE)", "d = 'to' 'day'",
     "d < lower('TODAY')", "d IN (reverse('yadot'))", "CAST(chr(110) || 'ow' AS TIMESTAMP)",
+    "d = url_decode('%74oday')", "to_date(try_url_decode('%74oday'))", "d > printf('%s%c%c', 'n', 111, 119)",
+    "CAST(format_string('n%s%c', 'o', 119) AS TIMESTAMP)", "d = conv('30704', 10, 36)",
     "CAST(CAST(x'6e6f77' AS STRING) AS DATE)", "to_timestamp(concat_ws('', 'n', 'o', 'w'))",
     "date_add('now', 1)", "coalesce(d, 'today')", "CASE WHEN a > 1 THEN d ELSE 'today' END", "array(d, 'yesterday')",
     "date_add(concat('no', 'w'), 1)", "months_between('now', d)", "date_trunc('day', 'now')", "greatest(d, 'tomorrow')",
