@@ -81,8 +81,8 @@ def refuse_by_plans(text: str, explained: str, *, is_unfolded: bool = True) -> N
         cause = "which of equally near rows it takes is not determined"
         raise NotMaintainable("JOIN … NEAREST in a view's definition", cause, "Use rank() over the distance.")
     times = [token.text for token in tokenize(text) if _is_time(token)]
-    clocks = _clocks(optimised(explained) or "", bool(times)) if is_unfolded else times
-    for constant in (*_converted_by_pivot(text, analysed), *clocks):
+    clocks = _clocks(optimised(explained) or "", bool(times))
+    for constant in (*(() if is_unfolded else times), *_converted_by_pivot(text, analysed), *clocks):
         cause = "where a timestamp is expected, Spark takes it for that time on the day of the query"
         remedy = "Write the date before it, or compare texts: date_format(ts, 'HH:mm:ss') > '06:00:00'."
         raise NotMaintainable(f"the time of day {constant:.60} in a definition", cause, remedy)

@@ -47,6 +47,13 @@ CLOCKS = {
         f"Filter (ts#8 > cast(s#9 as timestamp))\n+- Union false, false\n   :- Project [ts#8, s#9]\n   :  +- {_LEAF}\n"
         "   +- Project [null AS ts#20, 06:00 AS c#21]\n      +- OneRowRelation"
     ),
+    "in a format": f"Project [cast(date_format(ts#8, HH:mm, Some(UTC)) as timestamp) AS x#13]\n+- {_LEAF}",
+    "in the format of a string": f"Filter (ts#8 > cast(format_string(%1$02d:30, k#6) as timestamp))\n+- {_LEAF}",
+    "put together": f"Filter (ts#8 > cast(concat_ws(:, 06, 30) as timestamp))\n+- {_LEAF}",
+    "in a document": (
+        'Project [from_json(StructField(a,TimestampType,true), {"a":"06:00"}, Some(UTC), false).a AS x#9]'
+        f"\n+- {_LEAF}"
+    ),
     "in VALUES": f"Join Inner, (ts#8 > cast(c#33 as timestamp))\n:- {_LEAF}\n+- LocalRelation [c#33]",
 }
 _TEXTS = {"in VALUES": "SELECT k FROM t JOIN (VALUES ('06:00')) x(c) ON ts > c"}
@@ -76,6 +83,11 @@ def test_a_time_of_day_where_a_timestamp_is_expected_is_refused(case: str) -> No
 )
 def test_a_time_of_day_beside_text_is_text(plan: str) -> None:
     refuse_by_plans("SELECT k FROM t WHERE s = '06:00'", _explained(plan))
+
+
+def test_formats_of_times_are_found_where_constants_are_computed_too() -> None:
+    with pytest.raises(NotMaintainable, match="time of day"):
+        refuse_by_plans("SELECT k FROM t", _explained(CLOCKS["in a format"]), is_unfolded=False)
 
 
 def test_values_without_times_are_no_clocks() -> None:
