@@ -44,6 +44,7 @@ COLLATED = [
     "FROM t |> AGGREGATE max(s COLLATE UTF8_LCASE) AS x |> SELECT CAST(x AS STRING) AS x",
     "SELECT CAST(collate(s, 'UTF8_LCASE') AS STRING) AS x, count(*) AS n FROM t GROUP BY collate(s, 'UTF8_LCASE')",
     "SELECT k, count(*) OVER (PARTITION BY collate(s, 'UTF8_LCASE')) AS n FROM t",
+    "SELECT k, CAST(max(from_json(s, 'a STRING COLLATE UTF8_LCASE').a) AS STRING) AS x FROM t GROUP BY k",
     "FROM t |> AGGREGATE CAST(array_join(sort_array(collect_list(s COLLATE UTF8_LCASE)), ',') AS STRING) AS x",
     """SELECT k, CAST(max(from_json(s, '{"type":"struct","fields":[{"name":"a","type":"string","nullable":true,"""
     """"metadata":{"__COLLATIONS":{"a":"icu.UNICODE_CI"}}}]}').a) AS STRING) AS x FROM t GROUP BY k""",

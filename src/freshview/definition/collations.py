@@ -70,8 +70,10 @@ def _call(item: exp.Expr) -> exp.Expr:
 
 
 def _arguments(call: exp.Expr) -> list[exp.Expr]:
-    """The columns that a call reads, and its texts under COLLATE."""
-    return [n for n in call.walk() if isinstance(n, exp.Column | exp.Collate)]
+    """What a call takes, the columns that it reads, and its texts under COLLATE."""
+    holders = (call, *call.find_all(exp.Distinct))
+    taken = [a for holder in holders for a in holder.iter_expressions() if isinstance(a, exp.Condition)]
+    return [*taken, *(n for n in call.walk() if isinstance(n, exp.Column | exp.Collate))]
 
 
 def _is_collated(type_: str) -> bool:
