@@ -232,6 +232,51 @@ def test_a_view_of_an_earlier_version_is_asked_about_again_and_corrected(
     assert rows(tables, "SELECT * FROM above") == rows(tables, grouped)
 
 
+def stored_wrongly(wh: Warehouse, *texts: str) -> None:
+    """An earlier version takes left joins for inner ones while it runs these statements, and is replaced."""
+    with pytest.MonkeyPatch.context() as patch:
+        lowered_otherwise(patch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
+        patch.setattr(verdict, "present", lambda: EARLIER)
+        patch.setattr(reading.Reader, "verdict", lambda *_, **__: Verdict("plan", version=EARLIER))
+        for text in texts:
+            wh.sql(text)
+        internals(wh).views.definitions.forget()
+
+
+@pytest.mark.parametrize("scenario", ["base-log", "combined"])
+@pytest.mark.parametrize("past", [False, True])
+def test_a_deferred_view_of_an_earlier_version_is_corrected_at_every_moment(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch, scenario: str, past: bool
+) -> None:
+    deferred = f"TBLPROPERTIES ('maintenance' = 'deferred', 'scenario' = '{scenario}')"
+    stored_wrongly(tables, f"CREATE MATERIALIZED VIEW x {deferred} AS {LEFT}")
+    lowered_otherwise(monkeypatch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
+    wanted, csn = rows(tables, LEFT), tables.status().csn
+    if past:
+        assert rows(tables, f"SELECT * FROM x VERSION AS OF {csn}") == wanted
+    else:
+        assert rows(tables, "SELECT * FROM x", freshness="fresh") == wanted
+    assert rows(tables, "SELECT * FROM x") == wanted
+    change(tables)
+    assert rows(tables, "SELECT * FROM x") == wanted
+    assert rows(tables, f"SELECT * FROM x VERSION AS OF {csn}") == wanted
+
+
+def test_a_transaction_does_not_see_what_an_earlier_version_stored(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began before the view below was corrected: what it wrote is not laid over rows of that time."""
+    tables.sql("CREATE TABLE b (k INT PRIMARY KEY)")
+    above = "SELECT k, w FROM x UNION ALL SELECT k, k FROM b"
+    stored_wrongly(tables, f"CREATE MATERIALIZED VIEW x AS {LEFT}", f"CREATE MATERIALIZED VIEW above AS {above}")
+    lowered_otherwise(monkeypatch, lambda n: replace(n, kind="inner") if isinstance(n, Join) else n)
+    with tables.transaction() as tx:
+        tx.sql("INSERT INTO b VALUES (50)")
+        wanted = rows(tx, above.replace("FROM x", f"FROM ({LEFT})"))
+        assert rows(tx, "SELECT * FROM above") == wanted
+    assert rows(tables, "SELECT * FROM above") == wanted
+
+
 def test_a_view_of_an_earlier_version_that_reads_well_keeps_its_rows(
     tables: Warehouse, tmp_path: Any, spark: Any
 ) -> None:

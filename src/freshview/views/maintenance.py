@@ -231,7 +231,7 @@ class Maintenance:
         if broken or (definition.form is None and (before is None or before.kind != RECOMPUTED)):
             since = max(since, self.refresh(view).to_csn)
             if is_deferred(view):
-                self.deferred.partial_refresh(view)
+                self.deferred.refresh(view)  # in any scenario: the rows that it shows may be wrong
             for above in self.views.above(view):
                 if above.facts.get(_GIVEN_UP):
                     continue  # it is recomputed when it is asked for

@@ -61,7 +61,7 @@ class Reading:
         """
         since = self.maintenance.right_since(view)
         if is_deferred(view):
-            return self._read_deferred(view, csn, freshness, matching)
+            return self._read_deferred(view, csn, freshness, matching, since)
         if freshness == "any" or (isinstance(freshness, timedelta) and self.age(view, csn) <= freshness):
             return self._at(view, self.views.frontier(view), self._reader())
         return self._read_fresh(view, csn, matching, left) if csn >= since else self.from_definition(view, csn)
@@ -96,14 +96,19 @@ class Reading:
                 if (job.view_id, csn) in left:
                     left[job.view_id, csn] = left[job.view_id, csn].after(job.to_csn)
 
-    def _read_deferred(self, view: Relation, csn: int, freshness: Freshness, matching: Matching | None) -> Frame:
-        """What a deferred view shows; if that is not fresh enough, with its differentials, and with its log."""
+    def _read_deferred(
+        self, view: Relation, csn: int, freshness: Freshness, matching: Matching | None, since: int
+    ) -> Frame:
+        """What a deferred view shows; if that is not fresh enough, with its differentials, and with its log. Rows that
+        were stored before the CSN `since` may be wrong."""
         policy = policy_of(view)
         if freshness is None and policy.refresh.kind == "query":
             self.deferred.refresh_for_query(view)
         limit = freshness if isinstance(freshness, timedelta) else None
         if freshness in (None, "any") or (limit is not None and self.deferred.catalog.age(view) <= limit):
             return self.read_shown(view)
+        if csn < since:
+            return self.from_definition(view, csn)
         left = pending(self.views, view, csn)
         if limit is not None and left.age(self.views.catalog.now()) <= limit:
             return self._at(view, left.frontier.readable, self._reader())
@@ -123,12 +128,12 @@ class Reading:
         touch what the view reads. A deferred view shows one state throughout, without the writes."""
         inside = transaction.company
         assert inside is not None
-        self.maintenance.right_since(view)
+        is_right = transaction.snapshot >= self.maintenance.right_since(view)
         if is_deferred(view):
             return self.read_shown(view, inside.seen)
         if not transaction.written.intersection(self.views.inputs(view)):
             return None
-        state = inside.state(view) if self.definitions.of(view).incremental else None
+        state = inside.state(view) if is_right and self.definitions.of(view).incremental else None
         if state is None:
             return self.from_definition(view, transaction.snapshot, transaction.state)
         return self._reader().visible(state)
