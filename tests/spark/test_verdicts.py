@@ -382,3 +382,29 @@ def test_an_integer_beside_a_decimal_has_the_digits_that_spark_counts(tables: Wa
     assert not create(tables, text).startswith("proven")
     change(tables)
     assert rows(tables, "SELECT * FROM x") == rows(tables, text)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_view_that_is_judged_anew_is_known_by_its_old_reading_nowhere(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, spark: SparkSession, elsewhere: bool
+) -> None:
+    """A process keeps what it has made of a text: which changes a query can see, and how they reach the view."""
+
+    def otherwise(node: Node) -> Node:
+        if not isinstance(node, Filter):
+            return node
+        moved = node.predicate.transform(lambda e: exp.Literal.number(15) if isinstance(e, exp.Literal) else e)
+        return Filter(node.input, moved)
+
+    lowered_otherwise(monkeypatch, otherwise)
+    monkeypatch.setattr(reading.Reader, "_same_plan", lambda *_: False)
+    text, asked = "SELECT k, v FROM t WHERE v > 5", "SELECT * FROM {} WHERE k > 60"
+    create(tables, text, "'selftest' = 'off'")
+    with freshview.connect(tmp_path / "warehouse", spark=spark) as other:
+        reader = other if elsewhere else tables
+        tables.sql("INSERT INTO t VALUES (70, 9, 'x')")
+        assert rows(reader, asked.format("x")) == []  # by the wrong reading
+        tables.sql("ALTER MATERIALIZED VIEW x SET TBLPROPERTIES ('selftest' = 'on')")
+        tables.sql("INSERT INTO t VALUES (77, 10, 'x')")
+        assert rows(reader, asked.format("x")) == [(70, 9), (77, 10)]
+        assert rows(reader, "SELECT * FROM x") == rows(reader, text)
