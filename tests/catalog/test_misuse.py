@@ -134,5 +134,5 @@ def test_a_time_before_the_first_commit_is_named_with_that_commits(
             lambda: wh.sql("SELECT * FROM t TIMESTAMP AS OF '2001-02-03 00:00:00+00:00'"),
         ]
         for ask in ways:
-            with pytest.raises(NotFound, match=r"time 2001-02-03 .* is before the first commit, .* later time"):
+            with pytest.raises(NotFound, match=r"time 2001-02-03 .* is before the oldest commit .* later time"):
                 ask()

@@ -299,3 +299,28 @@ def test_history_goes_when_it_is_old_and_behind_all_that_can_be_read(world: Worl
     assert [c.csn for c in process.catalog.commits()] == [newest]
     assert {j.to_csn for j in process.views.history(fresh)} == {newest}
     assert process.stored(fresh, newest) == process.defined(fresh, newest)
+
+
+def test_a_commit_within_a_job_stays_as_long_as_the_jobs_end_can_be_read(world: World, process: Process) -> None:
+    """Law: a view as of a CSN inside a job is not read from where the job began, if a commit lies between, however old.
+    Of commits that are gone it is not assumed that there were none."""
+    hour = 3_600_000_000
+    a, b = process.table("a"), process.table("b")
+    view = process.view("v", a)
+    process.put({"a": {1: 1}})
+    process.jobs.bring(view, process.catalog.snapshot())
+    within = process.put({"a": {1: 2}})
+    world.now += HISTORY + 120 * hour
+    for value in range(3):
+        process.put({"b": {1: value}})
+    process.jobs.bring(process.view("w", b), inside := process.catalog.snapshot())
+    world.now += 24 * hour
+    process.jobs.bring(view, process.put({"a": {1: 3}}))
+    world.now += hour
+    assert process.catalog.expire(24 * hour)[0] > within
+    assert within in {commit.csn for commit in process.catalog.commits()}
+    assert process.shown(view, inside) in (None, process.defined(view, inside))
+    with process.catalog.database.write() as c:  # as earlier releases deleted it
+        c.execute(t.commits.delete().where(t.commits.c.csn <= within))
+    assert process.stored(view, inside) != process.defined(view, inside)
+    assert process.shown(view, inside) is None

@@ -58,7 +58,13 @@ def _expire_relation(c: Connection, relation_id: int, horizon: int, superseded_b
 
 
 def _expire_history(c: Connection, needed: int, before: int) -> None:
-    """Delete jobs and commits that are old and older than any readable state: only the history lists them."""
+    """Delete jobs and commits that are old and older than any readable state: only the history lists them.
+
+    A view is read between the ends of a job from the version where the job began, if no commit since changed what the
+    view reads. So the commits of every job that reaches a readable state stay, however far back the job began.
+    """
     j, r = t.jobs.c, t.commits.c
+    begun = c.execute(sa.select(sa.func.min(j.from_csn)).where(j.to_csn >= needed, j.error.is_(None))).scalar()
+    first = needed if begun is None else min(needed, begun + 1)
     c.execute(t.jobs.delete().where(j.to_csn < needed, j.finished_at < before))
-    c.execute(t.commits.delete().where(r.csn < needed, r.committed_at < before))
+    c.execute(t.commits.delete().where(r.csn < first, r.committed_at < before))

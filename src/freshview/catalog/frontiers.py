@@ -109,10 +109,19 @@ def frontier_of(c: sa.Connection, view: Relation) -> Frontier:
     return Frontier(row.csn, row.stmtsn)
 
 
+_OLDEST_COMMIT = sa.select(sa.func.min(t.commits.c.csn))
+
+
 def changed(c: sa.Connection, view: Relation, after: int, upto: int) -> bool:
-    """Whether a commit with after < csn ≤ upto changed what the view reads."""
+    """Whether a commit with after < csn ≤ upto changed what the view reads, or may have: vacuum deletes the oldest
+    commits, and every CSN has one, so what lies before the oldest that is left is not known."""
+    if after >= upto:
+        return False
     csn = t.commits.c.csn
-    return c.execute(changes_after(view, after, csn).where(csn <= upto).limit(1)).first() is not None
+    if c.execute(changes_after(view, after, csn).where(csn <= upto).limit(1)).first() is not None:
+        return True
+    oldest = c.execute(_OLDEST_COMMIT).scalar()
+    return oldest is not None and after + 1 < oldest
 
 
 def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:

@@ -74,7 +74,7 @@ class CatalogReader:
             csn = last_csn(c, moment)
             first = c.execute(sa.select(sa.func.min(t.commits.c.committed_at))).scalar() if csn == 0 else None
         if first is not None:
-            cause = f"is before the first commit, which was made at {_utc(first)}"
+            cause = f"is before the oldest commit that is kept, which was made at {_utc(first)}"
             raise NotFound(f"time {_utc(moment)}", cause, "Give a later time, or a CSN.")
         return csn
 
