@@ -143,6 +143,25 @@ def test_a_statement_raises_the_job_of_its_own_process_that_it_waits_for(world: 
     assert len(p.ran) == 1
 
 
+def test_who_waits_for_a_turn_in_its_own_process_can_be_stopped(world: World) -> None:
+    """Law: a background job that waits for a statement's turn gives way, and closing does not wait for that turn."""
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    csn = p.put({"a": {1: 1}})
+    waiting = Interruption(gives_way=True)
+
+    def wait() -> None:
+        with waiting.here(), pytest.raises(Cancelled):
+            p.jobs.bring(view, csn)
+
+    with p.jobs.turns.turn(view, Frontier(p.views.frontier(view)), wait=False) as ours, ThreadPoolExecutor(1) as pool:
+        assert ours
+        stopped = pool.submit(wait)
+        waiting.request()
+        stopped.result(timeout=10)
+    assert [task.csn for task in p.views.tasks()] == [csn]
+
+
 def test_a_dead_owner_is_taken_over_from_when_its_lease_expires(world: World) -> None:
     """Law: on the catalog's clock, and not before."""
     dead, alive = world.process(), world.process()

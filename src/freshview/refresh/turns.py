@@ -65,6 +65,7 @@ class Turns:
         while wait and not taken:
             if self._clock() > until:
                 raise crowded(view)
+            stop_if_asked(f"view {view.name}")
             self._hurry(view)
             taken = lock.acquire(timeout=_ANNOUNCE)
         if not taken:
