@@ -6,22 +6,27 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.effort import IS_SOAK, examples, seed_of
+from tests.internals import internals
 from tests.spark.sessions import apart, jobs_run, setting
 from tests.unit.local.grammar import COLUMNS, SCHEMA, WORLDS, Expressions, rows
 
 from freshview import Warehouse
 from freshview.algebra.nodes import Node
-from freshview.errors import InvalidStatement, QueryFailed
+from freshview.errors import Cancelled, InvalidStatement, QueryFailed
+from freshview.interruption import Interruption
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.local.plans import LocalPlan, translated
 from freshview.local.typed import Unproven
 from freshview.refresh.embedded import HARMLESS
+from freshview.refresh.job_input import SourceInput
+from freshview.refresh.lookups import Lookups
 from freshview.spark.meaning import DEFAULTS, MEANING
 from freshview.sql.lowering import lower
 
@@ -217,6 +222,40 @@ def test_small_changes_start_no_spark_job(sums: Warehouse, spark: SparkSession) 
     assert jobs_run(spark, lambda: sums.maintain(["v"])) == 0
     assert sums.history("v")[-1].engine == "embedded"
     assert sums.check("v").ok
+
+
+@pytest.mark.parametrize("place", ["SourceInput.segments", "Lookups.table", "LocalEngine._cursor"])
+def test_a_job_that_is_asked_to_stop_leaves_its_tasks(
+    sums: Warehouse, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Law: a job of the embedded engine gives way too, wherever it is; Spark does not take it over."""
+    sums.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT t.id, u.v FROM t JOIN t AS u ON t.id = u.id")
+    sums.sql("INSERT INTO t VALUES (3, 'a', 4)")
+    work = Interruption(gives_way=True)
+    owner = {kind.__name__: kind for kind in (SourceInput, Lookups, LocalEngine)}[place.partition(".")[0]]
+    name = place.partition(".")[2]
+    original = getattr(owner, name)
+
+    def asked(self: object, *given: object, **named: object) -> object:
+        work.request()
+        return original(self, *given, **named)
+
+    if isinstance(original, cached_property):
+        original = original.func
+        monkeypatch.setattr(owner, name, property(asked))
+    else:
+        monkeypatch.setattr(owner, name, asked)
+    catalog, views = internals(sums).catalog, internals(sums).views
+
+    def run() -> None:
+        with work.here(), pytest.raises(Cancelled):
+            views.maintenance.bring(catalog.view("v"), catalog.snapshot())
+
+    assert jobs_run(spark, run) == 0
+    assert [job.strategy for job in sums.history("v")] == ["cancelled"]
+    assert len(views.catalog.tasks()) == 1
+    monkeypatch.undo()
+    assert _engine_of_next_job(sums) == "embedded"
 
 
 def test_a_value_that_is_not_proven_is_sparks(sums: Warehouse) -> None:

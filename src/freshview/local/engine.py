@@ -4,19 +4,22 @@ Small plans run on one thread and with few optimizers: over a few thousand rows,
 (V1's plan over 5,000 rows: 11 instead of 19 ms of the processor). The optimizers that are left out change how long a
 plan takes, never its rows.
 
-The memory of the engine is bounded, and so is that of a result: a plan that needs more is left to Spark.
+The memory of the engine is bounded, and so is that of a result: a plan that needs more is left to Spark. A plan of work
+that is asked to stop is broken off, and is not left to Spark.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from cachetools import LRUCache
 
 from freshview.algebra.nodes import WEIGHT, Node, Scan
+from freshview.interruption import current, stop_if_asked
 from freshview.local.numbers import MACROS
 from freshview.local.plans import LocalPlan
 from freshview.machine import memory
@@ -29,6 +32,7 @@ Settings = dict[str, str | bool | int | float | list[str]]
 MOST_MEMORY = 2 << 30  # bytes of the rows between operators, at most; on smaller machines an eighth of the memory
 MOST_RESULT = 1 << 29  # bytes of a result, at most
 SMALL = 100_000  # rows that a small plan reads, at most
+_WHAT = "a plan of the embedded engine"
 _BATCH = 100_000  # rows of a result that are taken at a time
 # The optimizers of small plans: without them one would compute columns that nothing reads, or join before it filters.
 _FEW_OPTIMIZERS = frozenset({"column_lifetime", "unused_columns", "filter_pushdown", "cte_inlining"})
@@ -61,11 +65,13 @@ class LocalEngine:
         Spark has computed, the columns of the part."""
         import duckdb  # when it is first needed: opening a warehouse is not the time
 
+        stop_if_asked(_WHAT)
         try:
             given = [(name, _placed(rows(read), read)) for name, read in plan.reads]
         except (pa.ArrowException, KeyError) as error:
             raise LocalError(str(error)) from error
-        with self._cursor(is_small=sum(table.num_rows for _, table in given) <= self._small) as connection:
+        is_small = sum(table.num_rows for _, table in given) <= self._small
+        with self._cursor(is_small=is_small) as connection, _broken_off(connection):
             try:
                 for name, table in given:
                     connection.register(name, table)
@@ -73,6 +79,7 @@ class LocalEngine:
                 found = _fetched(connection.execute(plan.text))
                 arrays = [found.column(i).cast(type_.arrow) for i, (_, type_) in enumerate(plan.columns)]
             except (duckdb.Error, pa.ArrowException, KeyError) as error:
+                stop_if_asked(_WHAT)
                 raise LocalError(str(error)) from error
         return pa.table(arrays, schema=pa.schema([(name, type_.arrow) for name, type_ in plan.columns]))
 
@@ -97,6 +104,23 @@ class LocalEngine:
             if is_small not in self._databases:
                 self._databases[is_small] = _opened(is_small=is_small)
             return self._databases[is_small].cursor()
+
+
+@contextmanager
+def _broken_off(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Break off what the connection runs in the block if this thread's work is asked to stop."""
+    import duckdb
+
+    def stop() -> None:
+        with suppress(duckdb.Error):  # the block was left meanwhile
+            connection.interrupt()
+
+    work = current()
+    if work is None:
+        yield
+        return
+    with work.broken_off_by(stop):
+        yield
 
 
 def _opened(*, is_small: bool) -> duckdb.DuckDBPyConnection:

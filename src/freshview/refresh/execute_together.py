@@ -18,6 +18,7 @@ import pyarrow as pa
 from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.delta.signed import RanOut
 from freshview.errors import Cancelled, FreshviewError, first_line
+from freshview.interruption import stop_if_asked
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.refresh.execute import Change, Frames, execute, frames_of
 from freshview.refresh.job_input import GroupInput
@@ -47,6 +48,7 @@ def execute_together(
         if one is None:
             changes.append("it shares nothing")
             continue
+        stop_if_asked(f"view {job.view.name}")
         begun = time.monotonic()
         try:
             query = plan.queries.get(place)

@@ -32,6 +32,7 @@ from freshview.catalog.views import ViewCatalog
 from freshview.definition.analysis import Definition
 from freshview.delta.signed import part, undone
 from freshview.errors import SnapshotExpired
+from freshview.interruption import stop_if_asked
 from freshview.refresh.condense import Use, condensed, condensed_in_spark, is_linear, use_of
 from freshview.refresh.cost import DEFAULT, Calibration, Estimate, Rates, estimate_full, rows_in_files
 from freshview.refresh.deltas import fits_driver, images, member_rows, netted
@@ -119,6 +120,7 @@ class SourceInput:
         found: dict[str, tuple[SourceChange, pa.Table | None]] = {}
         for name, segments in self.segments.items():
             relation = self.sources[name]
+            stop_if_asked(f"change of {relation.name}")
             if not fits_driver(relation, segments):
                 found[name] = (self._large(name, relation, segments), None)
                 continue

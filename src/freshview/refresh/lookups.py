@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from freshview.algebra.nodes import Scan, SemiJoin, Stored
 from freshview.catalog.records import RelationState
 from freshview.definition.analysis import member_column
+from freshview.interruption import stop_if_asked
 from freshview.refresh.deltas import member_rows
 from freshview.relation.conditions import EXACT, Among, Conditions, comparable, distinct
 from freshview.storage.reader import StateReader, is_answered
@@ -84,6 +85,7 @@ class Lookups:
     def _read(
         self, scan: Scan, state: RelationState, conditions: Conditions, columns: tuple[str, ...]
     ) -> pa.Table | None:
+        stop_if_asked(f"lookup in {state.relation.name}")
         member = member_column(state.relation) if not isinstance(scan.source, Stored) else None
         wanted = (*columns, member) if member else columns
         rows = self._reader.matching(state, conditions, columns=wanted, limit=_ROWS)

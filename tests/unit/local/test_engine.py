@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -9,6 +11,8 @@ import pytest
 from sqlglot import exp
 
 from freshview.algebra.nodes import Filter, Join, Node, Project, Scan, Table, column
+from freshview.errors import Cancelled
+from freshview.interruption import Interruption
 from freshview.local import engine as engine_module
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.local.plans import LocalPlan, translated
@@ -106,3 +110,26 @@ def test_constants_that_can_be_computed_are_tried_once(engine: LocalEngine) -> N
         found = engine.run(plan, lambda _: _numbers(3).select(["a"]).rename_columns(["k"]))
         assert sorted(found.column(0).to_pylist()) == [7, 8]
     assert list(engine._sound) == [plan.constants]
+
+
+@pytest.mark.parametrize("small", [0, 10 * MANY])
+def test_a_plan_is_broken_off_when_its_work_is_asked_to_stop(small: int) -> None:
+    """Law: within a second, as a cancellation: Spark does not compute the plan instead. The engine goes on."""
+    large, work = LocalEngine(small), Interruption(gives_way=True)
+    text = "SELECT count(*) AS n FROM (SELECT sum(l.a1 * r.a2) AS s FROM t l JOIN u r ON l.a1 <> r.a2 GROUP BY l.a1)"
+    plan = _plan(lower(text, {"t": ("a1",), "u": ("a2",)}).node)
+    rows = _numbers(MANY).select(["a"])
+
+    def names(read: Node) -> pa.Table:
+        assert isinstance(read, Scan)
+        return rows.rename_columns([stored for stored, _ in read.fields])
+
+    threading.Timer(0.5, work.request).start()
+    begun = time.monotonic()
+    with work.here(), pytest.raises(Cancelled):
+        large.run(plan, names)
+    assert time.monotonic() - begun < 5  # half a second before it was asked; the plan takes minutes
+    with work.here(), pytest.raises(Cancelled):
+        large.run(_product(), lambda _: _numbers(3))
+    assert large.run(_product(), lambda _: _numbers(3)).num_rows == 9
+    large.close()
