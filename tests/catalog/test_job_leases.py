@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +19,14 @@ from hypothesis import strategies as st
 from tests.catalog.view_world import World, waits
 from tests.conftest import PostgresServer
 from tests.effort import examples
+from tests.forks import forks, unflushed
 
 from freshview.catalog import tables as t
+from freshview.catalog import writer
 from freshview.catalog.activity import ActivityCatalog
 from freshview.catalog.records import DataFile, Frontier, Relation, Task
 from freshview.catalog.views import ViewCatalog
-from freshview.catalog.writer import LIFETIME
+from freshview.catalog.writer import LIFETIME, checkpoint_lease
 from freshview.errors import (
     Cancelled,
     CatalogUnavailable,
@@ -173,6 +177,37 @@ def test_a_dead_owner_is_taken_over_from_when_its_lease_expires(world: World) ->
     assert LIFETIME <= world.now - begun < LIFETIME + 1_000_000
     assert job.phases["wait"] >= LIFETIME / 1e6
     assert alive.stored(view, csn) == alive.defined(view, csn)
+
+
+def _lease(folder: Path, now: int, view_id: int) -> None:
+    """Take the leases on a view's next job and on its checkpoint, and be killed."""
+    unflushed()
+    catalog = World(folder, now).process().catalog
+    assert catalog.lease(view_id, "job", f"job-{view_id}") is not None
+    assert catalog.lease(view_id, "files", checkpoint_lease(view_id)) is not None
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_owner_on_this_machine_is_taken_over_from_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: of its leases on jobs, which only save work; not where its process id may mean another process."""
+    p = world.process()
+    view = p.view("v", p.table("a"))
+    csn = p.put({"a": {1: 1}})
+    killed = forks().Process(target=_lease, args=(world.folder, world.now, view.id), daemon=True)
+    killed.start()
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
+    begun = world.now
+    for space in ("", "another one"):
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(writer, "process_space", lambda space=space: space)
+            assert p.catalog.lease(view.id, "job", f"job-{view.id}", inherits=True) is None
+    assert p.catalog.lease(view.id, "files", checkpoint_lease(view.id)) is None
+    assert len(p.jobs.bring(view, csn)) == 1
+    assert world.now == begun
+    assert p.stored(view, csn) == p.defined(view, csn)
 
 
 def test_a_lease_that_could_not_be_given_up_is_not_held_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

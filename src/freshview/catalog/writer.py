@@ -27,6 +27,7 @@ from freshview.errors import (
     InvalidStatement,
     NotFound,
 )
+from freshview.machine import is_gone, process_space
 from freshview.relation.schema import Schema, check_relation_name, fold, refuse_weight
 
 LIFETIME = 120 * 1_000_000  # µs a pin or lease lives without a heartbeat
@@ -39,10 +40,11 @@ _PIN = t.snapshots.insert()
 _UNPIN = t.snapshots.delete().where(t.snapshots.c.id == sa.bindparam("pin"))
 _OWN = sa.and_(t.leases.c.id.in_(sa.bindparam("leases", expanding=True)), t.leases.c.owner == sa.bindparam("owner"))
 _LEASE = t.leases.insert()
-_TAKEN = sa.select(t.leases.c.id).where(t.leases.c.id == sa.bindparam("lease"))
+_TAKEN = sa.select(t.leases.c.owner).where(t.leases.c.id == sa.bindparam("lease"))
 _EXPIRED = t.leases.delete().where(
     t.leases.c.id == sa.bindparam("lease"), t.leases.c.expires_at < sa.bindparam("now", type_=sa.BigInteger)
 )
+_ENDED = t.leases.delete().where(t.leases.c.id == sa.bindparam("lease"))
 _HELD, _DROPPED = sa.select(t.leases.c.id).where(_OWN), t.leases.delete().where(_OWN)
 
 
@@ -51,7 +53,7 @@ class Catalog(CatalogReader):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}{process_space()}"
         self._given_up: set[str] = set()  # pins and leases whose rows the catalog may still hold
 
     @property
@@ -77,8 +79,12 @@ class Catalog(CatalogReader):
         with self._giving_up([pin.id]), self.database.write(durable=False) as c:
             c.execute(_UNPIN, {"pin": pin.id})
 
-    def lease(self, relation_id: int, path: str, name: str | None = None) -> Lease | None:
-        """Claim a folder before writing to it. A named lease is exclusive: None if another process holds it."""
+    def lease(self, relation_id: int, path: str, name: str | None = None, *, inherits: bool = False) -> Lease | None:
+        """Claim a folder before writing to it. A named lease is exclusive: None if another process holds it.
+
+        `inherits`: a named lease of a process of this machine that is gone is taken over before it expires. This is for
+        leases that only save work: a fork of that process may still work under its lease.
+        """
         with self.database.write(durable=False) as c:
             now = self.database.now(c)
             lease = Lease(name or uuid.uuid4().hex, relation_id, path)
@@ -86,8 +92,10 @@ class Catalog(CatalogReader):
                 self.database.lock_clock(c)  # of two processes that ask at once, one waits for the other
                 self._end_given_up(c)
                 c.execute(_EXPIRED, {"lease": name, "now": now})
-                if c.execute(_TAKEN, {"lease": name}).first():
+                owner = c.execute(_TAKEN, {"lease": name}).scalar()
+                if owner is not None and not (inherits and _has_died(owner)):
                     return None
+                c.execute(_ENDED, {"lease": name})
             c.execute(_LEASE, {**asdict(lease), "owner": self._owner, "expires_at": now + LIFETIME})
             return lease
 
@@ -378,6 +386,12 @@ class Catalog(CatalogReader):
         with self.database.read() as c:
             query = sa.select(t.leases.c.path).where(t.leases.c.relation_id == relation_id)
             return list(c.execute(query).scalars())
+
+
+def _has_died(owner: str) -> bool:
+    """Whether an owner was a process of this machine and container, and is gone; False if that cannot be known."""
+    parts, space = owner.rsplit(":", 2), process_space()
+    return bool(space) and len(parts) == 3 and parts[2].endswith(space) and is_gone(int(parts[1]))
 
 
 def checkpoint_lease(relation_id: int) -> str:

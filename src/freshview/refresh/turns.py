@@ -1,8 +1,8 @@
 """Whose turn it is to run a job of a view.
 
 Threads of one process take a lock, processes a lease on the view's next job. Who finds it taken waits for the job in
-progress, and takes over when the lease has expired on the catalog's clock. A statement that waits raises the priority
-of the job, in this process or in another one.
+progress, and takes over when the lease has expired on the catalog's clock, or at once from a process of this machine
+that is gone. A statement that waits raises the priority of the job, in this process or in another one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Turns:
         until, (pause, longest) = self._clock() + _PATIENCE, _POLLS
         with self._announced(view) as announce:
             while True:
-                lease = self._views.catalog.lease(view.id, JOB_PATH, f"job-{view.id}")
+                lease = self._views.catalog.lease(view.id, JOB_PATH, f"job-{view.id}", inherits=True)
                 if lease is not None or not wait or self._views.position(view) != c0:
                     return lease
                 if self._clock() > until:
