@@ -207,6 +207,10 @@ class Internals:
         job = CurrentJob(Candidate(relation.id, 0, 0, 0), halvings, is_beside=is_beside)
         return self._wh._upkeep._most_rows(relation, job)
 
+    def background_job(self, view: str) -> bool:
+        """Run a background job of a view, as a worker does that has chosen it."""
+        return self._wh._upkeep._maintain_one(CurrentJob(Candidate(self.relation(view).id, 0, 0, 0)))
+
     def heartbeat(self) -> None:
         self._wh._upkeep._heartbeat()
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -29,6 +32,7 @@ from freshview.schedule.manager import CurrentJob, Manager
 from freshview.schedule.policies import Candidate, candidates
 from freshview.schedule.presence import LOOK_SECONDS, RENEW_SECONDS, Presence
 from freshview.schedule.sizing import BACKGROUND_ROWS
+from freshview.views.maintenance import Maintenance
 
 
 def activity_of(process: Process) -> ActivityCatalog:
@@ -484,3 +488,45 @@ def test_a_background_job_is_sized_by_the_past_jobs_of_its_view(
     for _ in range(PAST_JOBS):
         views.record(Job(view_id=view.id, from_csn=0, to_csn=1, strategy="incremental", seconds=1.0, rows_in=3))
     assert internals(wh).background_rows("v") == BACKGROUND_ROWS
+
+
+def test_a_refresh_of_several_views_takes_the_time_of_one_job(
+    open_warehouse: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: views that take the same rows share the time allowed; one that reads other tables has no part in it."""
+    wh = open_warehouse()
+    catalog = internals(wh).catalog
+    views, facts = ViewCatalog(catalog), {"sources": "{}", "columns": "[]"}
+    for table in ("a", "b"):
+        wh.sql(f"CREATE TABLE {table} (k INT, v INT, PRIMARY KEY (k))")
+    for name, table in (("v", "a"), ("w", "a"), ("x", "a"), ("other", "b")):
+        read = [catalog.relation(table)]
+        views.create(catalog.reserve_id(), name, BAG, {}, facts, read, [], [], catalog.snapshot())
+    for table in ("a", "b"):
+        wh.sql(f"INSERT INTO {table} VALUES (1, 1)")
+    for rows, seconds in ((1, 1.0), (1001, 2.0)):
+        ended: dict[str, Any] = {
+            "from_csn": 0,
+            "to_csn": 1,
+            "strategy": "incremental",
+            "seconds": seconds,
+            "rows_in": rows,
+        }
+        views.record(Job(view_id=catalog.relation("v").id, **ended))
+    monkeypatch.setattr(upkeep, "machine_load", lambda: 0.0)
+    asked: list[tuple[list[str], int]] = []
+
+    def step_together(_: Maintenance, view: Relation, others: list[Relation], __: int, *, most_rows: int) -> list[Job]:
+        asked.append(([view.name, *(other.name for other in others)], most_rows))
+        return []
+
+    def step(_: Maintenance, view: Relation, __: int, *, most_rows: int) -> None:
+        asked.append(([view.name], most_rows))
+
+    monkeypatch.setattr(Maintenance, "step_together", step_together)
+    monkeypatch.setattr(Maintenance, "step", step)
+    internals(wh).replace_engine(SimpleNamespace(background=lambda _: nullcontext()))
+    internals(wh).background_job("v")
+    (together, rows), alone = asked
+    assert sorted(together) == ["v", "w", "x"]
+    assert (rows, alone) == (2333, (["v"], 9000))  # (10 / 3 - 1) and (10 - 1) seconds

@@ -268,32 +268,36 @@ class Upkeep:
         view = self._catalog.relation_by_id(job.view.view_id)
         if view is None:
             return True
-        rows, maintenance = self._most_rows(view, job), self._views.maintenance
+        maintenance, others = self._views.maintenance, self._companions(view, job)
         csn = self._catalog.snapshot() if job.upto is None else job.upto
         engine = self._engine()
         if self.manager is not None:
             self.manager.has_engine(job)
         with engine.background(job.interruption):
-            together = maintenance.step_together(view, self._companions(job), csn, most_rows=rows)
+            rows = self._most_rows(view, job, views=len(others) + 1)
+            together = maintenance.step_together(view, others, csn, most_rows=rows)
             done = any(one.view_id == view.id for one in together)
-            done = done or maintenance.step(view, csn, most_rows=rows) is not None
+            done = done or maintenance.step(view, csn, most_rows=self._most_rows(view, job)) is not None
         if is_deferred(view):
             self._views.deferred.keep_schedule()
         return done
 
-    def _companions(self, job: CurrentJob) -> list[Relation]:
-        """The views that may be refreshed with the view of a job: those that wait, and below which none waits. A job
-        that gave way before, or that others give way to, is kept small."""
+    def _companions(self, view: Relation, job: CurrentJob) -> list[Relation]:
+        """The views that may be refreshed with the view of a job: those that wait, read a table that it reads, and below
+        which none waits. A job that gave way before, or that others give way to, is kept small."""
         if job.halvings or job.is_protected:
             return []
-        waiting = {backlog.view_id for backlog in self._views.catalog.backlogs()}
+        catalog = self._views.catalog
+        waiting = {backlog.view_id for backlog in catalog.backlogs()}
         taken = {one.view.view_id for one in self.manager.running} if self.manager is not None else set()
-        others = self._views.catalog.by_id(waiting - taken - {job.view.view_id})
-        return [view for view in others if waiting.isdisjoint(self._views.catalog.inputs(view))]
+        reads = set(catalog.inputs(view))
+        others = [(other, set(catalog.inputs(other))) for other in catalog.by_id(waiting - taken - {view.id})]
+        return [other for other, theirs in others if reads & theirs and not waiting & theirs]
 
-    def _most_rows(self, view: Relation, job: CurrentJob) -> int:
-        """How many pending delta rows a background job of a view takes, now: beside foreground work, as if the machine
-        were busy."""
+    def _most_rows(self, view: Relation, job: CurrentJob, *, views: int = 1) -> int:
+        """How many pending delta rows a background job of a view takes, now, if so many views take them: beside
+        foreground work, as if the machine were busy. Of several views each is taken to cost what this one does."""
         past = self._views.catalog.finished(view, PAST_JOBS)
         load = self._busy_load if job.is_beside else machine_load()
-        return max(background_rows(past, allowed_seconds(load, self._busy_load)) >> job.halvings, 1)
+        seconds = allowed_seconds(load, self._busy_load) / views
+        return max(background_rows(past, seconds) >> job.halvings, 1)
