@@ -20,6 +20,7 @@ from freshview.catalog import activity
 from freshview.catalog import tables as t
 from freshview.catalog.activity import LIFETIME, ActivityCatalog, Work
 from freshview.catalog.frontiers import Job
+from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
 from freshview.errors import CatalogUnavailable
 from freshview.events import Events

@@ -7,6 +7,7 @@ import random
 import signal
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -268,11 +269,17 @@ def test_who_cannot_take_back_that_it_waits_does_its_job(world: World, monkeypat
 
 @pytest.mark.postgres
 def test_what_changes_rows_of_many_views_takes_its_turn_with_commits(tmp_path: Path, postgres: PostgresServer) -> None:
-    """Law: who changes several frontiers or uses holds the clock first, so that two of them cannot deadlock."""
+    """Law: who changes several frontiers or uses holds the clock first, so that two of them cannot deadlock; and who
+    notes a fact of a view, so that no other note is lost."""
     world = World(tmp_path, url=postgres.new_database())
     p = world.process()
     view = p.view("v", p.table("a"))
-    for change in (lambda: p.views.advance(p.catalog.snapshot()), lambda: p.views.note_uses({view.id: (1, 1)})):
+    changes: list[Callable[[], object]] = [
+        lambda: p.views.advance(p.catalog.snapshot()),
+        lambda: p.views.note_uses({view.id: (1, 1)}),
+        lambda: p.views.note(view, "a fact", "1"),
+    ]
+    for change in changes:
         with ThreadPoolExecutor(1) as pool, p.catalog.database.write() as commit:
             p.catalog.database.lock_clock(commit)
             changed = pool.submit(change)

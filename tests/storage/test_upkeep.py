@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 from tests.internals import internals
@@ -13,10 +15,13 @@ import freshview
 from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
+from freshview.cdc.notice import Watch
 from freshview.errors import CatalogUnavailable, InvalidStatement, StorageUnavailable, WarehouseClosed
 from freshview.interruption import Interruption
 from freshview.schedule import upkeep
+from freshview.schedule.garbage import Garbage
 from freshview.storage.checkpoint import Checkpointer, CheckpointReport
+from freshview.views.deferred import Deferred
 from freshview.views.maintenance import Maintenance
 
 
@@ -43,6 +48,30 @@ def test_a_checkpoint_that_fails_does_not_keep_others_from_theirs(
         internals(wh).step_of_upkeep()
         assert told == ["a"]
         assert {s.name: s.rows_in_main for s in wh.status().tables} == {"a": 0, "b": 1}
+
+
+def test_a_part_of_the_upkeep_that_fails_keeps_no_other_from_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: whatever the error; it is reported. A catalog that cannot be reached ends the turn: all parts ask it."""
+    errors: list[Exception] = [RuntimeError("a defect"), CatalogUnavailable("catalog", "restarts", "Try again.")]
+    done: list[str] = []
+
+    def fails(_: Watch) -> NoReturn:
+        raise errors[0]
+
+    with freshview.connect(tmp_path / "own") as wh:
+        told: list[str] = []
+        wh.events.listen(lambda e: told.append(e.details["error"]) if e.name == "background.failed" else None)
+        internals(wh).replace_garbage(cast("Garbage", SimpleNamespace(turn=lambda: done.append("garbage"))))
+        monkeypatch.setattr(Watch, "look", fails)
+        monkeypatch.setattr(Deferred, "keep_schedule", lambda _: done.append("schedule"))
+        internals(wh).step_of_upkeep()
+        assert (told, done) == (["a defect"], ["schedule", "garbage"])
+        errors.pop(0)
+        with pytest.raises(CatalogUnavailable):
+            internals(wh).step_of_upkeep()
+        assert done == ["schedule", "garbage"]
 
 
 def test_a_checkpoint_waits_for_idle_time_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,7 @@ class ViewCatalog(ViewReader):
     def note(self, view: Relation, name: str, value: str) -> None:
         """Store one of the facts that Freshview keeps of a view; this is not a commit and has no CSN."""
         with self.catalog.database.write() as c:
+            self.catalog.database.lock_clock(c)  # all facts are one value, and others note theirs
             known = c.execute(sa.select(t.relations.c.facts).where(t.relations.c.id == view.id)).scalar_one()
             merged = json.dumps({**json.loads(known), name: value})
             c.execute(t.relations.update().where(t.relations.c.id == view.id).values(facts=merged))

@@ -26,10 +26,15 @@ class Loop:
             again = False
             try:
                 again = self._step()
-            except Exception as error:  # reported, and tried again at the next turn
-                with suppress(Exception):  # a listener that fails does not end the loop
-                    self._events.emit("background.failed", error=str(error))
+            except Exception as error:  # tried again at the next turn
+                report_failure(error, self._events)
 
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
+
+
+def report_failure(error: Exception, events: Events) -> None:
+    """Report a failure in the background as an event."""
+    with suppress(Exception):  # a listener that fails does not end the loop
+        events.emit("background.failed", error=str(error))

@@ -16,14 +16,14 @@ from freshview.catalog.reports import Reports
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
 from freshview.definition.properties import is_auto, is_deferred, leaves_auxiliaries
-from freshview.errors import FreshviewError, InvalidStatement
+from freshview.errors import CatalogUnavailable, FreshviewError, InvalidStatement
 from freshview.events import Events
 from freshview.interruption import Interruption
 from freshview.refresh.times import PAST_JOBS
 from freshview.schedule.activity import Activity, machine_load
 from freshview.schedule.advice import apply_advice
 from freshview.schedule.garbage import Garbage
-from freshview.schedule.loops import Loop
+from freshview.schedule.loops import Loop, report_failure
 from freshview.schedule.manager import CurrentJob, Manager
 from freshview.schedule.policies import POLICIES, candidates, with_lower
 from freshview.schedule.pool import side_by_side
@@ -199,14 +199,27 @@ class Upkeep:
         self.manager.look_again(bool(others.busy) or self.activity.is_busy())
 
     def _step(self) -> None:
-        self._watch.look()
-        self._fold()
-        self._note_uses()
-        self._views.maintenance.advance()
-        self._views.deferred.keep_schedule()
-        self._follow_advice()
-        self._keep_auxiliaries()
-        self._garbage.turn()
+        """One turn of all upkeep. A part that fails is reported, and tried again at the next turn; the parts after it
+        are done, unless the catalog cannot be reached: each of them asks it."""
+        parts = (
+            self._watch.look,
+            self._fold,
+            self._note_uses,
+            self._views.maintenance.advance,
+            self._views.deferred.keep_schedule,
+            self._follow_advice,
+            self._keep_auxiliaries,
+            self._garbage.turn,
+        )
+        for part in parts:
+            if self._stopping.requested:
+                return
+            try:
+                part()
+            except CatalogUnavailable:
+                raise
+            except Exception as error:
+                report_failure(error, self._events)
 
     def _fold(self) -> None:
         """Run the checkpoints that are due in idle time; one that has waited for a minute runs beside other work, since
@@ -283,8 +296,8 @@ class Upkeep:
         return done
 
     def _companions(self, view: Relation, job: CurrentJob) -> list[Relation]:
-        """The views that may be refreshed with the view of a job: those that wait, read a table that it reads, and below
-        which none waits. A job that gave way before, or that others give way to, is kept small."""
+        """The views that may be refreshed with the view of a job: those that wait, read a table that it reads, and
+        below which none waits. A job that gave way before, or that others give way to, is kept small."""
         if job.halvings or job.is_protected:
             return []
         catalog = self._views.catalog
