@@ -126,13 +126,13 @@ def _run(suite: str, arguments: argparse.Namespace) -> int:
             _print(figure)
             report["figures"].append({**figure, "step": name})
         so_far = {key: list(report[key]) for key in ("steps", "figures")}
-        _write({**report, **_put(so_far, kept, names[place + 1 :])}, arguments)
+        _write({**report, **_put(so_far, kept, names[place + 1 :])}, kept, arguments)
     failed = [step["name"] for step in report["steps"] if step["failed"]]
     if failed:
         print(f"  failed: {', '.join(failed)}", file=sys.stderr)
     if not report["figures"]:
         return 1  # what an earlier run has measured stays
-    _write(report, arguments)
+    _write(report, kept, arguments)
     print(f"{suite} took {time.monotonic() - begun:.0f} s", flush=True)
     return 1 if failed or any(f.get("always") and not f["met"] for f in report["figures"]) else 0
 
@@ -144,10 +144,15 @@ def _put(report: dict[str, Any], kept: dict[str, Any], names: Sequence[str]) -> 
     return report
 
 
-def _write(report: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Write a report, if it has figures, and the documents."""
+def _write(report: dict[str, Any], kept: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Write a report, if it has figures, and the documents. A run of some steps keeps the figures of earlier reports
+    that did not list their steps, except those that it has measured by their names."""
     if not report["figures"]:
         return
+    if arguments.only:
+        measured = {f["name"] for f in report["figures"] if not f.get("always")}
+        unlabelled = [f for f in kept["figures"] if "step" not in f and f["name"] not in measured]
+        report = {**report, "figures": [*unlabelled, *report["figures"]]}
     _keep({**report, "machine": machine()} | ({"quick": True} if arguments.quick else {}), arguments.out)
     if not arguments.quick:
         write_documents(arguments.out)
@@ -158,7 +163,7 @@ def _earlier(suite: str, arguments: argparse.Namespace) -> dict[str, Any]:
     path = arguments.out / f"{suite}.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     is_alike = found.get("scale") == arguments.scale and quick.is_quick(found) == arguments.quick
-    return found if is_alike and "steps" in found else {"steps": [], "figures": []}
+    return {"steps": [], "figures": [], **(found if is_alike else {})}
 
 
 def _step(suite: str, name: str, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]] | None, dict[str, Any]]:

@@ -16,7 +16,7 @@ from freshview.bench import __main__ as harness
 from freshview.bench import quick
 from freshview.bench.data import tpch
 from freshview.bench.measure import Chart, Figure, Timing, alternated, meanwhile, spread
-from freshview.bench.report import document, reports
+from freshview.bench.report import document, reports, unmeasured
 from freshview.bench.tables import copied, forget, is_kept, new, prepared
 from freshview.bench.views import Race, _recomputing, _slowest
 from freshview.errors import NotFound, StorageUnavailable
@@ -128,6 +128,33 @@ def test_figures_of_steps_that_are_not_run_stay(monkeypatch: pytest.MonkeyPatch,
     assert values() == {"load": 0, "lookup": 1}
     assert values("--only", "load") == {"load": 2, "lookup": 1}
     assert values("--only", "lookup", "--scale", "0.5") == {"lookup": 3}  # other data: nothing to compare with
+
+
+def test_figures_that_name_no_step_stay_until_all_steps_are_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Law: a report of an earlier version loses nothing by a run of some steps but what that has measured anew."""
+
+    def ran(_suite: str, name: str, _arguments: Any) -> list[dict[str, Any]]:
+        return [Figure(name, 7, None, "", {}).as_json()]
+
+    monkeypatch.setattr(harness, "_apart", ran)
+    monkeypatch.setattr(harness, "SUITES", {"trial": (_load, _lookup)})
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "docs" / "benchmarks" / "trial.json"
+    path.parent.mkdir(parents=True)
+    earlier = [{**Figure(name, 1, None, "", {}).as_json(), "always": True} for name in ("exact", "exact")]
+    earlier += [Figure(name, 1, None, "", {}).as_json() for name in ("load", "lookup")]
+    path.write_text(json.dumps({"suite": "trial", "scale": 1.0, "machine": {}, "figures": earlier}))
+
+    def values(*options: str) -> list[tuple[str, float]]:
+        assert harness.main(["trial", *options]) == 0
+        return [(f["name"], f["value"]) for f in json.loads(path.read_text())["figures"]]
+
+    for _ in range(2):
+        assert values("--only", "lookup") == [("exact", 1), ("exact", 1), ("load", 1), ("lookup", 7)]
+    assert unmeasured(reports(path.parent), {"trial": ["load", "lookup"]}) == []
+    assert values() == [("load", 7), ("lookup", 7)]
 
 
 def test_a_run_that_is_ended_keeps_what_it_has_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
