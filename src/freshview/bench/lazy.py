@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from freshview import Warehouse
+from freshview import Job, Warehouse
 from freshview.bench.foreground import await_job, foreground
 from freshview.bench.lazy_world import ONE, TEN, TWO, VIEWS, Customers, opened, set_mode, upsert, world
 from freshview.bench.measure import Bars, Chart, Figure, Timing, alternated, duration, is_trial, seconds_of, spread
@@ -150,7 +150,7 @@ def sizes(folder: Path, scale: float, repeat: int) -> list[Figure]:
         _raced(wh, VIEWS[ONE], _by_range(wh, customers), counts[1:2], 1)  # warm-up
         races = _raced(wh, VIEWS[ONE], _by_range(wh, customers), counts, repeat, warmup=0)
         figures = [
-            replace(figure, details=figure.details | {"strategy": races[n].how})
+            replace(figure, details=figure.details | {"strategy": races[n].how, "estimates": races[n].estimates})
             for n in races
             for figure in [races[n].total("V1, UPDATE", n, 1.2 if n == counts[-1] else None)]
         ]
@@ -245,6 +245,7 @@ class _Race:
 
     spent: dict[str, list[Spent]] = field(default_factory=lambda: {mode: [] for mode in _MODES})
     ran: dict[str, set[str]] = field(default_factory=lambda: {mode: set() for mode in _MODES})  # strategies
+    last: dict[str, Job] = field(default_factory=dict)  # by mode: the last job of the last view
 
     def strategies(self, mode: str) -> str:
         return ", ".join(sorted(self.ran[mode]))
@@ -252,6 +253,11 @@ class _Race:
     @property
     def how(self) -> str:
         return "; ".join(f"{mode}: {self.strategies(mode)}" for mode in _MODES)
+
+    @property
+    def estimates(self) -> str:
+        """What the chosen way was expected to take in the last job of each mode, and what the best other way."""
+        return "; ".join(f"{mode}: {_estimated(job)}" for mode, job in self.last.items())
 
     def updated(self, mode: str) -> Timing:
         return Timing(tuple(s.update for s in self.spent[mode]))
@@ -290,8 +296,17 @@ def _raced(
                 print(line, file=sys.stderr, flush=True)
                 if i >= warmup:
                     race.spent[mode].append(spent)
-                    race.ran[mode] |= {wh.history(view)[-1].strategy for view in views}
+                    jobs = [wh.history(view)[-1] for view in views]
+                    race.ran[mode] |= {job.strategy for job in jobs}
+                    race.last[mode] = jobs[-1]
     return races
+
+
+def _estimated(job: Job) -> str:
+    if not job.otherwise:
+        return f"{job.strategy}, no other way was estimated"
+    chosen, rejected = duration(job.expected), duration(job.otherwise)
+    return f"{job.strategy} was expected to take {chosen}, the best other way {rejected}"
 
 
 def _spent(wh: Warehouse, views: Sequence[str], update: Callable[[], object], mode: str) -> Spent:

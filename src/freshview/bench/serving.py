@@ -6,10 +6,12 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 import freshview
 from freshview import Job, Warehouse
@@ -34,7 +36,7 @@ def served(folder: Path, scale: float, repeat: int) -> list[Figure]:
     One transaction a second goes on beside both sides of the comparison: the difference is that of the maintenance.
     """
     customers = Customers(folder, scale, seed=17)
-    window = 5.0 if is_trial(scale) else _WITHIN
+    window = (5.0 if is_trial(scale) else _WITHIN) * min(repeat, 2)
     with opened(folder, scale, TWO) as wh, freshview.connect(wh.path) as other:
 
         def write() -> None:
@@ -42,19 +44,19 @@ def served(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
         _asked(wh, 3.0)  # warm-up
         with meanwhile(write, 1.0):
-            quiet = _asked(wh, window * min(repeat, 2))
+            quiet = _asked(wh, window)
         wh.maintain()
         with serving(wh.path):
             since = wh.status().csn
             with meanwhile(write, 1.0):
-                busy, first, waited = _asked_beside(wh, since, window * min(repeat, 2))
+                beside = _asked_beside(wh, since, window)
         jobs, times = [job for job in wh.history() if job.to_csn > since], wh._views.catalog.job_times(since)
         wh.maintain()
         name = "seconds within which a background job of every view was done, with a query every 200 ms elsewhere"
-        details = {view: _story([j for j in jobs if j.view == view], first.get(view), waited) for view in VIEWS[TWO]}
-        longest = max(first.get(view, waited) for view in VIEWS[TWO])
+        details = {view: beside.story(view, [j for j in jobs if j.view == view]) for view in VIEWS[TWO]}
+        longest = max(beside.first.get(view, beside.seconds) for view in VIEWS[TWO])
         return [
-            *(_slowed(query, quiet[query], busy[query], times) for query in _SMALL),
+            *(_slowed(query, quiet[query], beside.busy[query], times, beside.starting[query]) for query in _SMALL),
             Figure(name, longest, _WITHIN, "s", details),
             exact(wh, list(VIEWS[TWO])),
         ]
@@ -75,30 +77,43 @@ class Asked:
 Answers = dict[str, list[Asked]]  # by query
 
 
-def _asked_beside(wh: Warehouse, since: int, window: float) -> tuple[Answers, dict[str, float], float]:
-    """Ask the small queries until the window is over and another process has finished a job of every view, but not for
-    ever; return their seconds in the window, when the first job of each view was done, and how long that took."""
-    busy: Answers = {name: [] for name in _SMALL}
-    first: dict[str, float] = {}
-    begun = time.monotonic()
-    while (waited := time.monotonic() - begun) < window or (len(first) < len(VIEWS[TWO]) and waited < 2 * _WITHIN):
-        asked = _asked(wh, 1.0)
-        if waited < window:
-            busy = {name: answers + asked[name] for name, answers in busy.items()}
+@dataclass
+class Beside:
+    """Queries while another process maintains: until it has finished a job of every view, and afterwards."""
+
+    starting: Answers  # that process starts Spark and has its first jobs, at the expense of all others
+    busy: Answers
+    first: dict[str, float]  # by view: seconds until its first job was done
+    seconds: float = 0.0  # that all of it took
+
+    def story(self, view: str, jobs: list[Job]) -> str:
+        """Return what became of the jobs of a view."""
+        done = [job for job in jobs if job.error is None]
+        yielded = [job.seconds for job in jobs if job.strategy == "cancelled"]
+        found = [f"{len(done)} jobs done in {self.seconds:.0f} s"]
+        found += [f"the first after {self.first[view]:.0f} s"] * (view in self.first)
+        found += [f"the longest took {duration(max(job.seconds for job in done))}"] * bool(done)
+        gave_way = f"; {len(yielded)} gave way, after {duration(max(yielded))} at most" if yielded else ""
+        return ", ".join(found) + gave_way
+
+
+def _asked_beside(wh: Warehouse, since: int, window: float) -> Beside:
+    """Ask the small queries until another process has finished a job of every view, but not for ever, and then for the
+    window."""
+    found = Beside({name: [] for name in _SMALL}, {name: [] for name in _SMALL}, {})
+    begun, until = time.monotonic(), time.monotonic() + 2 * _WITHIN
+    is_started = False
+    while time.monotonic() < until:
+        answers = found.busy if is_started else found.starting
+        for name, asked in _asked(wh, 1.0).items():
+            answers[name] += asked
         for job in wh.history():
             if job.to_csn > since and job.error is None:
-                first.setdefault(job.view, time.monotonic() - begun)
-    return busy, first, waited
-
-
-def _story(jobs: list[Job], first: float | None, waited: float) -> str:
-    """Return what became of the jobs of a view."""
-    done = [job for job in jobs if job.error is None]
-    yielded = [job.seconds for job in jobs if job.strategy == "cancelled"]
-    found = [f"{len(done)} jobs done in {waited:.0f} s"]
-    found += [f"the first after {first:.0f} s"] * (first is not None)
-    found += [f"the longest took {duration(max(job.seconds for job in done))}"] * bool(done)
-    return ", ".join(found) + (f"; {len(yielded)} gave way, after {duration(max(yielded))} at most" if yielded else "")
+                found.first.setdefault(job.view, time.monotonic() - begun)
+        if not is_started and len(found.first) >= len(VIEWS[TWO]):
+            is_started, until = True, time.monotonic() + window
+    found.seconds = time.monotonic() - begun
+    return found
 
 
 @contextmanager
@@ -132,54 +147,117 @@ def _asked(wh: Warehouse, seconds: float) -> Answers:
     return found
 
 
-def _slowed(name: str, quiet: list[Asked], busy: list[Asked], jobs: list[tuple[int, int]]) -> Figure:
-    """Compare the 95th percentiles, and tell how long the queries took that a job overlapped, and the others."""
-    alone, beside = _timing(quiet), _timing(busy)
+def _slowed(
+    name: str, quiet: list[Asked], busy: list[Asked], jobs: list[tuple[int, int]], starting: list[Asked]
+) -> Figure:
+    """Compare the 95th percentiles, and tell how long the queries took that a job overlapped, and the others. Queries
+    `starting` before every view had a job are not compared, unless there are no others."""
+    alone, beside = _timing(quiet), _timing(busy or starting)
     met = [asked for asked in busy if any(asked.overlaps(*job) for job in jobs)]
     missed = [asked for asked in busy if asked not in met]
-    details = {
-        "quiet": f"{alone}, p95 {duration(alone.p95)}, {len(quiet)} queries",
-        "while another process maintains": f"{beside}, p95 {duration(beside.p95)}, {len(busy)} queries",
+    details = {"quiet": _told(quiet)}
+    parts = {
+        "until every view had a job": starting,
+        "while another process maintains": busy,
+        "of these, beside a job": met,
+        "of these, between jobs": missed,
     }
-    for what, some in (("of these, beside a job", met), ("of these, between jobs", missed)):
-        if some:
-            details[what] = f"{_timing(some)}, p95 {duration(_timing(some).p95)}, {len(some)} queries"
+    details |= {what: _told(some) for what, some in parts.items() if some}
     return Figure(f"{name}, p95 while another process maintains / quiet", beside.p95 / alone.p95, 1.5, "×", details)
+
+
+def _told(answers: list[Asked]) -> str:
+    timing = _timing(answers)
+    return f"{timing}, p95 {duration(timing.p95)}, {len(answers)} queries"
 
 
 def _timing(answers: list[Asked]) -> Timing:
     return Timing(tuple(asked.seconds for asked in answers))
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """A way to maintain the eight views, after so many changed rows of each table."""
+
+    name: str
+    refresh: str
+    changed: Callable[[int], int]  # rows of a table → rows that change
+    rounds: Callable[[int], range]  # repetitions → rounds; round 0 is a warm-up
+    limit: float | None = None
+
+    @property
+    def views(self) -> list[str]:
+        return [f"{part}_{self.refresh}" for part in _PARTS]
+
+
+_KINDS = (
+    _Kind("maintained by rules", "incremental", lambda _: 100, lambda repeat: range(repeat + 1), 0.65),
+    _Kind(
+        "1 % changed, maintained by rules",
+        "incremental",
+        lambda rows: max(rows // 100, 1),
+        lambda repeat: range(repeat + 1),
+    ),
+    _Kind("recomputed", "full", lambda _: 100, lambda _: range(1, 2)),  # Spark is warm, and a round takes long
+)
+
+
 def side_by_side(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Time maintain() of eight views over eight tables, each with 100 changed rows, by two workers and by one."""
-    figures = []
+    """Time maintain() of eight views over eight tables, by two workers and by one: with 100 changed rows in each table,
+    with one in a hundred, and recomputed."""
     source = prepared(folder, "eight", _create, on=tables(folder, scale))
     with (
         copied(source, folder / "lazy" / "one_worker", workers=1) as one,
         copied(source, folder / "lazy" / "two_workers", workers=2) as two,
     ):
-        for kind, refresh, limit in (("maintained by rules", "incremental", 0.65), ("recomputed", "full", None)):
-            views = [f"{part}_{refresh}" for part in _PARTS]
-            seconds: dict[str, list[float]] = {"one": [], "two": []}
-            cores: dict[str, str] = {}
-            for i in range(repeat + 1):
-                seed = random.Random(100 * i).randrange(1_000_000)
-                for way, wh in (("one", one), ("two", two)) if i % 2 else (("two", two), ("one", one)):
-                    _change(wh, seed)
-                    before = cpu_seconds()
-                    taken = seconds_of(lambda wh=wh, views=views: wh.maintain(views))  # type: ignore[misc]
-                    here, java = ((b - a) / taken for a, b in zip(before, cpu_seconds(), strict=True))
-                    cores[way] = f"cores in use, last round: Python {here:.2f}, Java {java:.2f}"
-                    print(f"{kind}, {way}: {duration(taken)}", file=sys.stderr, flush=True)
-                    if i:
-                        seconds[way].append(taken)
-            alone, both = (Timing(tuple(s)) for s in seconds.values())
-            details = {"one worker": f"{alone}; {cores['one']}", "two workers": f"{both}; {cores['two']}"}
-            name = f"8 views over 8 tables, {kind}: two workers / one"
-            figures.append(Figure(name, both.p50 / alone.p50, limit, "×", details, spread=spread(both, alone)))
-        two.maintain()
-        return [*figures, exact(two, [f"{part}_incremental" for part in _PARTS])]
+        parts = [_Part.of(one, name) for name in _PARTS]
+        figures = [_compared(one, two, parts, kind, kind.rounds(repeat)) for kind in _KINDS]
+        return [*figures, exact(two, _KINDS[0].views)]
+
+
+def _compared(one: Warehouse, two: Warehouse, parts: list[_Part], kind: _Kind, rounds: range) -> Figure:
+    """Time the maintenance of the views by one worker and by two, in turn, each after the same changes."""
+    seconds: dict[str, list[float]] = {"one": [], "two": []}
+    cores: dict[str, str] = {}
+    for i in rounds:
+        for way, wh in (("one", one), ("two", two)) if i % 2 else (("two", two), ("one", one)):
+            draw = random.Random(f"{kind.name} {i}")
+            for part in parts:
+                part.change(wh, kind.changed(part.rows), draw)
+            before = cpu_seconds()
+            taken = seconds_of(lambda wh=wh: wh.maintain(kind.views))  # type: ignore[misc]
+            here, java = ((b - a) / taken for a, b in zip(before, cpu_seconds(), strict=True))
+            cores[way] = f"cores in use, last round: Python {here:.2f}, Java {java:.2f}"
+            print(f"{kind.name}, {way}: {duration(taken)}", file=sys.stderr, flush=True)
+            if i:
+                seconds[way].append(taken)
+    alone, both = (Timing(tuple(s)) for s in seconds.values())
+    details = {"one worker": f"{alone}; {cores['one']}", "two workers": f"{both}; {cores['two']}"}
+    name = f"8 views over 8 tables, {kind.name}: two workers / one"
+    return Figure(name, both.p50 / alone.p50, kind.limit, "×", details, spread=spread(both, alone))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A table, the number of its rows, and one in fifty of them: those that are changed, without asking Spark again."""
+
+    name: str
+    rows: int
+    some: pa.Table
+
+    @classmethod
+    def of(cls, wh: Warehouse, name: str) -> _Part:
+        ((rows,),) = wh.sql(f"SELECT count(*) FROM {name}").collect()
+        some = wh.sql(f"SELECT * FROM {name} WHERE pmod(hash(l_orderkey, l_linenumber), 50) = 0").toArrow()
+        return cls(name, rows, some.sort_by([("l_orderkey", "ascending"), ("l_linenumber", "ascending")]))
+
+    def change(self, wh: Warehouse, count: int, draw: random.Random) -> None:
+        """Give so many rows another price, by their keys."""
+        rows = self.some.take(draw.sample(range(self.some.num_rows), min(count, self.some.num_rows)))
+        step = draw.randint(1, 1000)
+        dearer = [price + step for price in rows.column("l_extendedprice").to_pylist()]
+        with wh.transaction() as tx:
+            tx.upsert(self.name, replaced(rows, "l_extendedprice", dearer))
 
 
 def _create(wh: Warehouse) -> None:
@@ -196,13 +274,3 @@ def _create(wh: Warehouse) -> None:
                 f"max(o_orderdate) AS last FROM {part}, orders WHERE o_orderkey = l_orderkey "
                 "GROUP BY l_shipmode, o_orderpriority"
             )
-
-
-def _change(wh: Warehouse, seed: int) -> None:
-    """Change 100 rows of each table, the same ones for one seed."""
-    for part in _PARTS:
-        order = f"ORDER BY hash(l_orderkey, l_linenumber, {seed})"
-        rows = wh.sql(f"SELECT * FROM {part} {order} LIMIT 100").toArrow()
-        dearer = [price + 1 for price in rows.column("l_extendedprice").to_pylist()]
-        with wh.transaction() as tx:
-            tx.upsert(part, replaced(rows, "l_extendedprice", dearer))
