@@ -324,3 +324,25 @@ def test_a_commit_within_a_job_stays_as_long_as_the_jobs_end_can_be_read(world: 
         c.execute(t.commits.delete().where(t.commits.c.csn <= within))
     assert process.stored(view, inside) != process.defined(view, inside)
     assert process.shown(view, inside) is None
+
+
+def test_a_past_state_is_not_taken_for_one_before_commits_that_were_forgotten(world: World, process: Process) -> None:
+    """Law: history that is forgotten changes no answer. A job led from before all readable states to one after them:
+    whether its first version still holds in between is told by commits that are as old."""
+    view = process.view("v", process.table("a"))
+    process.table("b")
+    process.put({"a": {1: 1}})
+    process.put({"b": {1: 1}})
+    world.now += HISTORY + 1_000_000
+    between = process.put({"b": {1: 2}})
+    end = process.put({"a": {1: 2}})
+    process.jobs.bring(view, end)
+    process.catalog.expire(1_000_000)
+    assert process.catalog.horizon() <= between
+    assert process.shown(view, between) in (None, process.defined(view, between))
+    assert process.stored(view, end) == process.defined(view, end)
+    world.now += HISTORY + 1_000_000
+    process.put({"a": {1: 3}})
+    process.jobs.bring(view, process.catalog.snapshot())
+    process.catalog.expire(0)
+    assert [c.csn for c in process.catalog.commits()] == [process.catalog.snapshot()]
