@@ -85,7 +85,7 @@ class Debezium:
         if source.get("lsn") is not None:
             return lsn_place(source["lsn"], _last_commit(source.get("sequence")))
         if source.get("file") is not None and source.get("pos") is not None:
-            return binlog_place(source["file"], source["pos"], source.get("row") or 0)
+            return binlog_place(source["file"], source["pos"], source.get("row") or 0, source.get("server_id"))
         return None
 
     def at(self, document: Any) -> datetime.datetime | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from freshview.cdc.log_places import LogPlace, Order, rank, shown
@@ -19,11 +20,12 @@ from freshview.relation.schema import Schema
 
 @dataclass(frozen=True)
 class LogEvent:
-    """Changes that an event reports: its place in the log of the database, and its place in the files."""
+    """Changes that an event reports: its place in the log of the database, its place in the files, and its time."""
 
     log: LogPlace | None
     changes: list[LoggedChange]
     place: str
+    at: datetime | None = None
 
     @property
     def identity(self) -> str:

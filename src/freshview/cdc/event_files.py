@@ -3,29 +3,30 @@
 Law: a position holds, per file, the number of bytes that were delivered, and the last place in the log among the events
 (`log_places`). A line counts once it is whole. An event that is not behind that place is skipped if the delivered part
 of the files holds it, else it is late (`delivered`). If each event is delivered, the reader orders them and none is
-late. Within a poll events are put in the order of the log. Formats whose events name no place in it are read in the
-order of the files.
+late. Within a poll events are put in the order of the log. Events that name no place in it count in the order of the
+files; so those of a new file are refused if one of a later name was delivered, or one that begins with the same line.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import time
 import zlib
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from freshview.cdc.captures import Capture
 from freshview.cdc.delivered import Delivered, LogEvent
-from freshview.cdc.log_places import LogPlace, Order, is_same_log, order_of, rank, shown
+from freshview.cdc.log_places import LogEnd, LogPlace, Order, is_same_log, order_of, rank, shown
 from freshview.cdc.net import LoggedChange, as_table, net_effect, of_one_key, row_of_key
 from freshview.cdc.source import Poll, Quarantined
 from freshview.cdc.texts import BadEvent
@@ -36,6 +37,8 @@ _CHECKED = 256  # bytes before a position that must still be the same
 # What a format raises for a JSON document in which a part is missing, or is not what it is in an event.
 _OTHER_FORM = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _GROWS = 60.0  # seconds since its last change in which a file that ends within a line may still be written
+_TOO_LATE = "It came too late: REFRESH FLOW … FULL reads the files anew; or load the table anew."
+_OTHER_LOG = "Have the new server's events written to another folder, and start a flow over its files."
 _REMEDY = "Correct or remove the line; or let the source's option 'on error' 'quarantine' set such events aside."
 
 
@@ -60,24 +63,48 @@ class EventFormat(Protocol):
     def changes(self, document: Any, schema: Schema, place: str) -> list[LoggedChange]: ...
 
 
+class _File(NamedTuple):
+    """What was delivered of a file: the number of bytes, and a checksum of the last of them.
+
+    Of a file that has changes without a place in the log, `first` is a checksum of its first line, unless they are
+    refused because of another file, `other`.
+    """
+
+    size: int = 0
+    check: int = 0
+    first: str = ""
+    other: str = ""
+
+    @property
+    def stored(self) -> tuple[Any, ...]:
+        return tuple(self) if self.first or self.other else self[:2]
+
+
 @dataclass
 class _Position:
-    """Delivered bytes and a checksum of the last of them by file name, and the last place in the log."""
+    """What was delivered by file name, and the end of the log among the events.
 
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
-    order: Order | None = None
+    Positions of earlier versions have the last place of the log alone, and two parts of each file.
+    """
+
+    files: dict[str, _File] = field(default_factory=dict)
+    end: LogEnd = field(default_factory=LogEnd)
 
     def text(self) -> str:
-        return json.dumps({"files": self.files, "sequence": self.order}, sort_keys=True)
+        at = self.end.at and self.end.at.isoformat()
+        files = {name: file.stored for name, file in self.files.items()}
+        end = {"sequence": self.end.order, "server": self.end.server, "at": at}
+        return json.dumps({"files": files, **{k: v for k, v in end.items() if v or k == "sequence"}}, sort_keys=True)
 
     @staticmethod
     def of(text: str | None) -> _Position:
         if text is None:
             return _Position()
         data = json.loads(text)
-        order = data["sequence"]
-        files = {name: (size, check) for name, (size, check) in data["files"].items()}
-        return _Position(files, None if order is None else order_of(order))
+        order, at = data["sequence"], data.get("at")
+        files = {name: _File(*file) for name, file in data["files"].items()}
+        end = LogEnd(order and order_of(order), data.get("server", ""), at and datetime.fromisoformat(at))
+        return _Position(files, end)
 
 
 class EventFiles:
@@ -123,7 +150,7 @@ class EventFiles:
             raise CaptureFailed(what, first_line(error), "Check the files and the rights, and poll again.") from error
 
     def _poll(self, start: _Position) -> Poll:
-        found = _Found(log=start.order)
+        found = _Found(log=start.end.order)
         files = self._files(start)
         for file in files:
             if not (found.is_stopped or (found.is_held and not self._may_read_on(found))):
@@ -132,11 +159,10 @@ class EventFiles:
         if unfit:
             return self.refusing(unfit)._poll(start)
         events = self._fresh(found, start)
-        last = _last([*(e.log.order for e in events if e.log is not None), start.order])
         changes = tuple(c for e in events for c in e.changes)
         aside = self._aside(found) if self._on_error == "quarantine" else None
         delta = net_effect(self.name, self.schema, () if self._each else changes, aside=aside)
-        end = _Position({**start.files, **found.files}, last)
+        end = _Position({**start.files, **found.files}, _end(events, start.end))
         more = found.bytes >= self._max_bytes or found.is_stopped
         each = changes if self._each else None
         places = {} if self._each else {c.key: c.place for c in of_one_key(changes, self.schema)}
@@ -219,10 +245,13 @@ class EventFiles:
         folder = self._path if self._path.is_dir() else self._path.parent
         files = {n: delivered for n, delivered in known.items() if n < first}
         if starts[first]:
-            files[first] = (starts[first], _checksum(folder / first, starts[first]))
-        last = _Position.of(position).order
-        orders = (e.log.order for e in self._before(_Position(files)) if e.log is not None)
-        return _Position(files, _last(o for o in orders if last is None or is_same_log(o, last))).text()
+            was = known.get(first, _File())
+            files[first] = was._replace(size=starts[first], check=_checksum(folder / first, starts[first]))
+        last = _Position.of(position).end.order
+        before = self._before(_Position(files))
+        return _Position(
+            files, _end(e for e in before if e.log and (last is None or is_same_log(e.log.order, last)))
+        ).text()
 
     def _files(self, start: _Position) -> list[Path]:
         """The files in the order of their names; CaptureFailed if one of the position is gone or has changed."""
@@ -233,7 +262,7 @@ class EventFiles:
         else:
             raise CaptureFailed(f"events of {self.name}", f"{self._path} is not there", "Check the path.")
         present = {f.name: f for f in files}
-        for name, (size, check) in start.files.items():
+        for name, (size, check, *_) in start.files.items():
             file = present.get(name)
             if file is None:
                 continue  # files that were delivered may be removed
@@ -249,7 +278,8 @@ class EventFiles:
         return files
 
     def _read(self, file: Path, start: _Position, found: _Found, *, is_last: bool) -> None:
-        offset, _ = start.files.get(file.name, (0, 0))
+        known = start.files.get(file.name, _File())
+        offset = known.size
         with file.open("rb") as stream:
             stream.seek(offset)
             for line in stream:
@@ -261,6 +291,9 @@ class EventFiles:
                     break
                 try:
                     event = self._event(line, place, found.skipped, found.log)
+                    if event is not None and event.log is None and not self._each:
+                        known = _known_by_order(file, known, ChainMap(found.files, start.files))
+                        _require_order(file.name, known)
                 except BadEvent as reason:
                     is_cut = not line.endswith(b"\n") and isinstance(reason.__cause__, ValueError | RecursionError)
                     if is_cut and (is_last or _is_growing(file)):
@@ -279,7 +312,7 @@ class EventFiles:
                 offset += len(line)
                 found.bytes += len(line)
         if offset:
-            found.files[file.name] = (offset, _checksum(file, offset))
+            found.files[file.name] = known._replace(size=offset, check=_checksum(file, offset))
 
     def _may_stop_before(self, events: list[LogEvent], rest: Iterable[bytes]) -> bool:
         """Whether the events before a bad one can be delivered; the next poll then begins at the bad one and fails.
@@ -318,10 +351,8 @@ class EventFiles:
             if table != self.name:
                 skipped.update([table] if table else [])
                 return None
-            event = LogEvent(
-                self._format.log_place(document), self._format.changes(document, self.schema, place), place
-            )
-            at = self._format.at(document) if self._each else None
+            changes, at = self._format.changes(document, self.schema, place), self._format.at(document)
+            event = LogEvent(self._format.log_place(document), changes, place, at)
         except _OTHER_FORM as error:  # no cause: a line that is whole is not still being written
             raise BadEvent(f"it has not the form of such an event ({type(error).__name__}: {error})") from None
         self._check(event.changes)
@@ -343,7 +374,7 @@ class EventFiles:
 
         If each event counts, the reader orders them, and none is late.
         """
-        old = [e for e in found.events if e.is_before(start.order, at=True)]
+        old = [e for e in found.events if e.is_before(start.end.order, at=True)]
         before = Delivered()
         if old:
             present = {file.name for file in self._files(start)}
@@ -351,31 +382,36 @@ class EventFiles:
             before = Delivered.of(self._before(start), old, self.schema, gone)
         seen: set[str] = set()
         fresh: list[LogEvent] = []
+        end = start.end
         for event in found.events:
             identity = event.identity if event.log is not None else ""
             if identity and (identity in seen or identity in before.repeated):
                 continue
             seen.add(identity)
-            if not self._each and event.log is not None and start.order is not None and event.is_before(start.order):
-                if cause := before.too_late(event.log.order, start.order, is_asked_for=self._takes_late):
-                    self._set_late_aside(event, cause, found)
+            if not self._each and event.log is not None:
+                if cause := end.denies(event.log, event.at):
+                    self._set_late_aside(event, cause, _OTHER_LOG, found)
                     continue
-                event = before.without_superseded(event, self.schema)
+                end, last = end.after(event.log, event.at), start.end.order
+                if last is not None and event.is_before(last):
+                    if cause := before.too_late(event.log.order, last, is_asked_for=self._takes_late):
+                        self._set_late_aside(event, cause, _TOO_LATE, found)
+                        continue
+                    event = before.without_superseded(event, self.schema)
             fresh.append(event)
         if self._each or any(e.log is None for e in fresh):
             return fresh
         return sorted(fresh, key=lambda e: rank(e.log.order) if e.log else ())
 
-    def _set_late_aside(self, event: LogEvent, cause: str, found: _Found) -> None:
+    def _set_late_aside(self, event: LogEvent, cause: str, remedy: str, found: _Found) -> None:
         if self._on_error == "stop":
-            remedy = "It came too late: REFRESH FLOW … FULL reads the files anew; or load the table anew."
             raise CaptureFailed(f"event of {self.name}, {event.place}", cause, remedy)
         found.quarantined.append(Quarantined(event.place, cause, event.identity))
 
     def _before(self, start: _Position) -> Iterator[LogEvent]:
         """The events before a position, as far as their files are there."""
         for file in self._files(start):
-            size, _ = start.files.get(file.name, (0, 0))
+            size = start.files.get(file.name, _File()).size
             offset = 0
             with file.open("rb") as stream:
                 while offset < size:
@@ -395,7 +431,7 @@ class _Found:
 
     log: Order | None = None
     events: list[LogEvent] = field(default_factory=list)
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    files: dict[str, _File] = field(default_factory=dict)
     quarantined: list[Quarantined] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
@@ -409,8 +445,44 @@ class _Found:
                 self.log = event.log.order
 
 
-def _last(orders: Iterable[Order | None]) -> Order | None:
-    return max((order for order in orders if order is not None), key=rank, default=None)
+def _known_by_order(file: Path, known: _File, delivered: Mapping[str, _File]) -> _File:
+    """What is known of a file that has a change without a place in the log, beside the files that were delivered.
+
+    A file of which a part was delivered is in its place. `other` counts as long as that file is delivered: when events
+    are read again from an earlier place, it comes after this one.
+    """
+    if known.other and known.other not in delivered:
+        known = known._replace(other="")
+    if known.first or known.other:
+        return known
+    with file.open("rb") as stream:
+        line = next(line.strip() for line in stream if line.strip() not in (b"", b"null"))
+    first = hashlib.sha256(line).hexdigest()[:16]
+    if known.size:
+        return known._replace(first=first)
+    behind = (name for name, other in delivered.items() if other.first and (name > file.name or other.first == first))
+    other = max(behind, default="")
+    return known._replace(other=other) if other else known._replace(first=first)
+
+
+def _require_order(name: str, file: _File) -> None:
+    """Raise BadEvent if the changes of a file, which name no place in the log, may have been delivered before."""
+    if not file.other:
+        return
+    why = "sorts before" if file.other > name else "begins with the same line as"
+    raise BadEvent(
+        f"it names no place in the log, and its file {why} {file.other}, which was delivered: older states of rows "
+        "would come back (SEQUENCE BY orders such events; a file that is written anew needs a later name)"
+    )
+
+
+def _end(events: Iterable[LogEvent], start: LogEnd | None = None) -> LogEnd:
+    """The end of the log after events, from the one before them."""
+    end = start or LogEnd()
+    for event in events:
+        if event.log is not None:
+            end = end.after(event.log, event.at)
+    return end
 
 
 def _is_growing(file: Path) -> bool:

@@ -43,7 +43,7 @@ class Maxwell:
         if not isinstance(position, str) or ("xoffset" not in document and not document.get("commit")):
             return None
         file, _, at = position.rpartition(":")
-        return binlog_place(file, at, document.get("xoffset", _LAST))
+        return binlog_place(file, at, document.get("xoffset", _LAST), document.get("server_id"))
 
     def at(self, document: Any) -> datetime.datetime | None:
         return moment(document.get("ts"), 1)

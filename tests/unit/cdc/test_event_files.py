@@ -571,6 +571,53 @@ def test_a_repeated_event_without_a_sequence_is_found_where_it_contradicts(tmp_p
         _source(file, Canal()).poll(None)
 
 
+def _changed(old: str, new: str, **more: Any) -> dict[str, Any]:
+    rows = {"data": [{"id": "1", "name": new}], "old": [{"name": old}] if old else None}
+    return {"database": "public", "table": "t", "type": "UPDATE" if old else "INSERT", **rows, **more}
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("1.json", "its file sorts before 2.json"), ("3.json", "begins with the same line as 2.json")]
+)
+def test_a_file_that_comes_again_or_too_late_brings_back_nothing(tmp_path: Path, name: str, cause: str) -> None:
+    """Without a place in the log nothing else tells that its events are old ones."""
+    _write(tmp_path / "2.json", _changed("", "2", id=2))
+    reader = _Reader(_source(tmp_path, Canal(), on_error="quarantine"))
+    reader.poll()
+    _write(tmp_path / name, _changed("", "2", id=2) if name == "3.json" else _changed("0", "1", id=1))
+    with pytest.raises(CaptureFailed, match=f"{name} at byte 0: it names no place in the log.*{cause}"):
+        _source(tmp_path, Canal()).poll(reader.position)
+    poll = reader.source.poll(reader.position)
+    assert poll.delta.num_changes == 0
+    _write(tmp_path / name, _changed("2", "1", id=3))
+    later = reader.source.poll(poll.position)  # what is added to such a file is no better
+    assert [q.place.partition(" ")[0] for q in (*poll.quarantined, *later.quarantined)] == [name, name]
+
+
+def test_a_file_that_came_too_late_is_replayed_in_its_place(tmp_path: Path) -> None:
+    _write(tmp_path / "2.json", _changed("1", "2", id=2))
+    source = EventFiles(tmp_path, TABLE, T, Canal(), on_error="quarantine")
+    first = source.poll(None)
+    _write(tmp_path / "1.json", _changed("0", "1", id=1))
+    late = source.poll(first.position)
+    replayed = source.replaying().poll(source.rewound([q.place for q in late.quarantined], late.position))
+    assert cells(replayed.delta.un) == [(1, "2")]
+    assert replayed.quarantined == ()
+
+
+def test_files_that_grow_beside_each_other_and_those_of_other_tables_are_no_late_ones(tmp_path: Path) -> None:
+    _write(tmp_path / "b1", _changed("", "2", id=1))
+    _write(tmp_path / "c1", _changed("1", "2", id=1, table="other"))
+    _write(tmp_path / "a1", _changed("1", "2", id=1, table="other"))
+    reader = _Reader(_source(tmp_path, Canal()))
+    reader.poll()
+    _write(tmp_path / "b2", _changed("2", "3", id=2))
+    reader.poll()
+    _write(tmp_path / "b1", _changed("3", "4", id=3))
+    reader.poll()
+    assert cells(reader.rows) == [(1, "4")]
+
+
 def test_half_a_line_that_is_whole_json_of_another_form_is_not_waited_for(tmp_path: Path) -> None:
     file = tmp_path / "e.json"
     file.write_text(json.dumps(_debezium("u", 1, "text", _image(1, "a"))))

@@ -188,6 +188,86 @@ def test_a_replay_is_refused_where_files_behind_the_event_are_gone(tmp_path: Pat
         source.rewound([poll.quarantined[0].place], poll.position)
 
 
+# -- another log -----------------------------------------------------------------------------------------------------
+
+
+def _row(binlog: str, pos: int, key: int, name: str, ts: int | None = None, **more: Any) -> dict[str, Any]:
+    """An insertion as Debezium reports it from a binlog; `ts` is in seconds."""
+    return _event("c", None, key, name, file=binlog, pos=pos, **({"ts_ms": ts * 1000} if ts else {}), **more)
+
+
+_OLD = [_row("binlog.000100", 4, 9, "first", 100, server_id=1), _row("binlog.000123", 7, 1, "a", 200, server_id=1)]
+_FAILOVERS = {
+    "another server": (_OLD, _row("binlog.000121", 5, 1, "b", 201, server_id=2)),
+    "a log that began anew": (_OLD, _row("binlog.000001", 5, 1, "b", 300, server_id=1)),
+    "a restored PostgreSQL": (
+        [
+            _event("c", 10, 9, "first", last_commit=9, ts_ms=100_000),
+            _event("c", 30, 1, "a", last_commit=29, ts_ms=200_000),
+        ],
+        _event("c", 20, 1, "b", last_commit=19, ts_ms=300_000),
+    ),
+}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("case", _FAILOVERS)
+def test_events_of_another_log_are_no_late_ones(tmp_path: Path, case: str, at_once: bool) -> None:
+    """After a failover places go back: what is new there would look as if it were superseded."""
+    file, (old, new) = tmp_path / "e.json", _FAILOVERS[case]
+    reader = _Reader(_source(file, on_error="quarantine"))
+    _write(file, *old)
+    if not at_once:
+        reader.poll()
+    _write(file, new)
+    with pytest.raises(CaptureFailed, match="its log is another one.*start a flow over its files"):
+        _source(file).poll(reader.position)
+    reader.poll()
+    assert reader.rows == {9: "first", 1: "a"}
+    (cause,) = reader.quarantined
+    assert "its log is another one" in cause
+
+
+def test_maxwell_names_its_server_if_it_is_asked_to(tmp_path: Path) -> None:
+    file = tmp_path / "e.json"
+    _write(file, _maxwell(position="b.9:1", xoffset=0, server_id=1), _maxwell(position="b.7:1", xoffset=0, server_id=2))
+    with pytest.raises(CaptureFailed, match="it is of server 2, not 1: its log is another one"):
+        _source(file, Maxwell()).poll(None)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        _row("binlog.000110", 5, 3, "late", 199, server_id=2),  # of servers that write to each other
+        _row("binlog.000110", 5, 3, "late", 259, server_id=1),  # a statement that ran while others committed
+        _row("binlog.000110", 5, 3, "late", server_id=0),  # a row of a snapshot names no server
+        _row("binlog.000110", 5, 3, "late"),
+    ],
+)
+def test_late_events_of_one_log_are_taken(tmp_path: Path, late: dict[str, Any]) -> None:
+    reader = _Reader(_source(tmp_path))
+    _write(tmp_path / "1", *_OLD)
+    reader.poll()
+    _write(tmp_path / "2", late)
+    reader.poll()
+    assert reader.rows == {9: "first", 1: "a", 3: "late"}
+    again = _Reader(_source(tmp_path))
+    again.poll()
+    assert again.rows == reader.rows
+
+
+def test_a_position_without_server_and_time_goes_on(tmp_path: Path) -> None:
+    reader = _Reader(_source(tmp_path))
+    _write(tmp_path / "1", *_OLD)
+    reader.poll()
+    assert reader.position is not None
+    stored = json.loads(reader.position)
+    reader.position = json.dumps({"files": stored["files"], "sequence": stored["sequence"]})
+    _write(tmp_path / "2", _row("binlog.000124", 5, 1, "c", 300, server_id=1))
+    reader.poll()
+    assert reader.rows == {9: "first", 1: "c"}
+
+
 # -- odd events ------------------------------------------------------------------------------------------------------
 
 
