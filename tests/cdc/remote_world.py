@@ -80,6 +80,7 @@ class World:
         kinds = ["insert", "update"]
         kinds += ["delete"] if table.may_delete else []
         kinds += ["move"] if table.may_delete and "audit" not in table.technique else []
+        kinds += ["revive"] if table.technique == "three audit columns" else []
         match rng.choice(kinds):
             case "insert":
                 table.insert(connection, key, rng.randrange(_KEYS), rng.choice("xyz"))
@@ -87,6 +88,9 @@ class World:
                 table.update(connection, key, rng.choice("xyz"))
             case "delete":
                 table.delete(connection, key)
+            case "revive":
+                table.delete(connection, key)
+                table.revive(connection, key, rng.randrange(_KEYS), rng.choice("xyz"))
             case "move":
                 new = rng.randrange(_KEYS)
                 taken = connection.execute(f"SELECT FROM {table.name} WHERE id = {new}".encode()).fetchone()

@@ -90,6 +90,14 @@ class Captured:
             query = f"UPDATE {self.name} SET deleted = clock_timestamp() WHERE id = %s AND deleted IS NULL"
         connection.execute(query.encode(), (key,))
 
+    def revive(self, connection: psycopg.Connection[Any], key: int, ref: int, name: str) -> None:
+        """Have a row that was deleted by a mark come back as another one."""
+        query = (
+            f"UPDATE {self.name} SET ref = %s, name = %s, deleted = NULL, changed = clock_timestamp(), "
+            "inserted = clock_timestamp() WHERE id = %s AND deleted IS NOT NULL"
+        )
+        connection.execute(query.encode(), (ref, name, key))
+
     def move(self, connection: psycopg.Connection[Any], key: int, new: int) -> None:
         """Change a key."""
         connection.execute(f"UPDATE {self.name} SET id = %s WHERE id = %s".encode(), (new, key))

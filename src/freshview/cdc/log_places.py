@@ -68,9 +68,7 @@ class LogEnd:
             return f"{cause}, and it is of server {place.server}, not {self.server}: its log is another one"
         is_apart = rank(place.order[:-1]) < rank(self.order[:-1])
         if place.by_commit and is_apart and self.at is not None and at is not None and at > self.at + _DISORDER:
-            return (
-                f"{cause}, and it was made at {at}, after {self.at}, when the last of these was: its log is another one"
-            )
+            return f"{cause}, and it was made at {at}, after these ({self.at}): its log is another one"
         return ""
 
 

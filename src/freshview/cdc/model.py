@@ -137,5 +137,11 @@ def partial_delta(
     return PartialDelta(name, schema, ins, deleted, un, uo, up, ups, keys_of(none, schema) if delk is None else delk)
 
 
+def upserted(delta: PartialDelta) -> PartialDelta:
+    """The delta with its insertions as upserts: one of them may be of a key that was there."""
+    rows = {"deleted": delta.deleted, "pairs": (delta.un, delta.uo), "up": delta.up, "delk": delta.delk}
+    return partial_delta(delta.name, delta.schema, ups=pa.concat_tables([delta.ups, delta.ins]), **rows)
+
+
 def _described(schema: pa.Schema) -> str:
     return ", ".join(f"{f.name} {f.type}" for f in schema)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 
@@ -18,6 +18,8 @@ import pyarrow as pa
 from freshview.catalog.flows import FlowCatalog, SourceRecord
 from freshview.catalog.records import REMOTE, Relation
 from freshview.catalog.writer import Catalog
+from freshview.cdc.captures import Capture
+from freshview.cdc.model import upserted
 from freshview.cdc.opening import Installed, open_table
 from freshview.cdc.postgres.server import Server, Snapshot, quoted
 from freshview.cdc.postgres.tables import PostgresTable, is_text_form
@@ -49,8 +51,14 @@ class RemoteTable:
         """The name of the table at its source."""
         return f"{self.record.name}.{self.table.name}"
 
+    @property
+    def capture(self) -> Capture:
+        """What polls of the table deliver to delta rules."""
+        return self.table.capture.for_views
+
     def poll_in(self, snapshots: Snapshots, position: str | None) -> Poll:
-        """The changes up to a snapshot; CaptureFailed if the table no longer has the columns that it had here."""
+        """The changes up to a snapshot, in the sets of `capture`; CaptureFailed if the table no longer has the columns
+        that it had here."""
         poll = self.table.poll_in(snapshots[self.server], position)
         if _shape(poll.delta.schema) != _shape(self.relation.schema):
             raise CaptureFailed(
@@ -58,7 +66,8 @@ class RemoteTable:
                 f"columns of it, or its key, have changed at {self.label}",
                 "Drop the views of the table and the remote table, and create them anew.",
             )
-        return poll
+        delta = poll.delta if "ins" in self.capture.sets else upserted(poll.delta)
+        return replace(poll, capture=self.capture, delta=delta)
 
 
 Snapshots = Mapping[Identity, Snapshot]

@@ -100,7 +100,7 @@ class Shapes:
         if definition.lowered is None:
             raise NotMaintainable(f"view {name}", definition.why_recomputed, f"Rewrite it; or {HOLD}.")
         evaluation = Evaluation(lambda: self._runner(settings, small=True), settings, self._local)
-        remotes = {n: Remote(t.relation.name, t.relation.schema, t.table.capture) for n, t in opened.items()}
+        remotes = {n: Remote(t.relation.name, t.relation.schema, t.capture) for n, t in opened.items()}
         view = shaped(definition.lowered, remotes, evaluation)
         check_maintainable(view, name)
         stored = Schema(tuple(Column(c.name, c.type) for c in view.schema.columns), view.schema.key)

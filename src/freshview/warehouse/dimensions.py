@@ -57,7 +57,7 @@ def _servers(shape: Shape) -> str:
 
 def _tables(shape: Shape, states: Mapping[str, RemoteState]) -> Iterator[str]:
     for table in shape.tables:
-        capture = table.table.capture
+        capture = table.capture
         never = f"; {', '.join(sorted(capture.never))} never happen" if capture.never else ""
         polled = poll_of(table.record.options)
         when = polled if isinstance(polled, str) else f"every {polled.total_seconds():g} s"

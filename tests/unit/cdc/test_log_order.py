@@ -220,7 +220,7 @@ def test_events_of_another_log_are_no_late_ones(tmp_path: Path, case: str, at_on
     if not at_once:
         reader.poll()
     _write(file, new)
-    with pytest.raises(CaptureFailed, match="its log is another one.*start a flow over its files"):
+    with pytest.raises(CaptureFailed, match=r"its log is another one.*start a flow over its files"):
         _source(file).poll(reader.position)
     reader.poll()
     assert reader.rows == {9: "first", 1: "a"}

@@ -7,8 +7,9 @@ later. The position therefore holds a time before which no more rows appear, and
 delivered already (`ahead`), with a checksum: applications may write times in whole seconds, so that a row changes twice
 with the same time. Times in larger steps are not supported, since they may lie before the position.
 
-Columns hold one time each, so a key that is deleted and inserted again between two polls looks like an insertion; the
-consumer, who has the row, gets an error (`application`). A key may come back after the deletion was delivered, if the
+Columns hold one time each, so a key that is deleted and inserted again between two polls looks like an insertion, which
+delta rules therefore take for an upsert (`Capture.for_views`), and one that is deleted once more then like a key that was
+never there: that is a deletion by key, which may find no row. A key may come back after the deletion was delivered, if the
 time of its insertion is set anew.
 """
 
@@ -99,7 +100,8 @@ class Audit(PostgresTable):
         if deleted is None:
             return "ups" if not self._columns.inserted else "up" if existed else "ins"
         if not existed:
-            return None
+            may_have = before is None and since > _EVER  # the key may have been there, before it came back
+            return "delk" if may_have else None
         return "delk" if was_changed else "deleted"  # the image of a changed row is not the old one
 
     def _stamped(self, snapshot: Snapshot, since: int) -> list[tuple[str, list[int | None], list[Any]]]:
