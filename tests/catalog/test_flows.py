@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +348,69 @@ def test_a_full_refresh_writes_the_difference(wh: Warehouse, tmp_path: Path) -> 
     assert wh.sql("REFRESH FLOW f").rows == 0
     assert wh.sql("REFRESH FLOW f FULL").rows == 2
     assert _names(wh) == [(1, "a"), (2, "b")]
+
+
+def _dumps(wh: Warehouse, folder: Path, columns: str, clauses: str = "") -> Path:
+    (folder / "t").mkdir(parents=True)
+    wh.sql(f"CREATE SOURCE erp USING CSV OPTIONS (path '{folder}')")
+    wh.sql(f"CREATE FLOW f AS AUTO CDC INTO t FROM erp.t ({columns}) KEYS (id) {clauses}")
+    return folder / "t"
+
+
+def test_a_full_refresh_never_goes_back_to_older_dumps(wh: Warehouse, tmp_path: Path) -> None:
+    folder = _dumps(wh, tmp_path / "dumps", "id INT, name STRING")
+    for n, name in enumerate("abc"):
+        (folder / f"{n}.csv").write_text(f"id,name\n1,{name}\n2,x\n")
+    wh.sql("REFRESH FLOW f")
+    with wh.transaction() as tx:
+        tx.upsert("t", [{"id": 2, "name": "changed here"}])
+    before = internals(wh).catalog.snapshot()
+    assert wh.sql("REFRESH FLOW f FULL").rows == 1
+    assert internals(wh).catalog.snapshot() == before + 1
+    assert _names(wh) == [(1, "c"), (2, "x")]
+    wh.sql("DROP FLOW f")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM erp.t (id INT, name STRING) KEYS (id)")
+    assert wh.sql("REFRESH FLOW f").rows == 0  # a new flow over the old target
+
+
+@pytest.mark.parametrize("sequence", ["", " SEQUENCE BY n", " SEQUENCE BY n STORED AS SCD TYPE 2"])
+def test_a_full_refresh_holds_back_a_dump_that_was_cut_off(wh: Warehouse, tmp_path: Path, sequence: str) -> None:
+    folder = _dumps(wh, tmp_path / "dumps", "id INT, n INT", sequence)
+    (folder / "1.csv").write_text("id,n\n1,1\n2,1\n3,1\n")
+    wh.sql("REFRESH FLOW f")
+    (folder / "1.csv").write_text("")
+    with pytest.raises(
+        CaptureFailed, match=r"dump 1\.csv of t: it has 0 rows, and the table had 3\. .*CONFIRM '1\.csv'"
+    ):
+        wh.sql("REFRESH FLOW f FULL")
+    assert len(contents(wh, "t")) == 3
+    (folder / "1.csv").write_text("id,n\n1,2\n")
+    if "TYPE 2" not in sequence:
+        wh.sql("REFRESH FLOW f FULL CONFIRM '1.csv'")
+        assert [row["id"] for row in contents(wh, "t")] == [1]
+
+
+def test_a_history_of_dumps_ends_rows_at_the_time_of_the_poll(wh: Warehouse, tmp_path: Path) -> None:
+    folder = _dumps(wh, tmp_path / "dumps", "id INT, ts TIMESTAMP", "SEQUENCE BY ts STORED AS SCD TYPE 2")
+    (folder / "1.csv").write_text("id,ts\n1,2026-01-01 00:00:00Z\n2,2026-01-01 00:00:00Z\n")
+    (folder / "2.csv").write_text("id,ts\n1,2026-01-01 00:00:00Z\n3,2026-01-02 00:00:00Z\n")
+    begun = datetime.now(UTC)
+    wh.sql("REFRESH FLOW f")
+    ends = {row["id"]: row["__END_AT"] for row in contents(wh, "t")}
+    assert (ends[1], ends[3]) == (None, None)
+    assert ends[2] >= begun
+    wh.sql("REFRESH FLOW f FULL")  # from the newest dump, which has the row 3
+    assert {row["id"]: row["__END_AT"] for row in contents(wh, "t")} == ends
+
+
+def test_a_deletion_of_an_event_without_a_time_ends_a_row_at_the_time_of_the_poll(
+    wh: Warehouse, tmp_path: Path
+) -> None:
+    _dated(wh, tmp_path / "e", "DEBEZIUM")
+    _events(tmp_path / "e", "1", _debezium("c", 1, _version(1, "a", "x")), _debezium("d", 2, None, {"id": 1}))
+    wh.sql("REFRESH FLOW f")
+    (row,) = contents(wh, "t")
+    assert row["__END_AT"].year >= datetime.now(UTC).year
 
 
 # -- quarantine ------------------------------------------------------------------------------------

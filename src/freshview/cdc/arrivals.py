@@ -94,7 +94,7 @@ def arrivals(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate, *, limit: int
                 tuple(image[p] for p in places),
                 sequence,
                 None if is_reported or deletes else image,
-                (change.at or poll.at) if is_reported else None,
+                (change.at or at) if is_reported else None,
                 change.place,
                 evaluated.truncates[i] and not is_reported,
                 is_reported,

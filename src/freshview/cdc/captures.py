@@ -44,8 +44,8 @@ class Capture:
 
     @property
     def for_views(self) -> Capture:
-        """This capture with the sets that delta rules may rely on: by times alone, an insertion may be of a key that was
-        there, was deleted by a mark and came back; so it is an upsert (ups)."""
+        """This capture with the sets that delta rules may rely on: by times alone, an insertion may be of a key that
+        was there, was deleted by a mark and came back; so it is an upsert (ups)."""
         if self.technique != THREE_AUDIT_COLUMNS.technique:
             return self
         return replace(self, sets=self.sets - {"ins"} | {"ups"})

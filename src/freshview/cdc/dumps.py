@@ -1,16 +1,18 @@
 """Snapshot differentials: changes inferred from two dumps of a table in a directory (CSV, JSON lines or Parquet).
 
 Dumps are taken in the order of their names, one per poll. The position names the dump up to which changes were
-delivered, with its checksum: the next dump is compared with it, so it must still be there, and unchanged. Small dumps
+delivered, with its checksum: the next dump is compared with it, so it must still be there, and unchanged. It also has
+the names before that one, so that a dump that comes later and sorts before it is an error: nobody would take it. Small dumps
 are compared on the driver; large ones are read in parts and compared outside of its memory (`Comparing`). Law: both
 ways read a file by the same parser and convert its values in the same way, so the size decides nothing but the time.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -32,6 +34,7 @@ LARGE = 256 * 2**20  # bytes of two dumps that are not compared on the driver
 _KINDS = (".csv", ".json", ".jsonl", ".parquet")
 _PART = 16 * 2**20  # bytes of a large dump that are read at once
 _PART_ROWS = 2**17
+_NAMES = 100  # before that of the last dump, which a position has
 
 
 class StateDifference(NamedTuple):
@@ -88,6 +91,7 @@ class Dumps:
         self._suffixes = suffixes
         self._compare = compare
         self._reader = reader
+        self._from_newest = False
 
     @property
     def capture(self) -> Capture:
@@ -103,9 +107,19 @@ class Dumps:
                 raise CaptureFailed(
                     f"dump {name} of {self.name}", f"it is not in {self._path}", "Confirm a dump by its file name."
                 )
-        confirmed = self._confirmed.union(names)
-        kept = {"suffixes": self._suffixes, "compare": self._compare, "reader": self._reader}
-        return Dumps(self._path, self.name, self.schema, least=self._least, confirmed=confirmed, **kept)  # type: ignore[arg-type]
+        other = copy.copy(self)
+        other._confirmed = self._confirmed.union(names)
+        return other
+
+    def from_newest(self) -> Dumps:
+        """This source, whose first poll takes the newest dump: older ones are states that the reader is past."""
+        other = copy.copy(self)
+        other._from_newest = True
+        return other
+
+    def check_first(self, position: str, now: int, here: int) -> None:
+        """Hold back a first dump of `now` rows, which is to replace rows that the reader has, if it has lost many."""
+        self._check_size(json.loads(position)["dump"], here, now, "the table")
 
     def poll(self, position: str | None) -> Poll:
         try:
@@ -120,16 +134,48 @@ class Dumps:
         if not self._path.is_dir():
             raise CaptureFailed(f"dumps of {self.name}", f"{self._path} is no folder", "Check the path.")
         names = sorted(f.name for f in self._path.iterdir() if f.suffix in self._suffixes and f.name[0] not in "._")
-        later = [n for n in names if last is None or n > last]
+        if last is None and self._from_newest:
+            later = names[-1:]
+        else:
+            self._require_later(last, names, given.get("before"))
+            later = [n for n in names if last is None or n > last]
         if not later:
             if last in names:
                 self._require_same(last, given.get("sha256"), _file_checksum(self._path / last))
             return Poll(self.capture, partial_delta(self.name, self.schema), json.dumps(given))
         large = last is not None and self._compare is not None and self._size(last, later[0]) >= LARGE
         compared = self._compared_apart if large else self._compared
+        read = [n for n in (last, later[0]) if n is not None]
+        stamps = self._stamps(read)
         delta, checksum = compared(last, given.get("sha256"), later[0])
-        end = json.dumps({"dump": later[0], "sha256": checksum})
+        if stamps != self._stamps(read):
+            raise CaptureFailed(
+                f"dump{'s' * (len(read) > 1)} {' and '.join(read)} of {self.name}",
+                "one of them was written while they were read" if len(read) > 1 else "it was written while it was read",
+                "Poll again; write a dump under another name, and rename it when it is whole.",
+            )
+        before = [n for n in names if n < later[0]][-_NAMES:]
+        end = json.dumps({"dump": later[0], "sha256": checksum, "before": before})
         return Poll(self.capture, delta, end, more=len(later) > 1)
+
+    def _require_later(self, last: str | None, names: Sequence[str], before: Sequence[str] | None) -> None:
+        """Raise if a dump has come since the last poll whose name is before that of the last dump.
+
+        Positions of earlier versions, and those of very many dumps, do not have all the names that were there.
+        """
+        if last is None or before is None:
+            return
+        first = before[0] if len(before) == _NAMES else ""
+        for name in names:
+            if first <= name < last and name not in before:
+                raise CaptureFailed(
+                    f"dump {name} of {self.name}",
+                    f"its name is before {last}, up to which dumps were taken, so it would never be taken",
+                    "Give dumps names that sort by time, such as dump-009.csv and dump-010.csv; or remove it.",
+                )
+
+    def _stamps(self, names: Iterable[str]) -> list[tuple[int, int, int] | None]:
+        return [_stamp(self._path / n) if (self._path / n).exists() else None for n in names]
 
     def _compared(self, last: str | None, known: str | None, name: str) -> tuple[PartialDelta, str]:
         """The difference of two dumps on the driver, and the checksum of the new one."""
@@ -150,7 +196,6 @@ class Dumps:
         files = [self._path / last, self._path / name]
         if not files[0].exists():
             raise self._gone(last)
-        stamps = [_stamp(file) for file in files]
         self._require_same(last, known, _file_checksum(files[0]))
         checksum = _file_checksum(files[1])
         old, new = (self._parts(file) for file in files)
@@ -158,18 +203,12 @@ class Dumps:
         if found.twice is not None:
             key = ", ".join(f"{k}={v!r}" for k, v in found.twice.items())
             raise self._repeated(name, f"({key})")
-        if stamps != [_stamp(file) for file in files]:
-            raise CaptureFailed(
-                f"dumps {last} and {name} of {self.name}",
-                "one of them was written while they were read",
-                "Poll again; write a dump under another name, and rename it when it is whole.",
-            )
         return difference(self.name, self.schema, found.gone, found.come), checksum
 
     def _size(self, *names: str) -> int:
         return sum((self._path / n).stat().st_size for n in names if (self._path / n).exists())
 
-    def _check_size(self, name: str, before: int, now: int) -> None:
+    def _check_size(self, name: str, before: int, now: int, what: str = "the dump before") -> None:
         """Hold back a dump that has lost more rows than is likely."""
         if now < self._least * before and name not in self._confirmed:
             text = name.replace("\\", "\\\\").replace("'", "\\'")
@@ -177,7 +216,7 @@ class Dumps:
             how = f"REFRESH FLOW {flow} CONFIRM '{text}'" if self._reader else f"Dumps(…, confirmed={{{name!r}}})"
             raise CaptureFailed(
                 f"dump {name} of {self.name}",
-                f"it has {now} rows, and the dump before had {before}",
+                f"it has {now} rows, and {what} had {before}",
                 f"Replace it if it was cut off; if it is right, confirm it: {how}.",
             )
 

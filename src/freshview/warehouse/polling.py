@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -248,7 +249,7 @@ class Poller:
                 if found is not None and self._workers_can_read():
                     return self._load(opened, *found, before, tuple(number for number, _ in replayed))
         try:
-            poll = self._changes(source, None if full else start, replayed)
+            poll = self._changes(opened, None if full else start, replayed)
         except CaptureFailed as error:
             if not full:
                 self._require_last(opened, known)
@@ -281,7 +282,10 @@ class Poller:
         target, plan = opened.feed.target, opened.feed.plan
         if not isinstance(opened.source, PostgresTable) or not plan.is_plain or not opened.feed.fit.is_certain:
             return False
-        return self.catalog.state(target, self.catalog.snapshot()).rows_at_most == 0
+        return not self._has_rows(target)
+
+    def _has_rows(self, target: Relation) -> bool:
+        return self.catalog.state(target, self.catalog.snapshot()).rows_at_most != 0
 
     def _workers_can_read(self) -> bool:
         """Whether Spark's workers have what reading a server needs; else the driver reads it."""
@@ -308,11 +312,15 @@ class Poller:
         opened.source.confirm(poll.position)
         return Polled(written, transaction.csn, more=False)
 
-    def _changes(self, source: Source, start: str | None, replayed: Sequence[tuple[int, str]]) -> Poll:
+    def _changes(self, opened: Opened, start: str | None, replayed: Sequence[tuple[int, str]]) -> Poll:
+        source = opened.source
+        if start is None and isinstance(source, Dumps) and self._has_rows(opened.feed.target):
+            source = source.from_newest()
         if start is not None and replayed and isinstance(source, EventFiles):
             whole = source.replaying()  # a part of what is read again would be an older state
             return whole.poll(whole.rewound([place for _, place in replayed], start))
-        return source.poll(start)
+        poll = source.poll(start)
+        return poll if poll.at is not None else replace(poll, at=datetime.now(UTC))
 
     def _with_added_columns(self, opened: Opened) -> Opened:
         """Add the columns that appeared at the source."""
@@ -353,6 +361,10 @@ class Poller:
         """What was taken, which is all rows of the source, as the difference to the rows that are here."""
         feed, plan = opened.feed, opened.feed.plan
         here, schema = transaction.contents(feed.target.name), feed.target.schema
+        if plan.flow.scd_type == 2:
+            here = here.filter(pc.is_null(here.column(schema.column(END).name)))
+        if isinstance(opened.source, Dumps) and here.num_rows:
+            opened.source.check_first(taken.poll.position, taken.poll.delta.num_changes, here.num_rows)
         if taken.delta is not None:
             part = Schema(
                 tuple(schema.column(c.name) for c in plan.values), tuple(schema.column(k).name for k in plan.keys)
@@ -366,8 +378,6 @@ class Poller:
             return replace(taken, delta=difference(feed.target.name, part, here.select(list(part.names)), there))
         if plan.is_feed:
             return taken
-        if plan.flow.scd_type == 2:
-            here = here.filter(pc.is_null(here.column(schema.column(END).name)))
         names = [schema.column(k).name for k in plan.keys]
         known = set(zip(*(here.column(n).to_pylist() for n in names), strict=True))
         gone = sorted(known - {change.key for change in taken.changes} - taken.bad_keys, key=repr)

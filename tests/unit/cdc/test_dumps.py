@@ -170,6 +170,44 @@ def test_a_large_dump_that_is_written_while_it_is_compared_is_an_error(
         Dumps(tmp_path, "t", _T, compare=_not_called).poll(position)
 
 
+@pytest.mark.parametrize("delivered", [False, True])
+def test_a_dump_that_is_written_while_it_is_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivered: bool
+) -> None:
+    source = Dumps(tmp_path, "t", _T)
+    (tmp_path / "1.csv").write_text("k,v,s\n1,,x\n")
+    position = source.poll(None).position if delivered else None
+    file = tmp_path / f"{1 + delivered}.csv"
+    file.write_text("k,v,s\n1,,x\n")
+    read = Path.read_bytes
+
+    def growing(path: Path) -> bytes:
+        found = read(path)
+        if path == file:
+            path.write_bytes(found + b"2,,y\n")
+        return found
+
+    monkeypatch.setattr(Path, "read_bytes", growing)
+    with pytest.raises(CaptureFailed, match=rf"dumps? .*{file.name} of t: .* was written while"):
+        source.poll(position)
+
+
+def test_a_dump_whose_name_is_before_those_that_were_taken_is_an_error(tmp_path: Path) -> None:
+    """Nobody would ever take it."""
+    for n in (8, 9):
+        (tmp_path / f"dump-{n}.csv").write_text("k,v,s\n1,,x\n")
+    source = Dumps(tmp_path, "t", _T)
+    position = source.poll(source.poll(None).position).position
+    (tmp_path / "dump-10.csv").write_text("k,v,s\n1,,y\n")
+    with pytest.raises(CaptureFailed, match=r"dump dump-10.csv of t: its name is before dump-9.csv, .* dump-010"):
+        source.poll(position)
+    (tmp_path / "dump-8.csv").unlink()
+    earlier = {k: v for k, v in json.loads(position).items() if k != "before"}
+    assert source.poll(json.dumps(earlier)).delta.num_changes == 0
+    (tmp_path / "dump-10.csv").rename(tmp_path / "dump-910.csv")
+    assert cells(source.poll(position).delta.un) == [(1, None, "y")]
+
+
 def _rows(parts: Iterable[pa.Table]) -> list[int]:
     return list(pa.concat_tables(parts).column("k").to_pylist())
 

@@ -8,9 +8,9 @@ delivered already (`ahead`), with a checksum: applications may write times in wh
 with the same time. Times in larger steps are not supported, since they may lie before the position.
 
 Columns hold one time each, so a key that is deleted and inserted again between two polls looks like an insertion, which
-delta rules therefore take for an upsert (`Capture.for_views`), and one that is deleted once more then like a key that was
-never there: that is a deletion by key, which may find no row. A key may come back after the deletion was delivered, if the
-time of its insertion is set anew.
+delta rules therefore take for an upsert (`Capture.for_views`). One that is deleted once more looks as if it was never
+there: it is in delk, which may find no row. A key may come back after the deletion was delivered, if the time of its
+insertion is set anew.
 """
 
 from __future__ import annotations
