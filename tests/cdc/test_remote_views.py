@@ -134,6 +134,38 @@ def test_views_that_cannot_be_kept_are_refused(world: World) -> None:
     assert [row.name for row in wh.sql("SHOW MATERIALIZED VIEWS").collect()] == []
 
 
+@pytest.mark.parametrize(
+    ("type_", "keys"),
+    [
+        ("uuid", ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a12"]),
+        ("numeric", ["1.0", "Infinity"]),
+        ("numeric(50,2)", ["1.00", "-2.50"]),
+        ("inet", ["10.0.0.1/32", "10.0.0.0/8"]),
+        ("$.mood", ["sad", "glad"]),
+    ],
+)
+def test_texts_that_are_no_value_of_a_key_join_nothing(world: World, type_: str, keys: list[str]) -> None:
+    """A key whose type Spark has not is a text here, and joins texts of any kind."""
+    world.run(
+        "CREATE TYPE $.mood AS ENUM ('glad', 'sad')",
+        f"CREATE TABLE $.t (k {type_} PRIMARY KEY, v text)",
+        "CREATE TABLE $.s (id int PRIMARY KEY, ref text)",
+        f"INSERT INTO $.t VALUES ('{keys[0]}', 'first')",
+        f"INSERT INTO $.s VALUES (1, 'n/a'), (2, '{keys[0]}'), (3, NULL), (4, '1'), (5, '')",
+    )
+    for table in ("s", "t"):
+        world.wh.sql(f"CREATE REMOTE TABLE {table} FROM crm.{world.schema}.{table}")
+    world.wh.sql("CREATE MATERIALIZED VIEW texts AS SELECT id, v FROM s JOIN t ON s.ref = t.k")
+    assert _rows(world.wh, "SELECT * FROM texts") == [(2, "first")]
+    world.run(
+        f"INSERT INTO $.s VALUES (6, 'no'), (7, '{keys[1]}'), (8, '{keys[0].upper()} '), (9, '1.000')",
+        f"INSERT INTO $.t VALUES ('{keys[1]}', 'second')",
+        "UPDATE $.s SET ref = '?' WHERE id = 2",
+    )
+    assert _rows(world.wh, "SELECT * FROM texts") == [(7, "second")]
+    assert world.wh.check("texts").ok
+
+
 def test_a_full_refresh_computes_the_view_from_all_rows_of_its_tables(world: World) -> None:
     wh = world.wh
     wh.sql(DIMENSION)

@@ -2,9 +2,10 @@
 
 Dumps are taken in the order of their names, one per poll. The position names the dump up to which changes were
 delivered, with its checksum: the next dump is compared with it, so it must still be there, and unchanged. It also has
-the names before that one, so that a dump that comes later and sorts before it is an error: nobody would take it. Small dumps
-are compared on the driver; large ones are read in parts and compared outside of its memory (`Comparing`). Law: both
-ways read a file by the same parser and convert its values in the same way, so the size decides nothing but the time.
+the names before that one: a dump that comes later and sorts before it is an error, since nobody would take it. Small
+dumps are compared on the driver; large ones are read in parts and compared outside of its memory (`Comparing`). Law:
+both ways read a file by the same parser and convert its values in the same way, so the size decides nothing but the
+time.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -154,6 +154,12 @@ def is_text_form(type_: str) -> bool:
     plain = re.sub(r"\(\d+\)", "", type_)
     return spark_type(type_).kind == "string" and plain not in ("text", "character varying")
 
+
+# The texts of all values of a type; every text of this form is a value.
+_FORMS = {
+    "uuid": re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+    "numeric": re.compile(r"NaN|-?Infinity|-?[0-9]{1,131072}(\.[0-9]{1,16383})?"),
+}
 
 Changes = PartialDelta | list[LoggedChange]
 
@@ -338,10 +344,39 @@ class PostgresTable:
 
     def lookup(self, snapshot: Snapshot, columns: Sequence[str], values: pa.Table) -> pa.Table:
         """The rows of the relation whose columns have one of the combinations of values."""
-        arrays = ", ".join(f"%s::{self.layout.types[c]}[]" for c in columns)
-        names = ", ".join(f"t.{quoted(c)}" for c in columns)
-        given = [list(values.column(c).to_pylist()) for c in columns]
-        return self.rows(snapshot, f"({names}) IN (SELECT * FROM unnest({arrays})) AND {self.live}", given)
+        asked = [self._asked(c) for c in columns]
+        names, arrays = ", ".join(a.of_table for a in asked), ", ".join(f"%s::{a.type}[]" for a in asked)
+        rows = zip(*(values.column(c).to_pylist() for c in columns), strict=True)
+        given = [
+            row for row in rows if all(a.form is None or a.form.fullmatch(v) for a, v in zip(asked, row, strict=True))
+        ]
+        return self.rows(
+            snapshot,
+            f"({names}) IN (SELECT * FROM unnest({arrays})) AND {self.live}",
+            [list(c) for c in zip(*given, strict=True)] or [[] for _ in asked],
+        )
+
+    def _asked(self, column: str) -> _Asked:
+        """How values of a column are looked up: those of a type that Spark has not are texts here, and may be any.
+
+        Where the texts of a type have a form that is easily told, the others are left out, and the server's own values
+        are compared, which an index helps; else their texts.
+        """
+        type_, of_table = self.layout.types[column], f"t.{quoted(column)}"
+        if not is_text_form(type_):
+            return _Asked(of_table, type_)
+        plain = type_.partition("(")[0]
+        if plain in _FORMS:
+            return _Asked(of_table, plain, _FORMS[plain])
+        return _Asked(self.identity(of_table, column), "text")
+
+
+class _Asked(NamedTuple):
+    """A column of a lookup: what is compared of the table, with values of which type, and which form these have."""
+
+    of_table: str
+    type: str
+    form: re.Pattern[str] | None = None
 
 
 class SnapshotStates:
