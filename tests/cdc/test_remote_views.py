@@ -84,6 +84,13 @@ def test_the_running_example_end_to_end(world: World) -> None:
     ]
 
 
+def test_a_statement_that_writes_reads_dimension_views_as_of_now(world: World) -> None:
+    world.wh.sql(DIMENSION)
+    world.wh.sql("CREATE TABLE taken (cid INT PRIMARY KEY)")
+    world.run("INSERT INTO $.cust VALUES (4, 'Dora', 0, 3)")
+    assert world.wh.sql("INSERT INTO taken SELECT cid FROM d").rows == 3
+
+
 def test_views_above_a_dimension_view_are_maintained_from_its_segments(world: World) -> None:
     wh = world.wh
     wh.sql(DIMENSION)

@@ -154,6 +154,33 @@ def test_a_fresh_query_polls_first(swh: Warehouse, tmp_path: Path) -> None:
     assert len(swh.sql("SELECT * FROM users", freshness="any").collect()) == 3
 
 
+def test_a_statement_that_writes_polls_what_it_reads_first(swh: Warehouse, tmp_path: Path) -> None:
+    """A transaction does not: it reads what was there when it began."""
+    folder = tmp_path / "asked"
+    folder.mkdir()
+    swh.sql(f"CREATE SOURCE feed USING EVENTS OPTIONS (path '{folder}', poll 'on query')")
+    _flow(swh, "SEQUENCE BY n")
+    swh.sql("CREATE MATERIALIZED VIEW total AS SELECT count(*) AS c FROM users")
+    swh.sql("CREATE TABLE seen (c BIGINT PRIMARY KEY, n BIGINT)")
+    statements = (
+        "INSERT INTO seen SELECT c, 0 FROM total",
+        "UPDATE seen SET n = (SELECT count(*) FROM users)",
+        "MERGE INTO seen USING (SELECT c FROM total) AS s ON seen.c = s.c WHEN NOT MATCHED THEN INSERT (c, n) VALUES (s.c, 9)",
+        "DELETE FROM seen WHERE c = (SELECT c - 1 FROM total)",
+        "DELETE FROM users WHERE city = 'x'",
+    )
+    expected = [[(1, 0)], [(1, 2)], [(1, 2), (3, 9)], [(1, 2)], [(1, 2)]]
+    for n, (statement, found) in enumerate(zip(statements, expected, strict=True)):
+        _write(folder, str(n), [(n, "a", "x", "UPSERT", 1)])
+        swh.sql(statement)
+        assert rows(swh, "SELECT * FROM seen") == found, statement
+    assert swh.sql("SELECT * FROM users", freshness="any").collect() == []  # its own rows count too
+    _write(folder, "9", [(9, "a", "x", "UPSERT", 1)])
+    with swh.transaction() as transaction:
+        transaction.sql("INSERT INTO seen SELECT c + 100, 0 FROM total")
+    assert rows(swh, "SELECT * FROM seen") == [(1, 2), (100, 0)]
+
+
 def test_sources_flows_and_quarantine_are_listed(swh: Warehouse, tmp_path: Path) -> None:
     folder = tmp_path / "listed"
     _write(folder, "1", _EXAMPLE)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from freshview.errors import InvalidStatement
 from freshview.relation.names import backticked
 from freshview.relation.schema import Schema, fold
-from freshview.sql.statements import Assignment, Delete, Merge, MergeClause, Update
+from freshview.sql.statements import Assignment, Delete, Insert, Merge, MergeClause, Update
 from freshview.sql.tokens import tokenize
 
 TARGET = "__fv_target"
@@ -93,6 +93,21 @@ def row_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: st
     if any(has_subquery(text) for text in (where, *new_values.values())):
         return None
     return RowQuery(qualifier, where, (ROW_ID, *(f"{_one_value(e)} AS {new_name(i)}" for i, e in new_values.items())))
+
+
+def text_read(statement: Insert | Update | Delete | Merge, schema: Schema) -> str:
+    """The query by which a statement reads relations beside its target; an empty text if it reads none."""
+    match statement:
+        case Insert():
+            is_literal = statement.query.lstrip()[:6].upper() == "VALUES" and not has_subquery(statement.query)
+            return "" if is_literal else statement.query
+        case Merge():
+            return merge_query(statement, schema)
+        case Update():
+            texts = (statement.where, *(a.expression for a in statement.assignments))
+            return update_query(statement, schema) if any(map(has_subquery, texts)) else ""
+        case Delete():
+            return delete_query(statement, schema) if has_subquery(statement.where) else ""
 
 
 def has_subquery(text: str) -> bool:

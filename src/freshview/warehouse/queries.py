@@ -15,11 +15,23 @@ from freshview.errors import FreshviewError, InvalidStatement
 from freshview.refresh.relevance import Matching
 from freshview.refresh.tasks import Pending
 from freshview.sql.binding import BoundQuery, TableRef, bind
-from freshview.sql.dml import RowQuery
+from freshview.sql.dml import RowQuery, text_read
 from freshview.sql.pins import asked
 from freshview.sql.plain import plain
 from freshview.sql.predicates import asked_of
-from freshview.sql.statements import Describe, ExplainFlow, ExplainOptimize, ExplainRefresh, Query, Show, Statement
+from freshview.sql.statements import (
+    Delete,
+    Describe,
+    ExplainFlow,
+    ExplainOptimize,
+    ExplainRefresh,
+    Insert,
+    Merge,
+    Query,
+    Show,
+    Statement,
+    Update,
+)
 from freshview.transactions.reading import ReadContext, to_micros
 from freshview.transactions.transaction import Transaction
 from freshview.views.dimensions import DimensionViews
@@ -118,9 +130,8 @@ class Queries:
         if transaction is not None:
             return self._bound(text, ReadContext(self._catalog, transaction.snapshot, transaction), transaction)
         self._watch.look()
-        if freshness != "any" and as_of is None:
-            self._poll(text, freshness)
-            self._dimensions.refresh_for(lambda: _names_in(text), freshness)
+        if as_of is None:
+            self.poll(lambda: _names_in(text), freshness)
         csn = self._csn_of(as_of)
         pin = self._catalog.begin("query", at=csn)
         try:
@@ -130,15 +141,25 @@ class Queries:
         finally:
             self._catalog.release(pin)
 
-    def _poll(self, text: str, freshness: Freshness) -> None:
-        """Poll the flows that are polled on query and feed what a query reads."""
-        polled = self._flows.on_query
-        if not polled:
+    def poll(self, names: Callable[[], Iterable[str]], freshness: Freshness) -> None:
+        """Poll the flows and dimension views that are polled on query, and feed relations of these names."""
+        if freshness == "any":
             return
-        named = [self._catalog.find(ref.name) for ref in bind(text, lambda _: True).tables.values()]
-        found = [relation for relation in named if relation is not None]
-        inputs = [i for r in found if r.kind == "view" for i in self._views.catalog.inputs(r)]
-        self._flows.look(polled & {*inputs, *(r.id for r in found)}, freshness)
+        if polled := self._flows.on_query:
+            found = [relation for name in names() if (relation := self._catalog.find(name)) is not None]
+            inputs = [i for r in found if r.kind == "view" for i in self._views.catalog.inputs(r)]
+            self._flows.look(polled & {*inputs, *(r.id for r in found)}, freshness)
+        self._dimensions.refresh_for(names, freshness)
+
+    def poll_for(self, statement: Insert | Update | Delete | Merge, freshness: Freshness) -> None:
+        """Poll for what a writing statement reads."""
+        target = self._catalog.find(statement.table)
+        if target is None:
+            return
+        text = text_read(statement, target.schema)
+        own = () if isinstance(statement, Insert) else (target.name,)
+        if text or own:
+            self.poll(lambda: (*own, *(_names_in(text) if text else ())), freshness)
 
     def _csn_of(self, as_of: int | datetime | None) -> int | None:
         if isinstance(as_of, datetime):

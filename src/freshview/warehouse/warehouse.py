@@ -199,7 +199,7 @@ class Warehouse:
             case _ if as_of is not None:
                 raise InvalidStatement("as_of", "only queries read the past", "Leave as_of out.")
             case Insert() | Update() | Delete() | Merge():
-                return self._autocommit(statement)
+                return self._autocommit(statement, freshness)
             case (
                 CreateSource() | AlterSource() | DropSource() | CreateFlow() | DropFlow() | RefreshFlow() | Quarantine()
             ):
@@ -353,8 +353,9 @@ class Warehouse:
         relation = self._catalog.relation(table)
         return capture(self._catalog, self.events, self.transaction, relation, source)
 
-    def _autocommit(self, statement: Insert | Update | Delete | Merge) -> Outcome:
+    def _autocommit(self, statement: Insert | Update | Delete | Merge, freshness: Freshness) -> Outcome:
         """Run a statement as a transaction; after a write conflict, again on a newer snapshot."""
+        self._queries.poll_for(statement, freshness)
         for attempt in range(_RETRIES):
             transaction = self.transaction()
             try:
