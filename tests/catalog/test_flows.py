@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.catalog.helpers import contents
+from tests.cli.calls import call
 from tests.internals import internals
 
 import freshview
@@ -26,6 +27,7 @@ from freshview.errors import (
     NotFound,
 )
 from freshview.events import Event
+from freshview.schedule.garbage import PASS_SECONDS, Garbage
 from freshview.sql.statements import Show
 from freshview.warehouse.show import show
 
@@ -187,6 +189,44 @@ def test_vacuum_forgets_deletions_after_the_retention(wh: Warehouse, tmp_path: P
     assert contents(wh, "t") == []  # older than the deletion
     wh.vacuum(retention=timedelta(0))
     assert contents(wh, "__flow_f") == []
+
+
+def _remembering(wh: Warehouse, folder: Path) -> None:
+    wh.sql(f"CREATE SOURCE s USING DEBEZIUM OPTIONS (path '{folder}')")
+    wh.sql("CREATE FLOW f AS AUTO CDC INTO t FROM s.public.t (id INT, n INT) KEYS (id) SEQUENCE BY n")
+    _events(folder, "1", _debezium("c", 1, {"id": 1, "n": 5}), _debezium("d", 2, None, {"id": 1}))
+    wh.sql("REFRESH FLOW f")
+
+
+def test_the_background_and_the_command_forget_deletions_too(wh: Warehouse, tmp_path: Path) -> None:
+    _remembering(wh, tmp_path / "e")
+    here = internals(wh)
+    clock = [0.0]
+    more = {"retention": timedelta(0), "clock": lambda: clock[0]}
+    garbage = Garbage(here.catalog, here.storage, wh.events, lambda: False, here.flows.forget, **more)  # type: ignore[arg-type]
+    clock[0] = PASS_SECONDS
+    assert garbage.turn() is not None
+    assert contents(wh, "__flow_f") == []
+    _events(tmp_path / "e", "2", _debezium("c", 3, {"id": 2, "n": 5}), _debezium("d", 4, None, {"id": 2}))
+    wh.sql("REFRESH FLOW f")
+    call("vacuum", "--retain-hours", "0", "-w", wh.path)
+    assert contents(wh, "__flow_f") == []
+
+
+def test_vacuum_goes_on_beside_a_poll(wh: Warehouse, tmp_path: Path) -> None:
+    """What the poll writes is left to the next vacuum."""
+    _remembering(wh, tmp_path / "e")
+    _events(tmp_path / "e", "2", _debezium("c", 3, {"id": 1, "n": 9}))
+    events = iter(["polls"])
+
+    def meanwhile(event: Event) -> None:
+        if event.name == "commit.prepared" and next(events, ""):
+            wh.sql("REFRESH FLOW f")
+
+    wh.events.listen(meanwhile)
+    wh.vacuum(retention=timedelta(0))
+    assert next(events, "") == ""
+    assert [(r["id"], r["__DELETED"]) for r in contents(wh, "__flow_f")] == [(1, False)]
 
 
 # -- type 2 ----------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from freshview.relation.names import backticked
 if TYPE_CHECKING:
     from freshview.catalog.frontiers import Job
     from freshview.events import Event, Events
+    from freshview.storage.vacuum import VacuumReport
     from freshview.warehouse.checks import CheckReport
     from freshview.warehouse.warehouse import Warehouse
 
@@ -169,14 +170,18 @@ def vacuum(
     json: JsonOption = False,
 ) -> None:
     """Remove old versions and unused files. Versions that open transactions and stale views read are kept."""
-    from freshview.events import Events
-    from freshview.storage.store import Storage
-    from freshview.storage.vacuum import checked, hours_retained
-    from freshview.storage.vacuum import vacuum as run
+    from freshview.storage.vacuum import hours_retained
 
-    events = Events()
-    with place.open_catalog() as catalog, working("Vacuuming"):
-        report = run(catalog, Storage(place.folder.absolute(), events), events, checked(hours_retained(retain_hours)))
+    reports: list[VacuumReport] = []
+
+    def hear(event: Event) -> None:
+        if event.name == "vacuum.done":
+            reports.append(event.details["report"])
+
+    with place.connect() as warehouse, working("Vacuuming"):
+        warehouse.events.listen(hear)
+        warehouse.vacuum(hours_retained(retain_hours))
+    (report,) = reports
     if json:
         write_json(asdict(report))
         return

@@ -4,6 +4,8 @@ A pass over all relations is due every ten minutes. It is done in rounds of a fe
 files, one round per turn of the background loop. Foreground work comes first: no round begins while the system is
 busy, and a round that foreground work overtakes stops before its next file.
 
+Once an hour a pass also has flows forget the deletions that they remember, which reads all that they remember.
+
 Law: a pass removes what VACUUM with the same retention would remove at that time, and nothing else.
 Law: a pass that was put off for an hour is done even if the system is busy.
 """
@@ -21,6 +23,7 @@ from freshview.storage.vacuum import RETENTION, Part, VacuumReport, vacuum
 
 PASS_SECONDS = 600.0  # between two passes
 PATIENCE_SECONDS = 3600.0  # for which a pass is put off at most
+FORGET_SECONDS = 3600.0  # between two times at which flows forget
 ROUND_RELATIONS = 8
 ROUND_FILES = 1000
 _LEASE = "vacuum"  # one process at a time: a second one would only list the same files
@@ -35,17 +38,21 @@ class Garbage:
         storage: Storage,
         events: Events,
         is_busy: Callable[[], bool],
+        forget: Callable[[timedelta], None] = lambda _: None,
         *,
         retention: timedelta = RETENTION,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`forget` has flows forget the deletions that are older than a retention."""
         self._catalog = catalog
         self._storage = storage
         self._events = events
         self._is_busy = is_busy
+        self._forget = forget
         self._retention = retention
         self._clock = clock
         self._due = clock() + PASS_SECONDS
+        self._forget_due = clock()
         self._left: list[int] = []  # relations of the pass at hand
 
     def turn(self) -> VacuumReport | None:
@@ -62,6 +69,9 @@ class Garbage:
             self._catalog.drop_leases([lease.id])
 
     def _round(self) -> VacuumReport:
+        if self._clock() >= self._forget_due:
+            self._forget_due = self._clock() + FORGET_SECONDS
+            self._forget(self._retention)
         if not self._left:
             self._left = self._relations()
         taken, self._left = self._left[:ROUND_RELATIONS], self._left[ROUND_RELATIONS:]

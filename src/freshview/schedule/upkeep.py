@@ -80,8 +80,10 @@ class Upkeep:
         engine: Callable[[], SparkEngine],
         wishes: Wishes,
         poll: Callable[[], None] = lambda: None,
+        forget: Callable[[timedelta], None] = lambda _: None,
     ) -> None:
-        """`poll` takes what changed at the sources of flows and remote tables, if it is time."""
+        """`poll` takes what changed at the sources of flows and remote tables, if it is time; `forget` has flows forget
+        the deletions that are older than a retention."""
         self.activity = Activity()
         self.manager: Manager | None = None
         self._catalog = catalog
@@ -92,7 +94,7 @@ class Upkeep:
         self._engine = engine
         self._busy_load = wishes.busy_load
         self._workers = wishes.workers
-        self._garbage = Garbage(catalog, storage, events, self._is_busy)
+        self._garbage = Garbage(catalog, storage, events, self._is_busy, forget)
         self._stopping = Interruption()  # breaks off the checkpoints of the background
         self._due_since: dict[int, float] = {}  # by relation: since when a checkpoint is worth while
         self._advice_due = time.monotonic() + _ADVICE_SECONDS

@@ -116,7 +116,9 @@ def vacuum(
     if failed is not None:
         raise failed
     held_by = _held_by(catalog, events, retention) if part is None else ""
-    return VacuumReport(files, size, horizon, held_by, frozenset(left))
+    report = VacuumReport(files, size, horizon, held_by, frozenset(left))
+    events.emit("vacuum.done", report=report)
+    return report
 
 
 def _held_by(catalog: Catalog, events: Events, retention: timedelta) -> str:

@@ -14,7 +14,7 @@ from freshview.cdc.arrivals import described_schema
 from freshview.cdc.flow import Plan, from_spec, to_spec
 from freshview.cdc.opening import Installed, check_source, poll_of
 from freshview.cdc.postgres.server import Server
-from freshview.errors import AlreadyExists, FreshviewError, InvalidStatement
+from freshview.errors import AlreadyExists, FreshviewError, InvalidStatement, WriteConflict
 from freshview.relation.types import DataType
 from freshview.sql.dml import ROW_ID, RowQuery
 from freshview.sql.statements import (
@@ -265,7 +265,8 @@ class Flows:
     # -- upkeep --------------------------------------------------------------------------------
 
     def forget(self, retention: timedelta) -> None:
-        """Forget deletions and superseded events that are older than the retention."""
+        """Forget deletions and superseded events that are older than the retention; those of a flow that is polled
+        meanwhile are left to the next time."""
         before = datetime.now(UTC) - retention
         for record in self.records.flows():
             catalog = self.poller.catalog
@@ -273,7 +274,7 @@ class Flows:
             if memory is None:
                 continue
             flow, schema = from_spec(record.spec), memory.schema
-            with self.poller.begin() as transaction:
+            with suppress(WriteConflict), self.poller.begin() as transaction:
                 transaction.write_for(record.name)
                 old = forgettable(transaction.contents(memory.name), flow.keys, flow.scd_type, before)
                 if old:

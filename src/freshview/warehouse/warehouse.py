@@ -128,7 +128,8 @@ class Warehouse:
             self._remotes,
         )
         parts = (self._watch, self._views, self._checkpointer, self._storage)
-        self._upkeep = Upkeep(self._catalog, self.events, *parts, self.engine, wishes, self._take_due)
+        turns = (self._take_due, self._flows.forget)
+        self._upkeep = Upkeep(self._catalog, self.events, *parts, self.engine, wishes, *turns)
         self._make_way, self._activity = self._upkeep.make_way, self._upkeep.activity
         make_way, used = self._make_way, self._activity.used
         readers = (self._views, self._dimensions, self._watch)
