@@ -234,6 +234,26 @@ def test_what_is_set_aside_or_skipped_is_an_event(wh: Warehouse, tmp_path: Path)
     assert told[1][1] == {"relation": "t", "table": "public.other", "events": 1}
 
 
+def test_what_is_set_aside_is_reported_once_it_is_committed(wh: Warehouse, tmp_path: Path) -> None:
+    log = _Log(tmp_path, on_error="quarantine")
+    found: list[str] = []
+    wh.events.listen(lambda e: found.append(e.name) if e.name in ("commit.prepared", "capture.quarantined") else None)
+    log.file.write_text("{broken\n")
+    log.write("c", None, (1, "a"))
+    log.meanwhile = lambda: found.append("polled")
+    wh.capture("t", log)
+    assert found == ["polled", "commit.prepared", "capture.quarantined"]
+
+
+def test_one_call_takes_all_that_there_is(wh: Warehouse, tmp_path: Path) -> None:
+    log = _Log(tmp_path, max_bytes=1)
+    for n in range(3):
+        log.write("c", None, (n, "a"))
+    assert wh.capture("t", log).rows == 3
+    assert len(_rows(wh)) == 3
+    assert len(log.confirmed) >= 3
+
+
 def test_an_older_catalog_gets_the_table_of_positions(wh: Warehouse, log: _Log) -> None:
     database = internals(wh).catalog.database
     with database.write() as c:

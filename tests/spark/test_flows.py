@@ -165,7 +165,8 @@ def test_a_statement_that_writes_polls_what_it_reads_first(swh: Warehouse, tmp_p
     statements = (
         "INSERT INTO seen SELECT c, 0 FROM total",
         "UPDATE seen SET n = (SELECT count(*) FROM users)",
-        "MERGE INTO seen USING (SELECT c FROM total) AS s ON seen.c = s.c WHEN NOT MATCHED THEN INSERT (c, n) VALUES (s.c, 9)",
+        "MERGE INTO seen USING (SELECT c FROM total) AS s ON seen.c = s.c "
+        "WHEN NOT MATCHED THEN INSERT (c, n) VALUES (s.c, 9)",
         "DELETE FROM seen WHERE c = (SELECT c - 1 FROM total)",
         "DELETE FROM users WHERE city = 'x'",
     )

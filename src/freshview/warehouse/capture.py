@@ -20,16 +20,30 @@ from freshview.warehouse.transaction import UserTransaction
 def capture(
     catalog: Catalog, events: Events, begin: Callable[[], UserTransaction], relation: Relation, source: Source
 ) -> Outcome:
-    """Take what changed since the stored position; WriteConflict if another process did so meanwhile.
+    """Take all that changed since the stored position, by one commit per poll; WriteConflict if another process did so
+    meanwhile. Events that were set aside are reported once their poll is committed, and stored nowhere.
+    """
+    fit = Fit(relation.name, source.schema, Schema(relation.schema.columns))
+    if isinstance(source, EventFiles) and not fit.is_certain:
+        source = source.fitting(fit.unfit)
+    rows = 0
+    while True:
+        taken, more = _take(catalog, events, begin, relation, source)
+        rows += taken.rows
+        if not more:
+            return Outcome(rows, taken.csn)
+
+
+def _take(
+    catalog: Catalog, events: Events, begin: Callable[[], UserTransaction], relation: Relation, source: Source
+) -> tuple[Outcome, bool]:
+    """Take the changes of one poll; return them, and whether another poll would find more at once.
 
     An error of the poll says nothing if another process has moved the position meanwhile: then it is polled again.
 
     The source is confirmed after the commit. If the process dies in between, the next poll begins at the stored
     position, and its confirmation covers this one.
     """
-    fit = Fit(relation.name, source.schema, Schema(relation.schema.columns))
-    if isinstance(source, EventFiles) and not fit.is_certain:
-        source = source.fitting(fit.unfit)
     while True:
         known = catalog.position(relation.id)
         _check(relation, source, known[0] if known else None)
@@ -40,16 +54,16 @@ def capture(
         except CaptureFailed:
             if catalog.position(relation.id) == known:
                 raise
+    with begin() as transaction:
+        taken = transaction.take(poll, Move(relation.id, relation.name, source.name, before, poll.position))
     for event in poll.quarantined:
         events.emit(
             "capture.quarantined", relation=relation.name, place=event.place, cause=event.cause, text=event.text
         )
     for table, count in poll.skipped.items():
         events.emit("capture.skipped", relation=relation.name, table=table, events=count)
-    with begin() as transaction:
-        taken = transaction.take(poll, Move(relation.id, relation.name, source.name, before, poll.position))
     source.confirm(poll.position)
-    return Outcome(taken.rows, transaction.csn)
+    return Outcome(taken.rows, transaction.csn), poll.more
 
 
 def _check(relation: Relation, source: Source, fed_by: str | None) -> None:

@@ -331,7 +331,8 @@ class Warehouse:
 
         The source's position is stored in the same commit, so each change is taken once, whatever dies. A table takes
         the changes of one source, and has its columns and primary key; the first call takes all rows that the source
-        has. Sources are in `freshview.cdc`: files of events, dumps, tables of PostgreSQL.
+        has. Sources are in `freshview.cdc`: files of events, dumps, tables of PostgreSQL. Events that a source sets
+        aside (`on_error="quarantine"`) are reported, as `capture.quarantined`, and not kept: only flows keep them.
 
         >>> from freshview.cdc.dumps import Dumps
         >>> from freshview.relation.schema import Column, Schema
