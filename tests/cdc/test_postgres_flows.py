@@ -186,6 +186,31 @@ def test_rows_of_a_feed_are_events_of_their_keys(database: str, wh: Warehouse) -
     wh.sql("DROP FLOW f")
 
 
+_AT_SOURCE = {
+    "tracking": "a trigger notes the key of each changed row; a poll joins the noted keys to the table",
+    "triggers": "a trigger stores the old and the new image of each changed row; a poll reads the images",
+    "decoding": "nothing at a change; the server keeps its log until it is confirmed, and a poll decodes it",
+    "audit": "the application keeps the times; a poll reads the rows by time (add an index on the columns)",
+}
+_HERE = {
+    "": "rows are written without reading the old ones",
+    "SEQUENCE BY n": "the last sequence of each changed key is read; rows are written without reading the old ones",
+    "IGNORE NULL UPDATES": "the row of each changed key is read and written",
+    "SEQUENCE BY n STORED AS SCD TYPE 2": "the rows of each changed key are read, and those that differ are written",
+}
+
+
+@pytest.mark.parametrize(("capture", "clauses"), [*((c, "") for c in _CAPTURES), *(("tracking", h) for h in _HERE)])
+def test_explain_says_what_is_paid_where(database: str, wh: Warehouse, capture: str, clauses: str) -> None:
+    _Remote(database, wh, _CAPTURES[capture]).flow(clauses)
+    lines = explain_flow(internals(wh).flows, "f").splitlines()
+    technique = "triggers" if capture == "cheap" else capture.partition(",")[0]
+    assert f"  at the source: {_AT_SOURCE[technique]}" in lines
+    assert f"  here: {_HERE[clauses]}" in lines
+    others = [line.split("'")[1] for line in lines if line.startswith("  instead: capture ")]
+    assert sorted(others) == sorted(_AT_SOURCE.keys() - {technique})
+
+
 # -- what is installed at the source ---------------------------------------------------------------
 
 

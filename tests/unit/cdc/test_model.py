@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cdc.running_example import ADDR, addr_delta, cells, cust_delta, rows_of, schema_of
 
+from freshview.cdc.captures import Capture
 from freshview.cdc.flagged import Flagged, matches, to_flagged, to_partial, with_flag
 from freshview.cdc.model import SETS, PartialDelta, partial_delta
 from freshview.errors import CaptureFailed
@@ -133,3 +134,21 @@ def _many(changes: list[tuple[str, tuple[int, str]]]) -> PartialDelta:
 
 def _cells(delta: PartialDelta) -> list[list[tuple[Any, ...]]]:
     return [cells(rows) for rows in (*delta.sets.values(), delta.uo)]
+
+
+@pytest.mark.parametrize(
+    ("delivered", "missing"),
+    [
+        ({"up"}, ("un/uo",)),
+        ({"ups"}, ("ins", "un/uo")),
+        ({"delk"}, ("del",)),
+        ({"ins", "ups", "del", "delk"}, ("un/uo",)),
+        ({"ins", "up", "delk"}, ("un/uo", "del")),
+        ({"up", "ups", "delk"}, ("un/uo", "ins", "del")),
+        ({"ins", "un/uo", "del", "up", "ups", "delk"}, ()),
+        ({"ins", "un/uo", "del"}, ()),
+    ],
+)
+def test_figure_1(delivered: set[str], missing: tuple[str, ...]) -> None:
+    """Each partial set lacks what complete sets have: up old images, ups also which rows are new, delk the rows."""
+    assert Capture("some", frozenset(delivered)).missing_sets == missing
