@@ -10,30 +10,28 @@ files; so those of a new file are refused if one of a later name was delivered, 
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import time
-import zlib
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
 from freshview.cdc.captures import Capture
 from freshview.cdc.delivered import Delivered, LogEvent
-from freshview.cdc.log_places import LogEnd, LogPlace, Order, is_same_log, order_of, rank, shown
+from freshview.cdc.file_positions import DeliveredPart, FilesPosition, checksum_before, known_by_order, require_order
+from freshview.cdc.log_places import LogEnd, LogPlace, Order, is_same_log, rank, shown
 from freshview.cdc.net import LoggedChange, as_table, net_effect, of_one_key, row_of_key
 from freshview.cdc.source import Poll, Quarantined
 from freshview.cdc.texts import BadEvent
 from freshview.errors import CaptureFailed, first_line
 from freshview.relation.schema import Schema
 
-_CHECKED = 256  # bytes before a position that must still be the same
 # What a format raises for a JSON document in which a part is missing, or is not what it is in an event.
 _OTHER_FORM = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _GROWS = 60.0  # seconds since its last change in which a file that ends within a line may still be written
@@ -61,50 +59,6 @@ class EventFormat(Protocol):
         ...
 
     def changes(self, document: Any, schema: Schema, place: str) -> list[LoggedChange]: ...
-
-
-class _File(NamedTuple):
-    """What was delivered of a file: the number of bytes, and a checksum of the last of them.
-
-    Of a file that has changes without a place in the log, `first` is a checksum of its first line, unless they are
-    refused because of another file, `other`.
-    """
-
-    size: int = 0
-    check: int = 0
-    first: str = ""
-    other: str = ""
-
-    @property
-    def stored(self) -> tuple[Any, ...]:
-        return tuple(self) if self.first or self.other else self[:2]
-
-
-@dataclass
-class _Position:
-    """What was delivered by file name, and the end of the log among the events.
-
-    Positions of earlier versions have the last place of the log alone, and two parts of each file.
-    """
-
-    files: dict[str, _File] = field(default_factory=dict)
-    end: LogEnd = field(default_factory=LogEnd)
-
-    def text(self) -> str:
-        at = self.end.at and self.end.at.isoformat()
-        files = {name: file.stored for name, file in self.files.items()}
-        end = {"sequence": self.end.order, "server": self.end.server, "at": at}
-        return json.dumps({"files": files, **{k: v for k, v in end.items() if v or k == "sequence"}}, sort_keys=True)
-
-    @staticmethod
-    def of(text: str | None) -> _Position:
-        if text is None:
-            return _Position()
-        data = json.loads(text)
-        order, at = data["sequence"], data.get("at")
-        files = {name: _File(*file) for name, file in data["files"].items()}
-        end = LogEnd(order and order_of(order), data.get("server", ""), at and datetime.fromisoformat(at))
-        return _Position(files, end)
 
 
 class EventFiles:
@@ -144,12 +98,12 @@ class EventFiles:
 
     def poll(self, position: str | None) -> Poll:
         try:
-            return self._poll(_Position.of(position))
+            return self._poll(FilesPosition.of(position))
         except OSError as error:  # such as a file that was removed since the folder was listed
             what = f"events of {self.name} in {self._path}"
             raise CaptureFailed(what, first_line(error), "Check the files and the rights, and poll again.") from error
 
-    def _poll(self, start: _Position) -> Poll:
+    def _poll(self, start: FilesPosition) -> Poll:
         found = _Found(log=start.end.order)
         files = self._files(start)
         for file in files:
@@ -162,7 +116,7 @@ class EventFiles:
         changes = tuple(c for e in events for c in e.changes)
         aside = self._aside(found) if self._on_error == "quarantine" else None
         delta = net_effect(self.name, self.schema, () if self._each else changes, aside=aside)
-        end = _Position({**start.files, **found.files}, _end(events, start.end))
+        end = FilesPosition({**start.files, **found.files}, _end(events, start.end))
         more = found.bytes >= self._max_bytes or found.is_stopped
         each = changes if self._each else None
         places = {} if self._each else {c.key: c.place for c in of_one_key(changes, self.schema)}
@@ -223,8 +177,8 @@ class EventFiles:
         What was delivered since is delivered once more, in order. Files before the one of that place are where
         `position` has them. CaptureFailed if one of the files is gone.
         """
-        known = _Position.of(position).files
-        sizes = {file.name: file.stat().st_size for file in self._files(_Position())}
+        known = FilesPosition.of(position).files
+        sizes = {file.name: file.stat().st_size for file in self._files(FilesPosition())}
         starts: dict[str, int] = {}
         for place in places:
             name, _, at = place.rpartition(" at byte ")
@@ -245,15 +199,15 @@ class EventFiles:
         folder = self._path if self._path.is_dir() else self._path.parent
         files = {n: delivered for n, delivered in known.items() if n < first}
         if starts[first]:
-            was = known.get(first, _File())
-            files[first] = was._replace(size=starts[first], check=_checksum(folder / first, starts[first]))
-        last = _Position.of(position).end.order
-        before = self._before(_Position(files))
-        return _Position(
+            was = known.get(first, DeliveredPart())
+            files[first] = was._replace(size=starts[first], check=checksum_before(folder / first, starts[first]))
+        last = FilesPosition.of(position).end.order
+        before = self._before(FilesPosition(files))
+        return FilesPosition(
             files, _end(e for e in before if e.log and (last is None or is_same_log(e.log.order, last)))
         ).text()
 
-    def _files(self, start: _Position) -> list[Path]:
+    def _files(self, start: FilesPosition) -> list[Path]:
         """The files in the order of their names; CaptureFailed if one of the position is gone or has changed."""
         if self._path.is_dir():
             files = sorted(f for f in self._path.iterdir() if f.is_file() and not f.name.startswith((".", "_")))
@@ -268,7 +222,7 @@ class EventFiles:
                 continue  # files that were delivered may be removed
             if file.stat().st_size < size:
                 cause = f"the file ends at byte {file.stat().st_size}, and {size} bytes were delivered"
-            elif _checksum(file, size) != check:
+            elif checksum_before(file, size) != check:
                 cause = f"its bytes before {size} have changed since they were delivered"
             else:
                 continue
@@ -277,8 +231,8 @@ class EventFiles:
             )
         return files
 
-    def _read(self, file: Path, start: _Position, found: _Found, *, is_last: bool) -> None:
-        known = start.files.get(file.name, _File())
+    def _read(self, file: Path, start: FilesPosition, found: _Found, *, is_last: bool) -> None:
+        known = start.files.get(file.name, DeliveredPart())
         offset = known.size
         with file.open("rb") as stream:
             stream.seek(offset)
@@ -292,8 +246,8 @@ class EventFiles:
                 try:
                     event = self._event(line, place, found.skipped, found.log)
                     if event is not None and event.log is None and not self._each:
-                        known = _known_by_order(file, known, ChainMap(found.files, start.files))
-                        _require_order(file.name, known)
+                        known = known_by_order(file, known, ChainMap(found.files, start.files))
+                        require_order(file.name, known)
                 except BadEvent as reason:
                     is_cut = not line.endswith(b"\n") and isinstance(reason.__cause__, ValueError | RecursionError)
                     if is_cut and (is_last or _is_growing(file)):
@@ -312,7 +266,7 @@ class EventFiles:
                 offset += len(line)
                 found.bytes += len(line)
         if offset:
-            found.files[file.name] = known._replace(size=offset, check=_checksum(file, offset))
+            found.files[file.name] = known._replace(size=offset, check=checksum_before(file, offset))
 
     def _may_stop_before(self, events: list[LogEvent], rest: Iterable[bytes]) -> bool:
         """Whether the events before a bad one can be delivered; the next poll then begins at the bad one and fails.
@@ -369,7 +323,7 @@ class EventFiles:
         if any(part is None for change in changes for part in change.key):
             raise BadEvent(f"it names no row: its key ({', '.join(self.schema.key)}) has NULL")
 
-    def _fresh(self, found: _Found, start: _Position) -> list[LogEvent]:
+    def _fresh(self, found: _Found, start: FilesPosition) -> list[LogEvent]:
         """The events that were not delivered yet, each once: in the order of the log, if all name their place in it.
 
         If each event counts, the reader orders them, and none is late.
@@ -408,10 +362,10 @@ class EventFiles:
             raise CaptureFailed(f"event of {self.name}, {event.place}", cause, remedy)
         found.quarantined.append(Quarantined(event.place, cause, event.identity))
 
-    def _before(self, start: _Position) -> Iterator[LogEvent]:
+    def _before(self, start: FilesPosition) -> Iterator[LogEvent]:
         """The events before a position, as far as their files are there."""
         for file in self._files(start):
-            size = start.files.get(file.name, _File()).size
+            size = start.files.get(file.name, DeliveredPart()).size
             offset = 0
             with file.open("rb") as stream:
                 while offset < size:
@@ -431,7 +385,7 @@ class _Found:
 
     log: Order | None = None
     events: list[LogEvent] = field(default_factory=list)
-    files: dict[str, _File] = field(default_factory=dict)
+    files: dict[str, DeliveredPart] = field(default_factory=dict)
     quarantined: list[Quarantined] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
@@ -445,52 +399,14 @@ class _Found:
                 self.log = event.log.order
 
 
-def _known_by_order(file: Path, known: _File, delivered: Mapping[str, _File]) -> _File:
-    """What is known of a file that has a change without a place in the log, beside the files that were delivered.
-
-    A file of which a part was delivered is in its place. `other` counts as long as that file is delivered: when events
-    are read again from an earlier place, it comes after this one.
-    """
-    if known.other and known.other not in delivered:
-        known = known._replace(other="")
-    if known.first or known.other:
-        return known
-    with file.open("rb") as stream:
-        line = next(line.strip() for line in stream if line.strip() not in (b"", b"null"))
-    first = hashlib.sha256(line).hexdigest()[:16]
-    if known.size:
-        return known._replace(first=first)
-    behind = (name for name, other in delivered.items() if other.first and (name > file.name or other.first == first))
-    other = max(behind, default="")
-    return known._replace(other=other) if other else known._replace(first=first)
-
-
-def _require_order(name: str, file: _File) -> None:
-    """Raise BadEvent if the changes of a file, which name no place in the log, may have been delivered before."""
-    if not file.other:
-        return
-    why = "sorts before" if file.other > name else "begins with the same line as"
-    raise BadEvent(
-        f"it names no place in the log, and its file {why} {file.other}, which was delivered: older states of rows "
-        "would come back (SEQUENCE BY orders such events; a file that is written anew needs a later name)"
-    )
-
-
 def _end(events: Iterable[LogEvent], start: LogEnd | None = None) -> LogEnd:
-    """The end of the log after events, from the one before them."""
+    """The end of the log after events, from the one before them; those of another log do not count."""
     end = start or LogEnd()
     for event in events:
-        if event.log is not None:
+        if event.log is not None and not end.denies(event.log, event.at):
             end = end.after(event.log, event.at)
     return end
 
 
 def _is_growing(file: Path) -> bool:
     return abs(time.time() - file.stat().st_mtime) < _GROWS  # the clock of a file server may be another
-
-
-def _checksum(file: Path, size: int) -> int:
-    """The checksum of the last bytes before a place in a file."""
-    with file.open("rb") as stream:
-        stream.seek(max(0, size - _CHECKED))
-        return zlib.crc32(stream.read(min(size, _CHECKED)))

@@ -103,7 +103,8 @@ def test_whatever_interleaves_the_rows_are_those_of_the_last_commits(
         for own in writer:  # the writer commits at this LSN
             key = rng.randrange(6)
             op = rng.choice("du") if key in expected else "c"
-            events.append(_event(op, own, key, f"v{own}", last_commit=last_commit))
+            at = lsn * 120_000  # commits are minutes apart
+            events.append(_event(op, own, key, f"v{own}", last_commit=last_commit, ts_ms=at))
             expected.pop(key, None)
             expected.update({key: f"v{own}"} if op != "d" else {})
         writer.clear()
