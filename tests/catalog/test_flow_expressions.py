@@ -54,7 +54,7 @@ class _Evaluator:
             if item == ROW_ID:
                 columns[ROW_ID] = frame.column(ROW_ID)
                 continue
-            text, _, name = item[1:].rpartition(") AS ")
+            text, _, name = item.removeprefix("CASE WHEN TRUE THEN (").rpartition("\n) END AS ")
             type_, value = _KNOWN[text]
             columns[name] = pa.array([value(row) for row in frame.to_pylist()], parse_type(type_).arrow)
         return pa.table(columns)

@@ -108,6 +108,20 @@ def test_a_sequence_may_be_a_struct(swh: Warehouse, folder: Path) -> None:
     assert rows(swh, "SELECT city FROM users WHERE id = 125") == [("Guadalajara",)]
 
 
+@pytest.mark.parametrize(
+    "clauses",
+    [
+        "APPLY AS DELETE WHEN explode(array(false, true)) SEQUENCE BY n",
+        "SEQUENCE BY explode(array(n, 7))",
+        "APPLY AS DELETE WHEN explode_outer(CAST(NULL AS ARRAY<BOOLEAN>)) SEQUENCE BY n",
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_generator_gives_no_value_of_a_change(swh: Warehouse, clauses: str) -> None:
+    with pytest.raises(FreshviewError, match="GENERATOR"):
+        _flow(swh, clauses + " COLUMNS * EXCEPT (op, n)")
+
+
 @pytest.mark.parametrize("clauses", ["APPLY AS DELETE WHEN nix = 1 SEQUENCE BY n", "SEQUENCE BY nix + 1"])
 def test_a_wrong_name_is_an_error_of_create_flow(swh: Warehouse, folder: Path, clauses: str) -> None:
     assert folder.exists()

@@ -47,13 +47,13 @@ def set_positions(assignments: tuple[Assignment, ...], schema: Schema) -> dict[i
 def update_query(statement: Update, schema: Schema) -> str:
     """Old and new values of the rows that an UPDATE changes."""
     qualifier = statement.alias or statement.table
-    new = [f"{_one_value(e)} AS {new_name(i)}" for i, e in set_positions(statement.assignments, schema).items()]
+    new = [f"{one_value(e)} AS {new_name(i)}" for i, e in set_positions(statement.assignments, schema).items()]
     return _select([*old_columns(schema, qualifier), *new], qualifier, statement.where)
 
 
-def _one_value(expression: str) -> str:
+def one_value(expression: str) -> str:
     """An expression that has one value per row: Spark refuses a generator (explode, stack …) inside another expression,
-    and would make several new rows of one old row else, which is deleted only once."""
+    and would make several new rows of one old row else, which is deleted only once; or several values of one change."""
     return f"CASE WHEN TRUE THEN ({expression}\n) END"
 
 
@@ -92,7 +92,7 @@ def row_query(assignments: tuple[Assignment, ...], schema: Schema, qualifier: st
     new_values = set_positions(assignments, schema)
     if any(has_subquery(text) for text in (where, *new_values.values())):
         return None
-    return RowQuery(qualifier, where, (ROW_ID, *(f"{_one_value(e)} AS {new_name(i)}" for i, e in new_values.items())))
+    return RowQuery(qualifier, where, (ROW_ID, *(f"{one_value(e)} AS {new_name(i)}" for i, e in new_values.items())))
 
 
 def text_read(statement: Insert | Update | Delete | Merge, schema: Schema) -> str:

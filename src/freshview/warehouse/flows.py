@@ -16,7 +16,7 @@ from freshview.cdc.opening import Installed, check_source, poll_of
 from freshview.cdc.postgres.server import Server
 from freshview.errors import AlreadyExists, FreshviewError, InvalidStatement, WriteConflict
 from freshview.relation.types import DataType
-from freshview.sql.dml import ROW_ID, RowQuery
+from freshview.sql.dml import ROW_ID, RowQuery, one_value
 from freshview.sql.statements import (
     AlterSource,
     CreateFlow,
@@ -159,7 +159,7 @@ class Flows:
             return plan.source.column(plain).type
         engine, schema = self.poller.engine(), described_schema(plan.source)
         frame = engine.numbered(schema.arrow.empty_table(), schema, ROW_ID)
-        query = RowQuery(qualifier(plan), "", (f"({plan.flow.sequence}) AS sequence",))
+        query = RowQuery(qualifier(plan), "", (f"{one_value(plan.flow.sequence)} AS sequence",))
         what = f"SEQUENCE BY of flow {plan.flow.name}"
         return engine.schema_of(engine.evaluated(frame, query, what), ()).columns[0].type
 

@@ -42,7 +42,7 @@ from freshview.events import Events
 from freshview.relation.ingest import to_table
 from freshview.relation.names import backticked
 from freshview.relation.schema import Column, Schema, fold
-from freshview.sql.dml import ROW_ID, RowQuery
+from freshview.sql.dml import ROW_ID, RowQuery, one_value
 from freshview.sql.statements import CreateFlow
 from freshview.warehouse.feeding import Feed, value_of, value_text
 from freshview.warehouse.transaction import UserTransaction
@@ -417,7 +417,7 @@ class Poller:
 
         def values(rows: pa.Table, schema: Schema, expressions: Sequence[str]) -> list[list[Any]]:
             engine, what = self.engine(), f"flow {plan.flow.name}"
-            items = (ROW_ID, *(f"({text}) AS c{i}" for i, text in enumerate(expressions)))
+            items = (ROW_ID, *(f"{one_value(text)} AS __fv_c{i}" for i, text in enumerate(expressions)))
             parts: list[pa.Table] = []
             for start in range(0, max(rows.num_rows, 1), _AT_ONCE):
                 frame = engine.numbered(rows.slice(start, _AT_ONCE), schema, ROW_ID)
