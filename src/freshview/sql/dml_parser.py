@@ -180,4 +180,6 @@ def _insert_list(cursor: Cursor) -> tuple[Assignment, ...]:
     cursor.at = close + 1
     if len(values) != len(names) or not all(values):
         raise cursor.error(f"INSERT names {len(names)} columns and gives {len(values)} values")
+    if len({fold(name) for name in names}) < len(names):
+        raise cursor.error("a column is named twice")
     return tuple(Assignment(n, v) for n, v in zip(names, values, strict=True))

@@ -315,6 +315,7 @@ REFUSED: list[tuple[str, type[FreshviewError], str]] = [
     ("MERGE INTO t USING s ON true WHEN MATCHED BY SOURCE THEN DELETE", InvalidStatement, "THEN"),
     ("MERGE INTO t USING s ON true WHEN NOT MATCHED BY SOURCE THEN UPDATE SET *", InvalidStatement, "source row"),
     ("MERGE INTO t USING s ON true WHEN NOT MATCHED THEN INSERT (a, b) VALUES (1)", InvalidStatement, "2 columns"),
+    ("MERGE INTO t USING s ON true WHEN NOT MATCHED THEN INSERT (a, A) VALUES (1, 2)", InvalidStatement, "named twice"),
     ("MERGE INTO t USING s ON true WHEN NOT MATCHED THEN INSERT (a VALUES (1)", InvalidStatement, "expected"),
     ("MERGE INTO t USING s ON true WHEN MATCHED THEN IGNORE", InvalidStatement, "after THEN"),
     ("SHOW DATABASES", InvalidStatement, "'SHOW'"),
