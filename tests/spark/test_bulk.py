@@ -50,6 +50,15 @@ def test_a_bulk_load_becomes_main_without_being_written_again(swh: Warehouse) ->
     assert swh.check("v").ok
 
 
+def test_nulls_inside_a_value_are_no_null(swh: Warehouse) -> None:
+    """A NOT NULL column of arrays or structs may hold empty ones and NULL elements, in a large statement too."""
+    swh.sql("CREATE TABLE t (id BIGINT, a ARRAY<STRING> NOT NULL, s STRUCT<x: STRING> NOT NULL)")
+    values = "SELECT id, IF(id % 2 = 0, array(), array(NULL, uuid())), named_struct('x', nullif(uuid(), '')) FROM"
+    assert swh.sql(f"INSERT INTO t {values} range(60000)").rows == 60_000
+    with pytest.raises(NotNullViolation):
+        swh.sql("INSERT INTO t SELECT id, IF(id = 7, NULL, array(uuid())), named_struct('x', uuid()) FROM range(60000)")
+
+
 def test_a_large_update_is_one_parquet_segment(swh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows in one statement; keys may move; rows are right before and after the checkpoint."""
     as_if_large(monkeypatch)

@@ -453,6 +453,8 @@ def _keys_only(rows: pa.Table, schema: Schema) -> pa.Table:
 def _has_null(path: Any, column: str) -> bool:
     footer = pq.read_metadata(path)
     places = [i for i in range(footer.num_columns) if footer.schema.column(i).path.split(".")[0] == column]
+    if any(footer.schema.column(i).path != column for i in places):
+        places = []  # the elements of a nested column may be NULL where it is not
     if len(places) == 1:
         statistics = [footer.row_group(g).column(places[0]).statistics for g in range(footer.num_row_groups)]
         if all(s is not None and s.has_null_count for s in statistics):
