@@ -246,6 +246,8 @@ def from_arrays(source: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
 
 def _cast(source: pa.ChunkedArray, given: DataType, type_: DataType) -> pa.ChunkedArray:
     """Arrow's checked cast where it keeps the law, else value by value."""
+    if _has_view(source.type):  # Arrow's cast to a list takes offsets for those of a list, and reads other elements
+        return pa.chunked_array([from_cells(source.to_pylist(), type_)])
     if given == type_ or (given.is_text and type_.is_text):
         return source.cast(type_.arrow)
     if given.is_number and type_.is_number:
@@ -264,6 +266,13 @@ def _cast(source: pa.ChunkedArray, given: DataType, type_: DataType) -> pa.Chunk
     if given.is_nested and given.kind == type_.kind:
         return pa.chunked_array([from_cells(source.to_pylist(), type_)])
     raise Unfit(f"{given} is no {type_}")
+
+
+def _has_view(type_: pa.DataType) -> bool:
+    """Is there a list in a type whose elements may lie in any order?"""
+    if pa.types.is_list_view(type_):
+        return True
+    return any(_has_view(type_.field(i).type) for i in range(type_.num_fields))
 
 
 def _cast_number(source: pa.ChunkedArray, given: DataType, type_: DataType) -> pa.ChunkedArray:

@@ -86,6 +86,16 @@ def test_maps_are_given_as_dicts_or_pairs() -> None:
     assert _stored("MAP<STRING, INT>", _rows(values)) == [[("a", 1), ("b", None)], [], None, [("a", 1)], [("ä", 2)]]
 
 
+@pytest.mark.parametrize("wanted", ["ARRAY<INT>", "ARRAY<BIGINT>"])
+def test_elements_of_list_views_lie_anywhere(wanted: str) -> None:
+    values = pa.array([[1, 2], [3], [4, 5], None, [6]], pa.list_view(pa.int32()))
+    apart = pa.ListViewArray.from_arrays([3, 0, 1], [2, 1, 3], pa.array([1, 2, 3, 4, 5], pa.int32()))
+    for lists in (values, values.slice(1), values.slice(1, 2), values.take(pa.array([4, 0, 2])), apart):
+        assert _stored(wanted, pa.table({"c": lists})) == lists.to_pylist()
+        inside = pa.StructArray.from_arrays([lists], names=["a"])
+        assert _stored(f"STRUCT<a: {wanted}>", pa.table({"c": inside})) == inside.to_pylist()
+
+
 def test_struct_fields_are_found_by_name() -> None:
     assert _stored("STRUCT<a: INT, b: INT>", _rows([{"B": 2, "a": 1}, {"b": 3}])) == [
         {"a": 1, "b": 2},
