@@ -172,6 +172,12 @@ def _moment(given: Any, type_: DataType) -> datetime.datetime:
         raise Unfit(f"which is no {type_}")
     if getattr(given, "nanosecond", 0):
         raise Unfit("whose nanoseconds would be lost")
+    offset = given.utcoffset()
+    if offset is not None and offset.microseconds:  # Arrow would take its whole seconds
+        try:
+            return given.astimezone(datetime.UTC)
+        except OverflowError:
+            raise Unfit("which is out of range in UTC") from None
     return given
 
 

@@ -96,6 +96,13 @@ def test_elements_of_list_views_lie_anywhere(wanted: str) -> None:
         assert _stored(f"STRUCT<a: {wanted}>", pa.table({"c": inside})) == inside.to_pylist()
 
 
+def test_offsets_from_utc_count_to_the_microsecond() -> None:
+    moment = dt.datetime(2024, 6, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=2, microseconds=7)))
+    assert _stored("TIMESTAMP", _rows([moment])) == [moment]
+    with pytest.raises(TypeMismatch, match="out of range"):
+        _stored("TIMESTAMP", _rows([moment.replace(year=1, month=1, day=1, hour=1)]))
+
+
 def test_struct_fields_are_found_by_name() -> None:
     assert _stored("STRUCT<a: INT, b: INT>", _rows([{"B": 2, "a": 1}, {"b": 3}])) == [
         {"a": 1, "b": 2},
