@@ -219,6 +219,35 @@ def test_spark_frames_are_taken_by_name(swh: Warehouse, spark: SparkSession) -> 
     assert swh.sql("SELECT k FROM t").count() == 2
 
 
+def test_fields_of_structs_are_taken_by_name(swh: Warehouse, spark: SparkSession) -> None:
+    """In any order and case where columns are, however deep; other fields are refused. By place, they go by place."""
+    fields = "STRUCT<a: INT, b: STRING>"
+    swh.sql(
+        f"CREATE TABLE t (k INT PRIMARY KEY, s {fields}, l ARRAY<{fields}>, m MAP<INT, STRUCT<x: {fields}, y: INT>>)"
+    )
+    one = "named_struct('B', {0}, 'A', {1})"
+    text = (
+        f"SELECT {one.format('7', '8')} AS s, array({one.format('1', '2')}, NULL) AS l, "
+        f"map(1, named_struct('y', 5, 'x', {one.format('3', '4')}), 2, NULL) AS m, {{}} AS k"
+    )
+    row = ((8, "7"), [(2, "1"), None], {1: ((4, "3"), 5), 2: None})
+    with swh.transaction() as tx:
+        tx.insert("t", spark.sql(text.format(1)))
+        tx.upsert("t", spark.sql(text.format(2)))
+        tx.insert(
+            "t", spark.sql("SELECT 4 AS k, NULL AS s, array() AS l, map(1, named_struct('y', 1, 'x', NULL)) AS m")
+        )
+    swh.sql("INSERT INTO t BY NAME " + text.format(3))
+    nothing = (None, [], {1: (None, 1)})
+    expected = [(1, *row), (2, *row), (3, *row), (4, *nothing)]
+    assert [tuple(r) for r in swh.sql("SELECT * FROM t ORDER BY k").collect()] == expected
+    for bad in ("named_struct('a', 1)", "named_struct('a', 1, 'c', 'x')", "named_struct('a', 1, 'A', 'x')"):
+        with pytest.raises(TypeMismatch, match="fields"):
+            swh.sql(f"INSERT INTO t BY NAME SELECT 5 AS k, {bad} AS s")
+    swh.sql("INSERT INTO t (k, s) SELECT 6, named_struct('b', 1, 'a', 'x')")
+    assert swh.sql("SELECT s.a, s.b FROM t WHERE k = 6").collect() == [(1, "x")]
+
+
 @pytest.mark.usefixtures("zone")
 def test_other_readers_see_the_same_main(swh: Warehouse) -> None:
     """Plain deltalake, and DuckDB on the Parquet files that Delta lists; written by us and by Spark."""

@@ -35,7 +35,7 @@ from freshview.spark.scan import Scanner, as_uri
 from freshview.spark.session import new_session, shares_disk
 from freshview.spark.settings import Defaults, adopt, kept_by_views
 from freshview.spark.signed import cancelled, changes, one_by_one
-from freshview.spark.types import as_schema, assign, cast_type, from_spark, spark_schema
+from freshview.spark.types import as_schema, assign, by_name, cast_type, from_spark, spark_schema
 from freshview.sql.dml import RowQuery
 from freshview.storage.store import Storage
 
@@ -254,21 +254,27 @@ class SparkEngine:
                 return frame
             return frame.selectExpr(*map(backticked, keep), *(f"{v} AS {backticked(n)}" for n, v in values.items()))
 
-    def assigned(self, frame: DataFrame, columns: Sequence[Column], schema: Schema, table: str) -> DataFrame:
-        """A query's result as rows of a table: by place into `columns`, the others NULL."""
+    def assigned(
+        self, frame: DataFrame, columns: Sequence[Column], schema: Schema, table: str, *, named: bool = False
+    ) -> DataFrame:
+        """A query's result as rows of a table: by place into `columns`, the others NULL; fields of structs by name if
+        the columns were found by it (`named`)."""
         given = frame.columns
         if len(given) != len(columns):
             cause = f"the query gives {len(given)} columns, {len(columns)} are wanted"
             raise InvalidStatement(f"INSERT INTO {table}", cause, "Name the columns, or select as many.")
         with spark_errors(f"table {table}"):
             placed = frame.toDF(*(f"n{i}" for i in range(len(given))))
-            by_name = {c.name: i for i, c in enumerate(columns)}
+            places = {c.name: i for i, c in enumerate(columns)}
             types = [f.dataType for f in frame.schema.fields]
             out = []
             for column in schema.columns:
-                if column.name in by_name:
-                    i = by_name[column.name]
-                    out.append(f"{assign(f'n{i}', types[i], column, table)} AS {backticked(column.name)}")
+                if column.name in places:
+                    i = places[column.name]
+                    value, type_ = f"n{i}", types[i]
+                    if named:
+                        value, type_ = by_name(value, type_, column, table)
+                    out.append(f"{assign(value, type_, column, table)} AS {backticked(column.name)}")
                 else:
                     out.append(f"CAST(NULL AS {cast_type(column.type)}) AS {backticked(column.name)}")
             return placed.selectExpr(*out)

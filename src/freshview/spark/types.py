@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 from freshview.errors import TypeMismatch
 from freshview.relation.names import backticked
 from freshview.relation.schema import Column, Schema
-from freshview.relation.types import DataType, StructField, can_store
+from freshview.relation.types import DataType, StructField, can_store, fold
 
 _PLAIN: dict[str, type[T.DataType]] = {
     "boolean": T.BooleanType,
@@ -100,6 +100,53 @@ def assign(source: str, given: T.DataType, column: Column, table: str) -> str:
         source = f"CAST({source} AS {cast_type(kind)})"
     value = source if typed == to_spark(target) else _converted(source, kind, target, where)
     return _sized(value, column, where) if target.kind in ("char", "varchar") else value
+
+
+def by_name(source: str, given: T.DataType, column: Column, table: str) -> tuple[str, T.DataType]:
+    """SQL and the type of a value whose struct fields are put in the target's order, by name; TypeMismatch if a field
+    is missing or unknown. Store assignment goes by place: it would swap fields in another order."""
+    return _ordered(source, given, column.type, f"column {column.name} of {table}")
+
+
+def _ordered(source: str, given: T.DataType, target: DataType, where: str, depth: int = 0) -> tuple[str, T.DataType]:
+    x = f"x{depth}"
+    match given, target.kind:
+        case T.ArrayType(), "array":
+            inner, type_ = _ordered(x, given.elementType, target.children[0], where, depth + 1)
+            return (source, given) if inner == x else (f"transform({source}, {x} -> {inner})", T.ArrayType(type_))
+        case T.MapType(), "map":
+            parts, asked = (
+                (f"{x}.key", f"{x}.value"),
+                zip((given.keyType, given.valueType), target.children, strict=True),
+            )
+            (key, k), (value, v) = (
+                _ordered(part, g, t, where, depth + 1) for part, (g, t) in zip(parts, asked, strict=True)
+            )
+            if (key, value) == parts:
+                return source, given
+            entries = f"transform(map_entries({source}), {x} -> struct({key}, {value}))"
+            return f"map_from_entries({entries})", T.MapType(k, v)
+        case T.StructType(), "struct":
+            names, wanted = [fold(f.name) for f in given.fields], [fold(f.name) for f in target.fields]
+            if sorted(names) != sorted(wanted):
+                raise TypeMismatch(
+                    where,
+                    f"fields {', '.join(f.name for f in given.fields)} cannot be stored as {target}",
+                    "Give the same fields.",
+                )
+            fields = [given.fields[names.index(name)] for name in wanted]
+            plain = [f"{source}.{backticked(f.name)}" for f in fields]
+            ordered = [
+                _ordered(p, f.dataType, t.type, where, depth + 1)
+                for p, f, t in zip(plain, fields, target.fields, strict=True)
+            ]
+            values = [value for value, _ in ordered]
+            if names == wanted and values == plain:
+                return source, given
+            items = ", ".join(f"{_string(f.name)}, {v}" for f, v in zip(fields, values, strict=True))
+            struct = T.StructType([T.StructField(f.name, t) for f, (_, t) in zip(fields, ordered, strict=True)])
+            return f"IF({source} IS NULL, NULL, named_struct({items}))", struct
+    return source, given
 
 
 def _without_void(given: T.DataType, target: DataType) -> T.DataType:

@@ -52,7 +52,9 @@ class StatementEngine(Protocol):
     def stored(
         self, frame: Frame, targets: Sequence[tuple[str, Column]], table: str, keep: Sequence[str] = ...
     ) -> Frame: ...
-    def assigned(self, frame: Frame, columns: Sequence[Column], schema: Schema, table: str) -> Frame: ...
+    def assigned(
+        self, frame: Frame, columns: Sequence[Column], schema: Schema, table: str, *, named: bool = ...
+    ) -> Frame: ...
     def collect(self, frame: Frame, types: Sequence[pa.Field], what: str) -> pa.Table: ...
     def write(self, frame: Frame, relation_id: int, folder: str, what: str) -> tuple[DataFile, ...]: ...
     def arrow_fields(self, frame: Frame) -> list[pa.Field]: ...
@@ -105,7 +107,7 @@ class Statements:
         frame = self._query(bound)
         if statement.by_name:
             columns = _named(self.engine().frame_schema_names(frame), schema, relation.name)
-        frame = self.engine().assigned(frame, columns, schema, relation.name)
+        frame = self.engine().assigned(frame, columns, schema, relation.name, named=statement.by_name)
         if not bound.tables and statement.query.lstrip()[:6].upper() == "VALUES":
             collected = self.engine().collect(frame, list(schema.arrow), relation.name)
             return self.transaction.apply(relation, None, collected)
@@ -137,7 +139,7 @@ class Statements:
 
     def _by_name(self, relation: Relation, frame: Frame) -> Frame:
         columns = _named(self.engine().frame_schema_names(frame), relation.schema, relation.name)
-        return self.engine().assigned(frame, columns, relation.schema, relation.name)
+        return self.engine().assigned(frame, columns, relation.schema, relation.name, named=True)
 
     def _insert_stored(self, relation: Relation, frame: Frame) -> int:
         staged = self._stage(relation, frame, "bulk")
