@@ -248,6 +248,18 @@ def test_fields_of_structs_are_taken_by_name(swh: Warehouse, spark: SparkSession
     assert swh.sql("SELECT s.a, s.b FROM t WHERE k = 6").collect() == [(1, "x")]
 
 
+def test_update_and_merge_find_fields_of_structs_by_name(swh: Warehouse) -> None:
+    swh.sql("CREATE TABLE t (k INT PRIMARY KEY, s STRUCT<a: INT, b: INT>)")
+    swh.sql("CREATE TABLE u (k INT PRIMARY KEY, s STRUCT<b: INT, a: INT>)")
+    swh.sql("INSERT INTO t VALUES (1, NULL), (2, NULL)")
+    swh.sql("INSERT INTO u SELECT id, named_struct('b', 20, 'a', 10) FROM range(2, 4)")
+    swh.sql("UPDATE t SET s = named_struct('b', k * 20, 'a', k * 10) WHERE k = 1")
+    swh.sql("MERGE INTO t USING u ON t.k = u.k WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")
+    assert swh.sql("SELECT k, s.a, s.b FROM t ORDER BY k").collect() == [(k, 10, 20) for k in (1, 2, 3)]
+    with pytest.raises(TypeMismatch, match="fields"):
+        swh.sql("UPDATE t SET s = named_struct('c', 1, 'a', 2)")
+
+
 @pytest.mark.usefixtures("zone")
 def test_other_readers_see_the_same_main(swh: Warehouse) -> None:
     """Plain deltalake, and DuckDB on the Parquet files that Delta lists; written by us and by Spark."""

@@ -246,10 +246,13 @@ class SparkEngine:
     def stored(
         self, frame: DataFrame, targets: Sequence[tuple[str, Column]], table: str, keep: Sequence[str] = ()
     ) -> DataFrame:
-        """The frame with columns cast to those of a table: (name, target) pairs; columns in `keep` stay as they are."""
+        """The frame with columns cast to those of a table: (name, target) pairs, struct fields by name as in Spark's
+        UPDATE and MERGE; columns in `keep` stay as they are."""
         with spark_errors(f"table {table}"):
             types = {f.name: f.dataType for f in frame.schema.fields}
-            values = {n: assign(backticked(n), types[n], target, table) for n, target in targets}
+            values = {
+                n: assign(*by_name(backticked(n), types[n], target, table), target, table) for n, target in targets
+            }
             if all(value == backticked(n) for n, value in values.items()):
                 return frame
             return frame.selectExpr(*map(backticked, keep), *(f"{v} AS {backticked(n)}" for n, v in values.items()))
