@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from freshview.errors import TypeMismatch, first_line
 from freshview.relation.types import INEXACT, INTEGERS, DataType, fold, from_arrow
+from freshview.relation.values import numbered_values
 
 _NONE = type(None)
 # A column whose cells all have these classes is not checked value by value: Arrow checks the range.
@@ -54,7 +55,7 @@ def from_cells(cells: list[Any], type_: DataType) -> pa.Array:
         except Unfit as reason:
             raise Unfit(f"row {i} has {cell!r:.60}, {reason}") from None
     try:
-        return pa.array(values, type_.arrow)
+        return _with_distinct_keys(pa.array(values, type_.arrow))
     except _ARROW_ERRORS as error:
         raise Unfit(first_line(error)) from error
 
@@ -236,6 +237,14 @@ _CONVERTERS: dict[str, Callable[[Any, DataType], Any]] = {
 
 def from_arrays(source: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
     """An Arrow column of any type, converted to the stored type; Unfit if a value would change."""
+    stored = _converted(source, type_)
+    if any(inner.kind == "map" for inner in type_.walk()):
+        for chunk in stored.chunks:
+            _with_distinct_keys(chunk)
+    return stored
+
+
+def _converted(source: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
     if source.type == type_.arrow:
         return source
     if pa.types.is_null(source.type):
@@ -272,6 +281,32 @@ def _cast(source: pa.ChunkedArray, given: DataType, type_: DataType) -> pa.Chunk
     if given.is_nested and given.kind == type_.kind:
         return pa.chunked_array([from_cells(source.to_pylist(), type_)])
     raise Unfit(f"{given} is no {type_}")
+
+
+def _with_distinct_keys(array: pa.Array) -> pa.Array:
+    """The array; Unfit if a key occurs twice in a map. As in Spark, 0.0 and -0.0 are one key."""
+    if not isinstance(array, pa.MapArray | pa.ListArray | pa.StructArray):
+        return array
+    if isinstance(array, pa.StructArray):
+        parts = array.flatten()
+    elif not isinstance(array, pa.MapArray):
+        parts = [array.flatten()]
+    else:
+        if not len(array):
+            return array
+        offsets = array.offsets.to_numpy()
+        parts = [entries.slice(offsets[0], offsets[-1] - offsets[0]) for entries in (array.keys, array.items)]
+        keys = parts[0]
+        if pa.types.is_nested(keys.type):
+            keys = pa.array([repr(key) for key in numbered_values(keys)], pa.string())
+        elif pa.types.is_floating(keys.type):
+            keys = pc.add(keys, pa.scalar(0.0, keys.type))
+        pairs = pa.table({"map": np.repeat(np.arange(len(array)), np.diff(offsets)), "key": keys})
+        if pairs.group_by(["map", "key"]).aggregate([]).num_rows < pairs.num_rows:
+            raise Unfit("a key occurs twice in a map")
+    for part in parts:
+        _with_distinct_keys(part)
+    return array
 
 
 def _has_view(type_: pa.DataType) -> bool:

@@ -86,6 +86,28 @@ def test_maps_are_given_as_dicts_or_pairs() -> None:
     assert _stored("MAP<STRING, INT>", _rows(values)) == [[("a", 1), ("b", None)], [], None, [("a", 1)], [("ä", 2)]]
 
 
+def test_a_key_occurs_once_in_a_map() -> None:
+    twice, once = [("a", 1), ("a", 2)], [("a", 1), ("b", None)]
+    type_ = pa.map_(pa.string(), pa.int32())
+    maps = pa.array([twice, once, None, [], once], type_)
+    assert _stored("MAP<STRING, INT>", pa.table({"c": maps.slice(1)})) == [once, None, [], once]
+    inside = pa.array([[{"m": twice}]], pa.list_(pa.struct([("m", type_)])))
+    zeros = pa.array([[(0.0, 1), (-0.0, 2)]], pa.map_(pa.float64(), pa.int32()))
+    noon = dt.datetime(2024, 6, 1, 12, tzinfo=UTC)
+    refused: list[tuple[str, Any]] = [
+        ("MAP<STRING, INT>", pa.table({"c": maps})),
+        ("MAP<STRING, BIGINT>", pa.table({"c": maps.slice(0, 1)})),
+        ("ARRAY<STRUCT<m: MAP<STRING, INT>>>", pa.table({"c": inside})),
+        ("MAP<DOUBLE, INT>", pa.table({"c": zeros})),
+        ("MAP<DOUBLE, INT>", _rows([[(0.0, 1), (-0.0, 2)]])),
+        ("MAP<TIMESTAMP, INT>", _rows([[(noon, 1), (noon.astimezone(SUMMER), 2)]])),
+        ("MAP<ARRAY<INT>, INT>", _rows([[([1], 1), ((1,), 2)]])),
+    ]
+    for wanted, data in refused:
+        with pytest.raises(TypeMismatch, match="occurs twice"):
+            _stored(wanted, data)
+
+
 @pytest.mark.parametrize("wanted", ["ARRAY<INT>", "ARRAY<BIGINT>"])
 def test_elements_of_list_views_lie_anywhere(wanted: str) -> None:
     values = pa.array([[1, 2], [3], [4, 5], None, [6]], pa.list_view(pa.int32()))
