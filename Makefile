@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test tests lint docs bench conformance hunt soak clean
+.PHONY: setup demo test tests repeat lint docs bench conformance hunt soak clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ test: setup
 tests: setup
 	$(BIN)/python tests/runs.py
 
+# How many runs are green: the parts without Spark 20 times; make repeat ARGS=--whole for all tests, 3 times.
+repeat: setup
+	$(BIN)/python -m tests.repeat $(ARGS)
+
 # The site, in build/site; a warning is an error.
 docs: setup
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/site
@@ -48,7 +52,7 @@ hunt: setup
 
 # How long: FRESHVIEW_SOAK_SECONDS (1800), FRESHVIEW_HUNT_SECONDS (1200), FRESHVIEW_KILLS (50), FRESHVIEW_SOAK_KILLS (300). FRESHVIEW_SOAK_SEED replays a run, FRESHVIEW_SEED the draws of the first command.
 soak: setup
-	FRESHVIEW_EFFORT=10 $(BIN)/python -m pytest tests/unit tests/catalog tests/storage tests/spark tests/cluster -q
+	FRESHVIEW_EFFORT=10 $(BIN)/python -m pytest tests/unit tests/catalog tests/storage tests/cdc tests/spark tests/cluster -q
 	$(BIN)/python -m pytest tests/soak -s
 
 clean:

@@ -29,14 +29,13 @@ SLOWEST = (
 
 def main(options: list[str]) -> int:
     """The worst of the exit codes; what the first run prints is seen at once, the rest when all have ended."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     slowest = [f"{SHARED}/test_{name}.py" for name in SLOWEST]
     rest = sorted(str(path.relative_to(ROOT)) for path in (ROOT / SHARED).glob("test_*.py"))
     shared = list(dict.fromkeys([*slowest, *rest]))
     runs = {
         "spark": [*shared, *SLOW],
         "second": [*shared, *SLOW],
-        "others": [*(path for path in settings["testpaths"] if path != SHARED), *shared],
+        "others": [*(path for path in paths_of_tests() if path != SHARED), *shared],
     }
     with ExitStack() as ends:
         claims = ends.enter_context(tempfile.TemporaryDirectory())
@@ -55,6 +54,12 @@ def main(options: list[str]) -> int:
                 printed.seek(0)
                 sys.stdout.write(printed.read().decode(errors="replace"))
     return max(map(abs, codes))  # a run that was killed has a negative one
+
+
+def paths_of_tests() -> list[str]:
+    """The folders of all tests."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    return list(settings["testpaths"])
 
 
 def command(paths: list[str], name: str, options: list[str]) -> list[str]:
