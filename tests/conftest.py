@@ -30,9 +30,17 @@ if TYPE_CHECKING:
 settings.register_profile("every commit", derandomize=True, deadline=None)
 settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("soak" if IS_SOAK else "every commit")
-os.environ["SPARK_SUBMIT_OPTS"] = java.SHORT  # of the processes that tests start
+os.environ["SPARK_SUBMIT_OPTS"] = java.DRIVER  # of the processes that tests start
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# Of a session for queries over a few rows: plans are final and short, and no code is generated. Spark's own settings
+# hold in a soak, in tests/processes and in tests/cluster.
+_FEW_ROWS = {
+    **INTERPRETED,
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.ui.explainMode": "simple",
+}
 
 # Of a server whose databases end with the tests: what a crash of the machine would leave is nobody's concern.
 _SERVER = {
@@ -114,16 +122,18 @@ def catalog_url(request: pytest.FixtureRequest) -> str | None:
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of a test run, made for queries over a few rows.
 
-    Shuffles are narrow, and no code is generated: compiling it is a quarter of the work (in a soak it is generated).
+    Shuffles are narrow, no plan changes while it runs, and no code is generated: compiling it is a quarter of the work.
     """
     from freshview.spark import session as sessions
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_SUBMIT_OPTS", java.SESSION)
-        for key, value in {"spark.sql.shuffle.partitions": "2", **({} if IS_SOAK else INTERPRETED)}.items():
+        for key, value in {"spark.sql.shuffle.partitions": "2", **({} if IS_SOAK else _FEW_ROWS)}.items():
             patch.setitem(sessions._LOCAL_SETTINGS, key, value)
         session = sessions.obtain_session()
-    yield session
+    with pytest.MonkeyPatch.context() as patch:
+        java.remember_names(patch)
+        yield session
     session.stop()
 
 

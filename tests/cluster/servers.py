@@ -17,14 +17,14 @@ from pathlib import Path
 import pyspark
 from tests.conftest import INTERPRETED
 from tests.effort import IS_SOAK
-from tests.java import SHORT
+from tests.java import DRIVER, SHORT
 
 SPARK = Path(pyspark.__file__).parent
 _STARTS = 60.0  # seconds within which a server has to be there
 _ENVIRONMENT = {
     "SPARK_HOME": str(SPARK),
     "SPARK_LOCAL_IP": "127.0.0.1",
-    "SPARK_SUBMIT_OPTS": SHORT,
+    "SPARK_SUBMIT_OPTS": DRIVER,
     "SPARK_DAEMON_JAVA_OPTS": SHORT,
 }
 _PR_SET_PDEATHSIG = 1
