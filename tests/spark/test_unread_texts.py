@@ -334,8 +334,9 @@ def test_deep_nesting_is_a_sentence(world: Warehouse) -> None:
         (QueryFailed, InvalidStatement), match=r"nested too deeply|too complex to parse"
     ):  # of Spark too
         world.sql(f"SELECT CAST(NULL AS {array}) FROM t")
-    with suppress(QueryFailed, InvalidStatement):  # how deep Java's stack goes depends on what it has compiled
-        world.sql("CREATE MATERIALIZED VIEW u AS SELECT k FROM " + "(SELECT k FROM " * 300 + "t" + ")" * 300)
-        assert rows(world, "SELECT * FROM u") == [(1,), (2,)]
+    if IS_SOAK:  # what becomes of it here: tests/unit/sql/test_lowering_refusals.py
+        with suppress(QueryFailed, InvalidStatement):  # how deep Java's stack goes depends on what it has compiled
+            world.sql("CREATE MATERIALIZED VIEW u AS SELECT k FROM " + "(SELECT k FROM " * 300 + "t" + ")" * 300)
+            assert rows(world, "SELECT * FROM u") == [(1,), (2,)]
     world.sql("CREATE MATERIALIZED VIEW v AS SELECT " + "(" * 200 + "k" + ")" * 200 + " AS k FROM t")
     assert rows(world, "SELECT * FROM v") == [(1,), (2,)]

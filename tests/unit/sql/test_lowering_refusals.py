@@ -176,6 +176,12 @@ def test_operators_with_brackets_are_lowered(expression: str) -> None:
     lower(f"SELECT {expression} AS x FROM t", {"t": ("a", "b", "c")})
 
 
+def test_deep_nesting_is_left_to_spark() -> None:
+    """Python's stack ends; tests/spark/test_unread_texts.py has such a view, and queries that Spark refuses too."""
+    with pytest.raises(Unsupported, match="nested so deeply"):
+        lower("SELECT a FROM " + "(SELECT a FROM " * 300 + "t" + ")" * 300, {"t": ("a",)})
+
+
 @pytest.mark.parametrize("limit", ["LIMIT 0", "LIMIT 1 OFFSET 1"])
 def test_limits_in_exists_that_matter_are_not_lowered(limit: str) -> None:
     with pytest.raises(Unsupported, match="ORDER BY"):
