@@ -10,9 +10,11 @@ IS_SOAK = _EFFORT is not None
 SOAK_SEED = int(os.environ.get("FRESHVIEW_SEED") or random.SystemRandom().randrange(10**9))
 
 
-def examples(count: int) -> int:
-    """Return the number of examples, times FRESHVIEW_EFFORT."""
-    return max(5, round(count * float(_EFFORT or "1")))
+def examples(count: int, commit: int | None = None) -> int:
+    """Return the number of examples, times FRESHVIEW_EFFORT; `commit` if that many are enough for a commit."""
+    if commit is not None and not IS_SOAK:
+        return commit
+    return max(min(5, count), round(count * float(_EFFORT or "1")))
 
 
 def seed_of(fixed: int) -> int:

@@ -19,11 +19,10 @@ from typing import IO
 ROOT = Path(__file__).parents[1]
 SHARED = "tests/spark"
 SLOW = ("tests/cluster", "tests/processes", "tests/cdc")  # they wait for servers and processes
-# Modules of tests/spark that take more than twenty seconds of a core, the slowest first; a name too few costs time.
+# Modules of tests/spark that take more than fifteen seconds of a core, the slowest first; a name too few costs time.
 SLOWEST = (
-    "less_common_sql auxiliary_views values_as_in_spark large_changes verdicts aggregate_state materialized_views"
-    " local_engine conformance_sample refresh_together bench_steps hunt_slice background deferred top scan_laws"
-    " keyed_views bad_input design_laws"
+    "less_common_sql auxiliary_views large_changes values_as_in_spark local_engine materialized_views refresh_together"
+    " verdicts aggregate_state background hunt_slice conformance_sample deferred keyed_views top scan_laws"
 ).split()
 
 

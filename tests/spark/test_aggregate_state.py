@@ -109,8 +109,9 @@ def test_views_answer_as_spark_does(facts: Warehouse, views: dict[str, str], for
         assert _stored_as(facts, name) == form, name
     draw = random.Random(11)
     _change(facts, draw)
-    facts.maintain()
-    assert not IS_SOAK or all(facts.check(name).ok for name in views)
+    if IS_SOAK:
+        facts.maintain()
+        assert all(facts.check(name).ok for name in views)
     _change(facts, draw)
     facts.sql("DELETE FROM f WHERE g = 1 OR g IS NULL")
     facts.maintain()
@@ -121,9 +122,12 @@ def test_views_answer_as_spark_does(facts: Warehouse, views: dict[str, str], for
             assert rows(facts, f"SELECT * FROM {name}") == rows(facts, text), name
     facts.sql("DELETE FROM f")
     facts.maintain()
-    for name, text in views.items():  # without groups there is a row of no rows; HAVING keeps it out
-        left = rows(facts, text) if "GROUP BY" not in text or "ROLLUP" in text else []
-        assert rows(facts, f"SELECT * FROM {name}") == left, name
+    # Without groups there is a row of no rows; HAVING keeps it out.
+    of_none = {name: text for name, text in views.items() if "GROUP BY" not in text or "ROLLUP" in text}
+    for name, text in of_none.items():
+        assert rows(facts, f"SELECT * FROM {name}") == rows(facts, text), name
+    left = [f"SELECT '{name}' AS name FROM {name}" for name in views.keys() - of_none]
+    assert rows(facts, " UNION ALL ".join(left)) == []
     for name in views:
         assert {j.strategy for j in facts.history(name)} - {"nothing"} == {"incremental"}, name
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.effort import IS_SOAK
 from tests.spark.sessions import rows
 
 import freshview
@@ -238,7 +240,7 @@ def test_api_data_that_does_not_fit_changes_nothing(tables: Warehouse, spark: Sp
     assert _contents(tables, "t", "b") == before
 
 
-@pytest.mark.parametrize("name", ["o/d.d", 'it\'s "x"', "a`b {fv0}", "select", "日本 ü: %s"])
+@pytest.mark.parametrize("name", ["select", 'o/d.d it\'s "x" a`b {fv0} 日本 ü: %s'])
 def test_any_name_can_be_a_tables(swh: Warehouse, name: str) -> None:
     """Quotes, slashes, dots, braces, keywords and Unicode; files never carry the name."""
     quoted = f"`{name.replace('`', '``')}`"
@@ -274,7 +276,7 @@ def test_any_name_can_be_a_columns(swh: Warehouse) -> None:
         swh.sql(f"INSERT INTO {table} VALUES ({values})")
         other = columns[position - 1]
         swh.sql(f"UPDATE {table} SET {other} = {other} + {key} + 1 WHERE {key} = {position}")
-        if position > 4:
+        if position > (4 if IS_SOAK else 1):
             continue
         swh.sql(f"INSERT INTO {table} SELECT {', '.join(f'{c} + 100' for c in columns)} FROM {table}")
         swh.sql(f"UPDATE {table} SET {key} = {key} + 1, {other} = {key}")
@@ -293,9 +295,19 @@ def test_column_names_that_delta_cannot_hold_are_refused(swh: Warehouse, column:
     assert swh.status().tables == ()
 
 
-@pytest.mark.parametrize("damage", ["missing", "truncated"])
-@pytest.mark.parametrize("where", ["main", "segment"])
-@pytest.mark.parametrize("local", [True, False])
+# Each pair of the three, and what Spark reads and is cut short.
+_DAMAGES = [
+    ("missing", "main", True),
+    ("truncated", "segment", True),
+    ("missing", "segment", False),
+    ("truncated", "main", False),
+    ("truncated", "segment", False),
+]
+if IS_SOAK:
+    _DAMAGES = list(product(["missing", "truncated"], ["main", "segment"], [True, False]))
+
+
+@pytest.mark.parametrize(("damage", "where", "local"), _DAMAGES)
 def test_damaged_files_are_found_before_spark_fails(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, damage: str, where: str, local: bool
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_step_of_the_lazy_suite_runs_to_its_end(step: Step, folder: Path) -> N
     assert all(figure.value > 0 for figure in figures if not figure.always)
 
 
+@pytest.mark.skipif(not IS_SOAK, reason="six steps; how their times are judged: tests/unit/bench/test_strategy.py")
 def test_both_ways_of_every_view_are_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[strategy.JudgedChoice] = []
 
@@ -90,6 +91,7 @@ def test_both_ways_of_every_view_are_measured(folder: Path, monkeypatch: pytest.
     assert all(set(c.seconds) == {"incremental", "full"} for c in found)
 
 
+@pytest.mark.skipif(not IS_SOAK, reason="six loads; what is made of their times: tests/unit/bench/test_strategy.py")
 def test_growth_is_of_the_scales_that_were_measured(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -35,10 +37,13 @@ def _tables(wh: Warehouse) -> None:
     wh.sql("CREATE TABLE c (id INT, city STRING, PRIMARY KEY (id))")
     wh.sql("CREATE TABLE s (id INT, customer INT, day DATE, amount DECIMAL(10,2), weight DOUBLE, PRIMARY KEY (id))")
     wh.sql("INSERT INTO c VALUES (1, 'A'), (2, 'B'), (3, NULL), (4, 'A'), (5, '')")
-    wh.sql(
-        "INSERT INTO s SELECT id, nullif(id % 6, 0), date_add(DATE'2020-01-01', int(nullif(id % 4, 3))), id / 3, id % 2"
-        " FROM range(1, 25)"
-    )
+    days = [*(date(2020, 1, day) for day in (1, 2, 3)), None]
+    sold = [
+        {"id": i, "customer": i % 6 or None, "day": days[i % 4], "amount": (Decimal(i) / 3).quantize(Decimal("0.01"))}
+        for i in range(1, 25)
+    ]
+    with wh.transaction() as tx:
+        tx.insert("s", [row | {"weight": float(i % 2)} for i, row in enumerate(sold, 1)])
 
 
 _STATEMENTS = (

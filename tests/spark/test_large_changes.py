@@ -307,6 +307,8 @@ def test_large_changes_are_maintained_by_rules_in_spark(lwh: Warehouse, monkeypa
         ["INSERT INTO d VALUES (1, 'b'), (3, 'c')", "DELETE FROM t WHERE id > 110 OR g = 4"],
         ["UPDATE t SET id = id + 1000 WHERE g = 1"],
     ]
+    if not IS_SOAK:
+        steps = [steps[0] + steps[1], steps[2] + steps[3]]
     for number, statements in enumerate(steps):
         with lwh.transaction() as tx:
             for statement in statements:
@@ -374,10 +376,11 @@ def test_large_changes_by_other_writers_stay_in_spark(lwh: Warehouse, tmp_path: 
         lambda: DeltaTable(location).optimize.compact(),
         lambda: (write_deltalake(location, rows(30), mode="append"), DeltaTable(location).delete("id < 4")),
     ]
-    for step in steps:
+    for number, step in enumerate(steps):
         step()
         assert {job.strategy for job in lwh.maintain()} <= {"incremental"}
-        assert lwh.check("v").ok
+        if IS_SOAK or number in (1, 4):  # rows that are wrong after the others stay so
+            assert lwh.check("v").ok
     assert all(job.strategy == "incremental" for job in lwh.history("v"))
     assert sum(job.delta_rows for job in lwh.history("v")) > 12
 

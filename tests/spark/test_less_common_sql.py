@@ -42,32 +42,35 @@ def test_a_view_equals_its_text(kept: Kept, name: str) -> None:
     kept.require_way(name)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT id FROM {low} WHERE k = 'a'",
-        "SELECT k, count(*) AS n FROM {low} GROUP BY k HAVING k = 'b'",
-        "SELECT l.id, w.id AS wide FROM {low} AS l JOIN w ON l.k = w.k",
-        "SELECT CASE k WHEN 'a' THEN 1 ELSE 2 END AS n FROM {low}",
-    ],
+_COMPARED = (
+    "SELECT id FROM {low} WHERE k = 'a'",
+    "SELECT k, count(*) AS n FROM {low} GROUP BY k HAVING k = 'b'",
+    "SELECT l.id, w.id AS wide FROM {low} AS l JOIN w ON l.k = w.k",
+    "SELECT CASE k WHEN 'a' THEN 1 ELSE 2 END AS n FROM {low}",
 )
+
+
 @pytest.mark.parametrize(
     "low", ["SELECT id, k FROM e WHERE id < 100", "SELECT id, k FROM e UNION ALL SELECT id + 100, k FROM w"]
 )
-def test_char_columns_are_compared_with_padding_above_a_view_too(swh: Warehouse, low: str, query: str) -> None:
+def test_char_columns_are_compared_with_padding_above_a_view_too(swh: Warehouse, low: str) -> None:
     """CHAR columns compare with padding above a view, also where a UNION's values are longer than its type."""
     swh.sql("CREATE TABLE e (id INT PRIMARY KEY, k CHAR(3))")
     swh.sql("CREATE TABLE w (id INT PRIMARY KEY, k CHAR(5))")
     swh.sql("INSERT INTO e VALUES (1, 'a'), (2, 'b')")
     swh.sql("INSERT INTO w VALUES (1, 'a'), (2, 'abcd')")
     swh.sql(f"CREATE MATERIALIZED VIEW low {UNTESTED} AS {low}")
-    swh.sql(f"CREATE MATERIALIZED VIEW high {UNTESTED} AS {query.format(low='low')}")
-    for statement in ("SELECT 1", "INSERT INTO e VALUES (3, 'a'), (4, 'b')", "DELETE FROM e WHERE id = 1"):
+    for place, query in enumerate(_COMPARED):
+        swh.sql(f"CREATE MATERIALIZED VIEW high{place} {UNTESTED} AS {query.format(low='low')}")
+    for statement in ("INSERT INTO e VALUES (3, 'a'), (4, 'b')", "DELETE FROM e WHERE id = 1"):
+        for place, query in enumerate(_COMPARED):
+            expected = rows(swh, query.format(low=f"({low})"))
+            assert expected, query
+            assert rows(swh, f"SELECT * FROM high{place}") == expected, (query, statement)
+            assert rows(swh, query.format(low="low")) == expected, (query, statement)
         swh.sql(statement)
-        expected = rows(swh, query.format(low=f"({low})"))
-        assert expected
-        assert rows(swh, "SELECT * FROM high") == expected
-        assert rows(swh, query.format(low="low")) == expected
+    for place, query in enumerate(_COMPARED):
+        assert rows(swh, f"SELECT * FROM high{place}") == rows(swh, query.format(low=f"({low})")), query
 
 
 def test_in_over_char_columns_of_another_length_now_and_then(swh: Warehouse) -> None:
@@ -91,7 +94,7 @@ def test_in_over_char_columns_of_another_length_now_and_then(swh: Warehouse) -> 
         versions.append(swh.sql(change).csn)
         for place, text in enumerate(texts):
             assert rows(swh, f"SELECT * FROM v{place}") == rows(swh, text), (text, change)
-    for csn in versions:
+    for csn in versions if IS_SOAK else versions[:1]:
         for place, text in enumerate(texts):
             assert rows(swh, f"SELECT * FROM v{place}", as_of=csn) == rows(swh, text, as_of=csn), (text, csn)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
+from tests.effort import IS_SOAK
 from tests.internals import internals
 from tests.spark.sessions import rows
 
@@ -60,6 +61,10 @@ _RECOMPUTED = {
 }
 
 
+# What their jobs compute is computed again by later ones, which hides what was wrong. All others keep it to the end.
+_HEALED = ("groups", "doubles", "ranked", "best", "top", "top_groups")
+
+
 @pytest.fixture
 def tables(swh: Warehouse) -> Warehouse:
     swh.sql("CREATE TABLE c (id INT, city STRING, PRIMARY KEY (id))")
@@ -105,8 +110,9 @@ def test_refresh_equals_recompute(tables: Warehouse, monkeypatch: pytest.MonkeyP
             random_changes(tables, draw)
         for name in (*_DEFINITIONS, *_RECOMPUTED):
             tables.maintain([name])
-            report = tables.check(name)
-            assert report.ok, (name, report)
+            if IS_SOAK or engine == "spark" or name in _HEALED:
+                report = tables.check(name)
+                assert report.ok, (name, report)
     strategies = {name: {j.strategy for j in tables.history(name)} for name in (*_DEFINITIONS, *_RECOMPUTED)}
     assert {n for n, s in strategies.items() if "full" in s} == set(_RECOMPUTED), strategies
     assert all(j.error is None for j in tables.history())
