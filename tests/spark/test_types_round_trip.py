@@ -238,7 +238,7 @@ def test_fields_of_structs_are_taken_by_name(swh: Warehouse, spark: SparkSession
             "t", spark.sql("SELECT 4 AS k, NULL AS s, array() AS l, map(1, named_struct('y', 1, 'x', NULL)) AS m")
         )
     swh.sql("INSERT INTO t BY NAME " + text.format(3))
-    nothing = (None, [], {1: (None, 1)})
+    nothing: tuple[object, ...] = (None, [], {1: (None, 1)})
     expected = [(1, *row), (2, *row), (3, *row), (4, *nothing)]
     assert [tuple(r) for r in swh.sql("SELECT * FROM t ORDER BY k").collect()] == expected
     for bad in ("named_struct('a', 1)", "named_struct('a', 1, 'c', 'x')", "named_struct('a', 1, 'A', 'x')"):
