@@ -6,6 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+import pytest
 from tests import java
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def start() -> SparkSession:
     os.environ.setdefault("SPARK_DRIVER_MEMORY", "3g")
     sessions._LOCAL_SETTINGS.update(_SETTINGS)
     be_quiet()
+    java.remember_names(pytest.MonkeyPatch())  # until the process ends
     return sessions.obtain_session()
 
 
