@@ -23,6 +23,7 @@ from freshview.schedule.garbage import Garbage
 from freshview.schedule.manager import CurrentJob, Manager
 from freshview.schedule.policies import Candidate, candidates
 from freshview.schedule.presence import Presence
+from freshview.sql.binding import bind
 from freshview.storage.checkpoint import CheckpointReport
 from freshview.storage.reader import StateReader
 from freshview.storage.store import Storage
@@ -217,6 +218,10 @@ class Internals:
     def used(self, view_id: int) -> None:
         """Count a use of a view, as a query of it does."""
         self._wh._activity.used(view_id, self.catalog.now())
+
+    def ran(self, text: str) -> None:
+        """Note that a query ran, as a query of the newest rows does when it has its answer."""
+        self._wh._queries._note(bind(text, lambda name: self.catalog.find(name) is not None))
 
     @property
     def presence(self) -> Presence:

@@ -16,8 +16,18 @@ from tests.internals import internals
 import freshview
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
-from freshview.catalog.migrations import STEPS, _add_costs, _add_facts, _add_lower_views, _add_view_keys, migrate
+from freshview.catalog.migrations import (
+    STEPS,
+    _add_costs,
+    _add_facts,
+    _add_lower_views,
+    _add_queries,
+    _add_view_keys,
+    migrate,
+)
+from freshview.catalog.queries import KeptQuery, QueryCatalog
 from freshview.catalog.records import Relation
+from freshview.catalog.writer import Catalog
 from freshview.errors import CorruptWarehouse
 
 
@@ -117,6 +127,18 @@ def test_views_of_an_older_catalog_have_learnt_nothing_of_their_costs_yet(tmp_pa
     migrate(p.catalog.database)
     assert p.views.factors(view) == {}
     world.close()
+
+
+def test_an_older_catalog_keeps_texts_of_queries_from_then_on(database: Database) -> None:
+    earlier = STEPS[: STEPS.index(_add_queries)]
+    migrate(database, earlier)
+    with database.write() as c:  # as that version made it
+        c.execute(sa.text("DROP TABLE fv_queries"))
+    migrate(database)
+    queries = QueryCatalog(Catalog(database))
+    assert queries.kept() == []
+    queries.note({"SELECT 1": (1, 5)})
+    assert queries.kept() == [KeptQuery("SELECT 1", 1, 5, 5)]
 
 
 def test_a_step_that_fails_changes_nothing(database: Database) -> None:

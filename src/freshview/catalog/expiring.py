@@ -11,7 +11,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.engine import Clock, Database
 from freshview.catalog.selections import last_csn, readable_csn, shown_csns
 
-HISTORY = 30 * 86_400 * 1_000_000  # µs for which jobs and commits are kept at least
+HISTORY = 30 * 86_400 * 1_000_000  # µs for which jobs and commits are kept at least, and texts of queries at most
 
 
 def expire(
@@ -37,6 +37,7 @@ def expire(
     for relation_id in (i for i in stored if only is None or i in only):
         _expire_relation(c, relation_id, min(horizon, shown.get(relation_id, horizon)), superseded)
     _expire_history(c, min([horizon, *shown.values()]), now - HISTORY)
+    c.execute(t.queries.delete().where(t.queries.c.last_at < now - HISTORY))
     dropped = c.execute(sa.select(t.relations.c.id).where(t.relations.c.dropped_csn <= horizon)).scalars()
     gone = [i for i in dropped if only is None or i in only]
     for table in (t.schemas, t.segments, t.mains, t.statistics):

@@ -112,6 +112,11 @@ def _allow_remote_tables(_: Connection) -> None:
     """Nothing to add. A relation may be a remote table: an older program would take it for an empty table."""
 
 
+def _add_queries(connection: Connection) -> None:
+    """Add the texts of queries that ran."""
+    t.queries.create(connection, checkfirst=True)
+
+
 def _add_to_frontiers(connection: Connection, column: str) -> None:
     _add_column(connection, t.frontiers.name, column)
 
@@ -139,6 +144,7 @@ STEPS: tuple[Step, ...] = (
     _add_flows,
     _add_statistics,
     _allow_remote_tables,
+    _add_queries,
 )
 
 

@@ -129,6 +129,17 @@ class StatisticsCatalog:
                 found.setdefault(relation_id, []).append(int(json.loads(report)["view_rows"]))
         return {i: sum(rows) / len(rows) for i, rows in found.items()}
 
+    def refreshes(self, since: int) -> float:
+        """How often views were refreshed after a time (µs): the jobs of the view over a table that had most of them.
+
+        Jobs are known for 30 days; of a longer time, the rate of these is that of the whole.
+        """
+        with self.catalog.database.read() as c:
+            now = self.catalog.database.now(c)
+            known = max(since, now - HISTORY)
+            jobs = max(_refreshes(c, known).values(), default=0)
+        return jobs * max((now - since) / max(now - known, 1), 1.0)
+
     # -- prices ------------------------------------------------------------------------------------
 
     def prices(self) -> dict[str, Any] | None:

@@ -189,6 +189,17 @@ uses = Table(
     Column("mean_gap", BigInteger, nullable=False),  # µs between uses, the newest counting most; 0: used once
 )
 
+# Texts of queries, for the optimiser. A text may have secrets in literals: it is stored nowhere else.
+queries = Table(
+    "fv_queries",
+    metadata,
+    Column("digest", String(64), primary_key=True),  # SHA-256 of the text, which may be too long for an index
+    Column("text", Text, nullable=False),
+    Column("runs", BigInteger, nullable=False),
+    Column("first_at", BigInteger, nullable=False),
+    Column("last_at", BigInteger, nullable=False),
+)
+
 # Foreground work of processes: a row with view_id 0 for one that runs statements, others for views that it waits for.
 activity = Table(
     "fv_activity",

@@ -38,7 +38,8 @@ def optimize(
     queries: Annotated[
         Path | None,
         typer.Option(
-            "--queries", help="Propose for these queries too, separated by ;, each once between two refreshes."
+            "--queries",
+            help="Propose for these queries, separated by ;, each once between two refreshes; else for those that ran.",
         ),
     ] = None,
     apply: Annotated[
@@ -51,8 +52,9 @@ def optimize(
     """Print what would make refreshes of all views together cheaper, with costs and what lost.
 
     Results to store in addition, results to share in one refresh, columns to sort files by, and for each view whether
-    it is incremented or recomputed. By default the changes of a refresh are those of the last day. Nothing is created,
-    except with --apply: auxiliary views are created, and those that no view reads any more are dropped.
+    it is incremented or recomputed. By default the changes of a refresh are those of the last day, and the queries
+    those that ran most often. Nothing is created, except with --apply: auxiliary views are created, and those that no
+    view reads any more are dropped.
     """
     with place.connect() as warehouse:
         with working("Optimising"):
@@ -126,12 +128,12 @@ def _share(text: str) -> float | str | None:
         raise InvalidStatement(f"--changed {text}", "is no share", "Write a number such as 0.01, or pending.") from None
 
 
-def _workload(path: Path | None) -> dict[str, float]:
-    """The queries of a file, each with how often it stands there."""
+def _workload(path: Path | None) -> dict[str, float] | None:
+    """The queries of a file, each with how often it stands there; None without a file."""
     from freshview.sql.script import statements
 
     if path is None:
-        return {}
+        return None
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -12,9 +12,10 @@ from freshview.catalog.records import Relation
 from freshview.catalog.reports import WINDOW
 from freshview.catalog.statistics import StatisticsCatalog
 from freshview.catalog.views import ViewCatalog
+from freshview.definition.analysis import Definition
 from freshview.definition.known import Definitions
 from freshview.definition.rewriting import Auxiliary, Rewriting
-from freshview.errors import FreshviewError
+from freshview.errors import FreshviewError, InvalidStatement, NotFound, NotMaintainable, TypeMismatch
 from freshview.optimizer.choice import Choice, optimise
 from freshview.optimizer.cost import Costs
 from freshview.optimizer.existing import count_stored
@@ -26,6 +27,7 @@ from freshview.refresh.workload import CountedQuery, Workload, workload
 from freshview.spark.engines import Engines
 from freshview.sql.binding import bind, refuse_foreign
 
+_UNREADABLE = (InvalidStatement, NotFound, NotMaintainable, TypeMismatch)  # what the text of a query can be
 _JOBS = 5  # newest jobs of a view that its estimate is compared with
 _WRITTEN_OFF = timedelta(days=30)  # building a result that is stored in addition is written off over this time
 _LEAST_ROUNDS, _ROUNDS = 10.0, 1000.0  # refreshes in that time: at least, and where none are known
@@ -61,12 +63,15 @@ class Proposing:
         changes: ExpectedChanges = USUAL,
         counting: bool = True,
         queries: Mapping[str, float] | None = None,
+        passing_over: bool = False,
     ) -> Proposal:
         """The choice for these views (default: all of users), and for queries with how often each runs between two
         refreshes.
 
         `changes` is "usual", "pending" or a share of each table (see `facts`). `counting`: distinct values that are
-        not known yet are counted by Spark. Nothing is created or changed, but for counts that are kept in the catalog.
+        not known yet are counted by Spark. `passing_over`: a query that cannot be read, since a table of it was dropped
+        or altered, is left out without an error. Nothing is created or changed, but for counts that are kept in the
+        catalog.
         """
         every = self.statistics.catalog.relations()
         wanted = None if views is None else {view.id for view in views}
@@ -77,7 +82,7 @@ class Proposing:
                     known.append((view, self.definitions.of(view)))
                 except FreshviewError as error:
                     left_out.append((view.name, str(error)))
-        over = workload(known, every, lambda settings: self._queries(queries or {}, settings))
+        over = workload(known, every, lambda settings: self._queries(queries or {}, settings, passing_over))
         count = self._count if counting else None
         findings = found(self.statistics, over, changes, count)
         usual = findings if changes == USUAL else found(self.statistics, over, USUAL)
@@ -93,20 +98,31 @@ class Proposing:
         close = accuracy(job for view in (*over.views, *stored) for job in history.history(view))
         return Proposal(choice, over, findings, prices, (*left_out, *over.left_out), rounds, tuple(rows), close)
 
-    def _queries(self, texts: Mapping[str, float], settings: Mapping[str, str]) -> list[CountedQuery]:
+    def _queries(
+        self, texts: Mapping[str, float], settings: Mapping[str, str], passing_over: bool
+    ) -> list[CountedQuery]:
         """Queries over relations of the warehouse; under the user's settings if there are no views."""
         found: list[CountedQuery] = []
         for text, rate in texts.items():
-            sources: dict[str, Relation] = {}
-
-            def is_ours(name: str, sources: dict[str, Relation] = sources) -> bool:
-                sources[name] = self.statistics.catalog.relation(name)
-                return True
-
-            refuse_foreign(bind(text, is_ours))
-            definition = self.definitions.of_query(text, sources, settings or self.engines.user().settings())
+            try:
+                definition = self._query(text, settings)
+            except _UNREADABLE:
+                if not passing_over:
+                    raise
+                continue
             found.append(CountedQuery(f"query {len(found) + 1} ({' '.join(text.split()):.60})", definition, rate))
         return found
+
+    def _query(self, text: str, settings: Mapping[str, str]) -> Definition:
+        """A query over relations of the warehouse; an error if it reads anything else."""
+        sources: dict[str, Relation] = {}
+
+        def is_ours(name: str) -> bool:
+            sources[name] = self.statistics.catalog.relation(name)
+            return True
+
+        refuse_foreign(bind(text, is_ours))
+        return self.definitions.of_query(text, sources, settings or self.engines.user().settings())
 
     def _rounds(self, over: Workload) -> float:
         """The refreshes of a month, at the rate of the last day."""

@@ -1,4 +1,4 @@
-"""Foreground work of this process: whether a statement runs, and which views its queries used."""
+"""Foreground work of this process: whether a statement runs, which views its queries used, and which queries ran."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from freshview.catalog.queries import MOST
 
 BUSY_LOAD = 2.0  # processes per core that want to run; a job of our own makes about one
 _QUIET = 0.5  # seconds after a statement that still count as busy: the rows of its DataFrame may be computed then
@@ -19,7 +21,7 @@ def machine_load() -> float:
 
 
 class Activity:
-    """Counts the foreground work of a process, and the uses of views by it."""
+    """Counts the foreground work of a process, the uses of views by it, and the runs of its queries."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -31,6 +33,7 @@ class Activity:
         self._last = float("-inf")
         self._transactions: list[tuple[float, Callable[[], bool]]] = []
         self._uses: dict[int, tuple[int, int]] = {}
+        self._runs: dict[str, tuple[int, int]] = {}  # the text that ran last is the last one
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -87,4 +90,17 @@ class Activity:
         """View id → (how often, last time), since the last call."""
         with self._guard:
             taken, self._uses = self._uses, {}
+            return taken
+
+    def ran(self, text: str, now: int) -> None:
+        """Note that a query ran. Of very many texts, those that ran last are kept."""
+        with self._guard:
+            self._runs[text] = (self._runs.pop(text, (0, 0))[0] + 1, now)
+            if len(self._runs) > MOST:
+                del self._runs[next(iter(self._runs))]
+
+    def take_runs(self) -> dict[str, tuple[int, int]]:
+        """Text of a query → (how often it ran, last time), since the last call."""
+        with self._guard:
+            taken, self._runs = self._runs, {}
             return taken

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from freshview.catalog.activity import ActivityCatalog
 from freshview.catalog.frontiers import Job
+from freshview.catalog.queries import QueryCatalog
 from freshview.catalog.records import Relation
 from freshview.catalog.reports import Reports
 from freshview.catalog.writer import Catalog
@@ -122,8 +123,8 @@ class Upkeep:
         for loop in reversed(self._loops):
             loop.stop()
         self._presence.stop()
-        with suppress(FreshviewError):  # the uses since the last heartbeat are lost; closing goes on
-            self._note_uses()
+        with suppress(FreshviewError):  # the uses and runs since the last heartbeat are lost; closing goes on
+            self.note_uses()
 
     # -- beside statements -------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class Upkeep:
 
     def _heartbeat(self) -> None:
         self._catalog.heartbeat()
-        self._note_uses()
+        self.note_uses()
 
     def _listen(self) -> None:
         """Have the jobs in progress make way for statements of other processes, and end those whose time is over."""
@@ -207,7 +208,7 @@ class Upkeep:
         parts = (
             self._watch.look,
             self._fold,
-            self._note_uses,
+            self.note_uses,
             self._views.maintenance.advance,
             self._views.deferred.keep_schedule,
             self._follow_advice,
@@ -272,9 +273,12 @@ class Upkeep:
         except FreshviewError as error:
             self._events.emit("auxiliary.failed", error=str(error))
 
-    def _note_uses(self) -> None:
+    def note_uses(self) -> None:
+        """Store the uses of views and the runs of queries that were counted since the last call."""
         if uses := self.activity.take_uses():
             self._views.maintenance.note_uses(uses)
+        if runs := self.activity.take_runs():
+            QueryCatalog(self._catalog).note(runs)
 
     def _is_busy(self) -> bool:
         return self.activity.is_busy() or machine_load() > self._busy_load or bool(self._presence.others().busy)

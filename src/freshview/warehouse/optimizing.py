@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from html import escape
 
+from freshview.catalog.queries import KeptQuery, QueryCatalog
 from freshview.catalog.reports import Reports, ViewReport
+from freshview.catalog.statistics import StatisticsCatalog
 from freshview.catalog.writer import Catalog
 from freshview.display import counted
 from freshview.errors import InvalidStatement
@@ -20,6 +23,8 @@ from freshview.sql.parser import parse
 from freshview.sql.statements import Query
 from freshview.views.auxiliaries import Outcome
 
+CONSIDERED = 20  # queries of the history: each costs Spark's analysis, and all of them the search
+
 
 @dataclass(frozen=True, repr=False)
 class Optimization:
@@ -30,6 +35,7 @@ class Optimization:
 
     proposal: Proposal
     rates: tuple[str, ...] = ()  # a line per view: how often it is updated and queried
+    history: tuple[KeptQuery, ...] = ()  # all texts of queries that are kept, if the queries are of these
     applied: tuple[Outcome, ...] = ()  # what became of the proposal, if it was applied
 
     def carried_out(self, apply: Callable[[Choice], tuple[Outcome, ...]]) -> Optimization:
@@ -67,7 +73,11 @@ class Optimization:
 
     def _facts(self) -> list[str]:
         p = self.proposal
-        found = [*p.findings.notes, f"building a stored result is written off over {p.rounds:,.0f} refreshes"]
+        found = [
+            *p.findings.notes,
+            *self._considered(),
+            f"building a stored result is written off over {p.rounds:,.0f} refreshes",
+        ]
         for name, facts in sorted(p.findings.facts.items()):
             distinct = ", ".join(f"{c} {n:,.0f}" for c, n in sorted(facts.distinct.items()))
             counted = f"; distinct: {distinct}" if distinct else ""
@@ -75,9 +85,17 @@ class Optimization:
             found.append(f"{name}: {facts.rows:,.0f} rows, {change}{counted}")
         return found
 
+    def _considered(self) -> list[str]:
+        if not self.history:
+            return []
+        since = datetime.fromtimestamp(min(one.first_at for one in self.history) / 1_000_000, UTC)
+        considered, texts = len(self.proposal.choice.queries), counted(len(self.history), "text")
+        most = f", at most the {CONSIDERED} that ran most often" if len(self.history) > CONSIDERED else ""
+        return [f"queries: {considered} of {texts} that ran since {since:%Y-%m-%d %H:%M} UTC considered{most}"]
+
     def _estimates(self) -> list[str]:
         p = self.proposal
-        lines = self._section("uses (texts of queries are not kept: only how often views are read)", self.rates)
+        lines = self._section("uses", self.rates)
         rows = [
             f"{c.view}, {c.way}: estimated {c.estimated:.3f} s, took {c.actual:.3f} s in {counted(c.jobs, 'job')}; "
             f"ratio {c.ratio:.2f}"
@@ -105,7 +123,8 @@ def optimized(
     """The proposal for all views of a warehouse, and for queries with how often each runs between two refreshes.
 
     `space` bounds the bytes of results that are stored in addition. `changed` is the share of each table that a refresh
-    finds changed, or "pending" for what is pending now; by default it is taken from the history.
+    finds changed, or "pending" for what is pending now; by default it is taken from the history. So are
+    `queries`: those that ran most often, and can still be read.
     """
     if space is not None and not space >= 0:
         raise InvalidStatement(f"space {space!r}", "is not a number of bytes", "Give 0 or more bytes.")
@@ -114,8 +133,18 @@ def optimized(
         if not (isinstance(parse(text), Query) and 0 < rate < float("inf")):
             cause = "is no query that runs so often"
             raise InvalidStatement(f"{text:.100} × {rate}", cause, "Give SELECT statements with numbers above 0.")
-    proposal = proposing.proposed(limits=limits, changes=_changes(changed), queries=queries)
-    return Optimization(proposal, tuple(_rate(r) for r in Reports(catalog).views()))
+    history = QueryCatalog(catalog).kept() if queries is None else []
+    given = _per_refresh(history, proposing.statistics) if queries is None else queries
+    proposal = proposing.proposed(limits=limits, changes=_changes(changed), queries=given, passing_over=queries is None)
+    return Optimization(proposal, tuple(_rate(r) for r in Reports(catalog).views()), tuple(history))
+
+
+def _per_refresh(history: Sequence[KeptQuery], statistics: StatisticsCatalog) -> dict[str, float]:
+    """The queries that ran most often, each with its runs per refresh since the first of all texts was kept."""
+    if not history:
+        return {}
+    refreshes = max(statistics.refreshes(min(one.first_at for one in history)), 1.0)
+    return {one.text: one.runs / refreshes for one in history[:CONSIDERED]}
 
 
 def _changes(changed: float | str | None) -> ExpectedChanges:

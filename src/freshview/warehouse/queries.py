@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from freshview.catalog.queries import LONGEST
 from freshview.catalog.records import DIMENSION, RelationState
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
@@ -16,6 +17,7 @@ from freshview.refresh.relevance import Matching
 from freshview.refresh.tasks import Pending
 from freshview.sql.binding import BoundQuery, TableRef, bind
 from freshview.sql.dml import RowQuery, text_read
+from freshview.sql.one_line import one_line
 from freshview.sql.pins import asked
 from freshview.sql.plain import plain
 from freshview.sql.predicates import asked_of
@@ -32,6 +34,7 @@ from freshview.sql.statements import (
     Statement,
     Update,
 )
+from freshview.sql.tokens import is_word, tokenize
 from freshview.transactions.reading import ReadContext, to_micros
 from freshview.transactions.transaction import Transaction
 from freshview.views.dimensions import DimensionViews
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
 
     from freshview.spark.engine import SparkEngine
 
+_UNRUN = ("EXPLAIN", "DESCRIBE", "DESC")  # before a query of which the rows are not wanted
+
 
 class Queries:
     """Runs the statements that read."""
@@ -63,9 +68,11 @@ class Queries:
         has_session: Callable[[], bool],
         make_way: Callable[[Iterable[str]], None],
         used: Callable[[int, int], None],
+        ran: Callable[[str, int], None] | None,
         flows: Flows,
     ) -> None:
-        """`used` is called with the id of each view that a query reads, and the time."""
+        """`used` is called with the id of each view that a query reads, and the time; `ran` with the text of each query
+        of the newest rows."""
         self._catalog = catalog
         self._views = views
         self._dimensions = dimensions
@@ -74,6 +81,7 @@ class Queries:
         self._has_session = has_session
         self._make_way = make_way
         self._used = used
+        self._ran = ran
         self._flows = flows
 
     def read(
@@ -204,8 +212,21 @@ class Queries:
         parts = self._parts(bound, frames) if transaction is None else None
         if parts is not None:
             frame, query = parts
-            return engine.evaluated(frame.alias(query.qualifier), query, f"query {text}")
-        return engine.query(bound.text, frames, f"query {text}")
+            answer = engine.evaluated(frame.alias(query.qualifier), query, f"query {text}")
+        else:
+            answer = engine.query(bound.text, frames, f"query {text}")
+        if is_fresh and not past and not remote:
+            self._note(bound)
+        return answer
+
+    def _note(self, bound: BoundQuery) -> None:
+        """Note the text of a query that ran, for the optimiser; not of EXPLAIN, of the past, or of no table."""
+        is_past = any(ref.version or ref.timestamp for ref in bound.tables.values())
+        if self._ran is None or not bound.tables or is_past or is_word(tokenize(bound.original)[0], *_UNRUN):
+            return
+        text = one_line(bound.original)
+        if len(text) <= LONGEST and "\0" not in text:  # PostgreSQL stores no NUL
+            self._ran(text, time.time_ns() // 1000)
 
     def _parts(self, bound: BoundQuery, frames: Mapping[str, DataFrame]) -> tuple[DataFrame, RowQuery] | None:
         """The one frame of a query that only chooses rows and columns of it, and what it chooses."""

@@ -102,6 +102,7 @@ class Warehouse:
         busy_load: float = BUSY_LOAD,
         workers: int = WORKERS,
         lookup_memory: int | None = None,
+        keep_queries: bool = True,
     ) -> None:
         wishes = Wishes(background, policy, busy_load, workers)
         self.path = folder_of(path)
@@ -131,9 +132,9 @@ class Warehouse:
         turns = (self._take_due, self._flows.forget)
         self._upkeep = Upkeep(self._catalog, self.events, *parts, self.engine, wishes, *turns)
         self._make_way, self._activity = self._upkeep.make_way, self._upkeep.activity
-        make_way, used = self._make_way, self._activity.used
-        readers = (self._views, self._dimensions, self._watch)
-        self._queries = Queries(self._catalog, *readers, self.engine, self._has_session, make_way, used, self._flows)
+        noting = (self._activity.used, self._activity.ran if keep_queries else None)
+        readers, spark_of = (self._views, self._dimensions, self._watch), (self.engine, self._has_session)
+        self._queries = Queries(self._catalog, *readers, *spark_of, self._make_way, *noting, self._flows)
         self._definitions = DataDefinition(
             self._catalog,
             self._views,
@@ -194,6 +195,8 @@ class Warehouse:
             return self._run(statement, freshness, as_of)
 
     def _run(self, statement: Statement, freshness: Freshness, as_of: int | datetime | None) -> Any:
+        if isinstance(statement, ExplainOptimize):
+            self._upkeep.note_uses()  # what this process ran is part of the history
         match statement:
             case Query() | Show() | Describe() | ExplainRefresh() | ExplainFlow() | ExplainOptimize():
                 return self._queries.read(statement, as_of=as_of, freshness=freshness)
@@ -455,7 +458,8 @@ class Warehouse:
 
         `space` is how many bytes results that are stored in addition may take. `changed` is the share of each table
         that a refresh finds changed (0.01), or 'pending' for what is pending now; by default as in the history.
-        `queries` are texts, each with how often it runs between two refreshes: results are proposed for them too.
+        `queries` are texts, each with how often it runs between two refreshes: results are proposed for them too. By
+        default these are the queries that ran most often of those whose texts are kept; `{}` leaves all out.
         Distinct values that are not known yet are counted by Spark, and kept. The report prints as a text; `dag` is
         the search space as text, `svg` a picture of the chosen plans.
 
@@ -470,6 +474,7 @@ class Warehouse:
         with self._activity.working():
             self._watch.look()
             self._make_way()
+            self._upkeep.note_uses()
             report = optimized(self._catalog, self._views.proposing, space=space, changed=changed, queries=queries)
             return report.carried_out(self._views.auxiliaries.apply) if apply else report
 
@@ -601,6 +606,7 @@ def connect(
     busy_load: float = BUSY_LOAD,
     workers: int = WORKERS,
     lookup_memory: int | None = None,
+    keep_queries: bool = True,
 ) -> Warehouse:
     """Open a warehouse; create it if the folder has none.
 
@@ -610,7 +616,8 @@ def connect(
     next) or 'size' (the most pending rows first). The manager pauses while the load per core exceeds `busy_load`. So
     many `workers` maintain different views side by side, in the background and in `maintain`. Columns of large tables
     by which rows are looked up again and again stay in memory, up to `lookup_memory` bytes (default: an eighth of the
-    machine's memory, at most 4 GiB; 0: none do).
+    machine's memory, at most 4 GiB; 0: none do). With `keep_queries=False` the texts of this process's queries, which
+    may have secrets in literals, are not stored in the catalog, and `optimize` does not learn of them.
 
     A session that is passed in keeps its settings, its temporary views and its catalog, and is never stopped. Queries
     may name its temporary views beside the warehouse's tables, and their results are DataFrames of that session:
@@ -625,4 +632,4 @@ def connect(
 
     A warehouse is a context manager too, and safe to use from several threads.
     """
-    return Warehouse(path, catalog, spark, background, policy, busy_load, workers, lookup_memory)
+    return Warehouse(path, catalog, spark, background, policy, busy_load, workers, lookup_memory, keep_queries)

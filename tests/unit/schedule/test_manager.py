@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from freshview.catalog.queries import MOST
 from freshview.catalog.records import Backlog, Relation, Task
 from freshview.catalog.uses import Use
 from freshview.definition.properties import parse_deadline
@@ -134,6 +135,20 @@ def test_statements_and_young_transactions_are_foreground_work() -> None:
     activity.used(7, 1)
     activity.used(7, 2)
     assert (activity.take_uses(), activity.take_uses()) == ({7: (2, 2)}, {})
+
+
+def test_runs_of_queries_are_counted_and_very_many_texts_are_not_held() -> None:
+    activity = Activity()
+    for now in (1, 2):
+        activity.ran("SELECT 1", now)
+    assert (activity.take_runs(), activity.take_runs()) == ({"SELECT 1": (2, 2)}, {})
+    for now in range(MOST + 1):
+        activity.ran(f"SELECT {now}", now)
+        activity.ran("SELECT", now)
+    runs = activity.take_runs()
+    assert len(runs) == MOST
+    assert runs["SELECT"] == (MOST + 1, MOST), "a text that runs again is among the newest"
+    assert "SELECT 1" not in runs
 
 
 # -- the manager in a simulated world --------------------------------------------------------------
