@@ -64,7 +64,7 @@ class WithStored(Freshview):
 
     def optimise(self) -> None:
         """Store what is proposed by what the history says of changes."""
-        self._wh.optimize(apply=True, queries={})
+        self._wh.optimize(apply=True)
         found = [view.about for view in self._wh.status().views if view.mode == "auxiliary"]
         self.stored = "; ".join(about.split(";")[0] for about in found) or "nothing"
 

@@ -62,7 +62,7 @@ def together(folder: Path, scale: float, repeat: int) -> list[Figure]:
         for share in _SHARES:
             times[share] = _measured(wh, draw, share, repeat, {NONE: apart, TRANSIENT: at_once})
         for share in _SHARES:
-            chosen = wh.optimize(apply=True, changed=share, queries={})
+            chosen = wh.optimize(apply=True, changed=share)
             more[share] = {"stored": _stored(wh), "expected": f"{chosen.after / chosen.before:.2f}×"}
             times[share] |= _measured(wh, draw, share, repeat, {PERMANENT: apart, BOTH: at_once})
         keep_estimates(folder, scale, "together", wh)
@@ -126,7 +126,7 @@ def separately(folder: Path, scale: float, repeat: int) -> list[Figure]:
             read, begun = [table for table in COPIED if re.search(rf"\b{table}\b", text)], wh.status().csn
             create(wh, {view: text})
             found = {NONE: _alone(wh, draw, read, rounds)}
-            wh.optimize(apply=True, changed=_SINGLE, queries={})
+            wh.optimize(apply=True, changed=_SINGLE)
             stored[view] = _stored(wh)
             found[PERMANENT] = _alone(wh, draw, read, rounds) if stored[view] != "nothing" else found[NONE]
             times[view] = found

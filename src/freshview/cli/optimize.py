@@ -53,8 +53,8 @@ def optimize(
 
     Results to store in addition, results to share in one refresh, columns to sort files by, and for each view whether
     it is incremented or recomputed. By default the changes of a refresh are those of the last day, and the queries
-    those that ran most often. Nothing is created, except with --apply: auxiliary views are created, and those that no
-    view reads any more are dropped.
+    those that ran most often. Nothing is created, except with --apply: auxiliary views are created, for views alone,
+    and those that no view reads any more are dropped.
     """
     with place.connect() as warehouse:
         with working("Optimising"):

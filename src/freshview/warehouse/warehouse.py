@@ -459,7 +459,8 @@ class Warehouse:
         `space` is how many bytes results that are stored in addition may take. `changed` is the share of each table
         that a refresh finds changed (0.01), or 'pending' for what is pending now; by default as in the history.
         `queries` are texts, each with how often it runs between two refreshes: results are proposed for them too. By
-        default these are the queries that ran most often of those whose texts are kept; `{}` leaves all out.
+        default these are the queries that ran most often of those whose texts are kept; none with `apply`, since results
+        are stored for views alone; `{}` leaves all out.
         Distinct values that are not known yet are counted by Spark, and kept. The report prints as a text; `dag` is
         the search space as text, `svg` a picture of the chosen plans.
 
@@ -475,6 +476,7 @@ class Warehouse:
             self._watch.look()
             self._make_way()
             self._upkeep.note_uses()
+            queries = {} if apply and queries is None else queries
             report = optimized(self._catalog, self._views.proposing, space=space, changed=changed, queries=queries)
             return report.carried_out(self._views.auxiliaries.apply) if apply else report
 
