@@ -459,10 +459,9 @@ class Warehouse:
         `space` is how many bytes results that are stored in addition may take. `changed` is the share of each table
         that a refresh finds changed (0.01), or 'pending' for what is pending now; by default as in the history.
         `queries` are texts, each with how often it runs between two refreshes: results are proposed for them too. By
-        default these are the queries that ran most often of those whose texts are kept; none with `apply`, since results
-        are stored for views alone; `{}` leaves all out.
-        Distinct values that are not known yet are counted by Spark, and kept. The report prints as a text; `dag` is
-        the search space as text, `svg` a picture of the chosen plans.
+        default these are the queries that ran most often of those whose texts are kept; none with `apply`, which stores
+        results for views alone; `{}` leaves all out. Distinct values that are not known yet are counted by Spark, and
+        kept. The report prints as a text; `dag` is the search space as text, `svg` a picture of the chosen plans.
 
         >>> wh = freshview.connect(folder)
         >>> table = wh.sql("CREATE TABLE orders (id INT PRIMARY KEY, region STRING, amount INT)")
