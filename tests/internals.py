@@ -190,6 +190,14 @@ class Internals:
         """Have the upkeep use another engine than Spark."""
         self._wh._upkeep._engine = lambda: engine
 
+    def stop_upkeep(self) -> None:
+        """End the work of the background, as close() does first."""
+        self._wh._upkeep.stop()
+
+    def auxiliaries_are_due(self) -> None:
+        """Have the next turn of the background loop make auxiliary views."""
+        self._wh._upkeep._auxiliaries_due = 0.0
+
     def replace_garbage(self, garbage: Garbage) -> None:
         """Let the background loop use another remover of garbage, on a clock of the test."""
         self._wh._upkeep._garbage = garbage

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from freshview.errors import Cancelled
@@ -41,41 +41,19 @@ from freshview.schedule.policies import (
     maintainable,
     oldest_first,
 )
+from freshview.schedule.yielding import GAVE_WAY, BackgroundWork, Yielded, give_way, look_again
 
 _BACKOFF = (2.0, 300.0)  # seconds until a job is tried again after a passing failure: at first, at most
-GAVE_WAY = 3  # jobs of a view in a row that gave way, after which the next one is protected
-PROTECTED = 10.0  # seconds for which a protected job does not give way, at first
 
 
 @dataclass
-class CurrentJob:
+class CurrentJob(BackgroundWork):
     """A job that the manager runs."""
 
     view: Candidate
     halvings: int = 0  # how often the rows that it takes are halved
-    protected_for: float | None = None  # seconds from when it has an engine; None: it gives way at once
     is_beside: bool = False  # it begins beside foreground work, and may be asked to give way
     upto: int | None = None  # the CSN up to which the views below have versions; None: any
-    interruption: Interruption = field(default_factory=lambda: Interruption(gives_way=True))
-    asked: bool = False  # a statement wants it to give way
-    engine_since: float | None = None  # on the manager's clock; None: its engine is not there yet
-
-    @property
-    def is_protected(self) -> bool:
-        """Whether it does not give way at first."""
-        return self.protected_for is not None
-
-    def may_end(self, now: float) -> bool:
-        """Whether it gives way now, if it is asked to. The start of Spark does not use up a job's time, and cannot be
-        broken off."""
-        if self.protected_for is None:
-            return True
-        return self.engine_since is not None and now >= self.engine_since + self.protected_for
-
-    @property
-    def awaited(self) -> bool:
-        """Whether a statement waits for it: said by `give_way`, or by a statement that finds the view's turn taken."""
-        return not self.interruption.gives_way
 
 
 @dataclass(frozen=True)
@@ -85,22 +63,6 @@ class Trouble:
     newest_csn: int  # of its tasks when it failed
     until: float | None  # when the job is tried again; None: when a new commit touches the view's tables
     attempts: int = 0
-
-
-@dataclass(frozen=True)
-class Yielded:
-    """How many jobs of a view in a row gave way, and how many of those were protected; a finished job takes one off."""
-
-    jobs: int = 0
-    protected: int = 0
-
-    def after(self, job: CurrentJob) -> Yielded:
-        """The counts when a job gave way."""
-        return Yielded(self.jobs + 1, self.protected + job.is_protected)
-
-    def eased(self) -> Yielded:
-        """The counts when a job was done."""
-        return Yielded(max(self.jobs - 1, 0), max(self.protected - 1, 0))
 
 
 class Manager:
@@ -149,25 +111,14 @@ class Manager:
         cancelled; a protected one only when its time is over. The statement counts as foreground work already, so that
         no other job begins.
         """
-        for job in self.running:
-            if any(view_id in needed for view_id in (job.view.view_id, *self._held_by(job.interruption))):
-                job.interruption.raise_priority()
-            elif not job.awaited:
-                job.asked = True
-        self._end_asked()
+        give_way(self.running, needed, self._views_of, self._clock())
 
     def look_again(self, is_foreground: bool) -> None:
         """End protected jobs whose time is over, if foreground work `is_foreground` is still there."""
-        if not is_foreground:
-            for job in self.running:
-                job.asked = False
-        self._end_asked()
+        look_again(self.running, self._clock(), is_foreground=is_foreground)
 
-    def _end_asked(self) -> None:
-        now = self._clock()
-        for job in self.running:
-            if job.asked and not job.awaited and job.may_end(now):
-                job.interruption.request()
+    def _views_of(self, job: CurrentJob) -> Iterable[int]:
+        return (job.view.view_id, *self._held_by(job.interruption))
 
     def has_engine(self, job: CurrentJob) -> None:
         """Note that the engine of a job is there: the time for which the job is protected begins."""
@@ -212,7 +163,7 @@ class Manager:
             protection = self._protection(chosen)
             is_beside = is_busy and protection != float("inf")
             upto = last_csn(chosen, waiting)
-            job = CurrentJob(chosen, self._yielded_of(chosen).jobs, protection, is_beside, upto)
+            job = CurrentJob(chosen, self._yielded_of(chosen).tries, is_beside, upto, protected_for=protection)
             self._running = {**self._running, chosen.view_id: job}
             return job
 
@@ -229,9 +180,9 @@ class Manager:
         if any(job.is_protected for job in self.running):
             return None
         yielded = self._yielded_of(view)
-        if yielded.jobs < GAVE_WAY and not has_waited(view, self._now()):
+        if yielded.tries < GAVE_WAY and not has_waited(view, self._now()):
             return None
-        return PROTECTED * 2.0**yielded.protected
+        return yielded.protection
 
     def _fair(self, view: Candidate) -> tuple[float, ...]:
         """The policy beside foreground work: every view gets its turn, and one whose jobs take long does not hold up

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -31,6 +31,7 @@ from freshview.schedule.policies import POLICIES, candidates, with_lower
 from freshview.schedule.pool import side_by_side
 from freshview.schedule.presence import LOOK_SECONDS, Presence
 from freshview.schedule.sizing import allowed_seconds, background_rows
+from freshview.schedule.yielding import BackgroundWork, Chores
 from freshview.storage.checkpoint import Checkpointer
 from freshview.storage.store import Storage
 from freshview.views.views import Views
@@ -97,7 +98,7 @@ class Upkeep:
         self._busy_load = wishes.busy_load
         self._workers = wishes.workers
         self._garbage = Garbage(catalog, storage, events, self._is_busy, forget)
-        self._stopping = Interruption()  # breaks off the checkpoints of the background
+        self._chores = Chores(self._is_busy, views.jobs.turns.held_by)
         self._due_since: dict[int, float] = {}  # by relation: since when a checkpoint is worth while
         self._advice_due = time.monotonic() + _ADVICE_SECONDS
         self._auxiliaries_due = time.monotonic() + _AUXILIARY_SECONDS
@@ -117,7 +118,7 @@ class Upkeep:
 
     def stop(self) -> None:
         """End all loops; the manager's jobs and checkpoints on Spark are cancelled, and their tasks stay pending."""
-        self._stopping.request()
+        self._chores.stop()
         if self.manager is not None:
             self.manager.stop()
         for loop in reversed(self._loops):
@@ -129,17 +130,26 @@ class Upkeep:
     # -- beside statements -------------------------------------------------------------------------
 
     def make_way(self, names: Iterable[str] = ()) -> None:
-        """Cancel the manager's jobs for a statement that needs Spark, except those that the statement waits for.
+        """Cancel the background's work for a statement that needs Spark, except what the statement waits for.
 
         `names` are the views that it reads. Other processes hear of the statement through the catalog.
         """
         self.activity.needs_spark()
         self._presence.announce()
-        if self.manager is None or not self.manager.running:
+        if not self._is_working():
             return
         views = {r.id: r for r in self._catalog.relations() if r.kind == "view"}
         named = [r.id for r in map(self._catalog.find, names) if r is not None]
-        self.manager.give_way(with_lower(named, views))
+        self._give_way(with_lower(named, views))
+
+    def _is_working(self) -> bool:
+        """Whether the background does work that gives way."""
+        return bool(self._chores.running) or (self.manager is not None and bool(self.manager.running))
+
+    def _give_way(self, needed: Collection[int]) -> None:
+        self._chores.give_way(needed)
+        if self.manager is not None:
+            self.manager.give_way(needed)
 
     def adopt(self, loaded: Iterable[Relation]) -> None:
         """Make the files of bulk loads part of main at once where that costs next to nothing."""
@@ -194,13 +204,16 @@ class Upkeep:
         self.note_uses()
 
     def _listen(self) -> None:
-        """Have the jobs in progress make way for statements of other processes, and end those whose time is over."""
-        if self.manager is None or not self.manager.running:
+        """Have the work in progress make way for statements of other processes, and end what is no longer protected."""
+        if not self._is_working():
             return
         others = self._presence.others()
         if others.busy or others.awaited:
-            self.manager.give_way(others.awaited)
-        self.manager.look_again(bool(others.busy) or self.activity.is_busy())
+            self._give_way(others.awaited)
+        is_foreground = bool(others.busy) or self.activity.is_busy()
+        self._chores.look_again(is_foreground=is_foreground)
+        if self.manager is not None:
+            self.manager.look_again(is_foreground)
 
     def _step(self) -> None:
         """One turn of all upkeep. A part that fails is reported, and tried again at the next turn; the parts after it
@@ -216,7 +229,7 @@ class Upkeep:
             self._garbage.turn,
         )
         for part in parts:
-            if self._stopping.requested:
+            if self._chores.stopped:
                 return
             try:
                 part()
@@ -227,29 +240,35 @@ class Upkeep:
 
     def _fold(self) -> None:
         """Run the checkpoints that are due in idle time; one that has waited for a minute runs beside other work, since
-        every read pays for the segments."""
+        every read pays for the segments. One that gives way stays due."""
         now = time.monotonic()
         backlog = self._catalog.backlog().items()
         due = [i for i, (segments, _, size) in backlog if segments >= DUE_SEGMENTS or size >= DUE_BYTES]
         self._due_since = {i: self._due_since.get(i, now) for i in due}
         for relation_id in due:
-            if now - self._due_since[relation_id] < PATIENCE and self._is_busy():
-                continue
-            del self._due_since[relation_id]
+            since = self._due_since.pop(relation_id)
             relation = self._catalog.relation_by_id(relation_id)
             if relation is not None:
-                self._checkpoint(relation)
+                with self._failures_reported(relation):
+                    if not self._checkpoint(relation, is_late=now - since >= PATIENCE):
+                        self._due_since[relation_id] = since
 
-    def _checkpoint(self, relation: Relation) -> None:
-        """Run a checkpoint that no statement waits for: where it needs Spark, it runs there at low priority."""
-        with self._failures_reported(relation), ExitStack() as stack:
+    def _checkpoint(self, relation: Relation, *, is_late: bool) -> bool:
+        """Run a checkpoint that no statement waits for: where it needs Spark, it runs there at low priority. Return
+        False if foreground work kept it from its end."""
 
-            def engine() -> SparkEngine:
-                found = self._engine()
-                stack.enter_context(found.background(self._stopping))
-                return found
+        def run(work: BackgroundWork) -> None:
+            with ExitStack() as stack:
 
-            replace(self._checkpointer, engine=engine).run(relation)
+                def engine() -> SparkEngine:
+                    found = self._engine()
+                    self._chores.has_engine(work)
+                    stack.enter_context(found.background(work.interruption))
+                    return found
+
+                replace(self._checkpointer, engine=engine).run(relation)
+
+        return self._chores.run(f"checkpoint {relation.id}", run, is_late=is_late)
 
     def _follow_advice(self) -> None:
         """Change the modes that are left to the advice, once in a while."""
@@ -268,10 +287,16 @@ class Upkeep:
         if not any(r.kind == "view" and leaves_auxiliaries(r) for r in self._catalog.relations()):
             return
         try:
-            with self._engine().background(self._stopping):
-                self._views.auxiliaries.keep(lambda views: self._views.proposing.proposed(views).choice)
+            if not self._chores.run("auxiliary views", self._make_auxiliaries):
+                self._auxiliaries_due = time.monotonic() + PATIENCE
         except FreshviewError as error:
             self._events.emit("auxiliary.failed", error=str(error))
+
+    def _make_auxiliaries(self, work: BackgroundWork) -> None:
+        engine = self._engine()
+        self._chores.has_engine(work)
+        with engine.background(work.interruption):
+            self._views.auxiliaries.keep(lambda views: self._views.proposing.proposed(views).choice)
 
     def note_uses(self) -> None:
         """Store the uses of views and the runs of queries that were counted since the last call."""

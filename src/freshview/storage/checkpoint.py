@@ -1,7 +1,8 @@
 """Checkpoint: fold segments into a new version of main, by the cheapest way that is exact.
 
 Order of events: lease, Delta commit (durable), catalog commit. A crash in between leaves a Delta version that the
-catalog does not know; the next checkpoint adopts or undoes that version first (law 11.2).
+catalog does not know; the next checkpoint adopts or undoes that version first (law 11.2). A checkpoint that is asked to
+stop does so before its Delta commit or not at all: it leaves files that no version names, which vacuum removes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from freshview.catalog.records import REMOTE, DataFile, Lease, Main, Relation, R
 from freshview.catalog.writer import Catalog, checkpoint_lease
 from freshview.errors import CorruptWarehouse, InvalidStatement, WriteConflict
 from freshview.events import Events
+from freshview.interruption import stop_if_asked
 from freshview.relation.delta import INSERT, is_live, untag
 from freshview.relation.schema import Schema
 from freshview.relation.types import quote
@@ -99,6 +101,7 @@ class Checkpointer:
 
     def _write(self, state: RelationState, base: Main | None, strategy: str, csn: int) -> Main:
         relation, schema, mains = state.relation, state.schema, self.storage.mains
+        what = f"checkpoint of {relation.name}"
         new = NewMain(relation.id, base, schema, relation.schema_version, csn, self.catalog.moment(csn))
         if strategy == "adopt":
             files = [f for s in state.segments for f in s.files]
@@ -111,15 +114,17 @@ class Checkpointer:
         if strategy == "merge":
             overlay = self.storage.reader.overlay(state)
             live = is_live(overlay.rows).combine_chunks()
+            stop_if_asked(what)
             return mains.merge(new, untag(overlay.rows), live)
         folder = self.storage.layout.new_folder("main")
         if state.rows_at_most <= LOCAL_REWRITE_ROWS:
             rows = _sorted(self.storage.reader.contents(state), relation, schema)
+            stop_if_asked(what)
             files = list(self.storage.write_parquet(relation.id, folder, rows))
         else:
             engine, by = self.engine(), sorted_column(relation)
             rows = engine.scan(state).sort(quote(by)) if by else engine.scan(state)
-            files = list(engine.write(rows, relation.id, folder, f"checkpoint of {relation.name}"))
+            files = list(engine.write(rows, relation.id, folder, what))
         return mains.replace(new, files)
 
     def _reconcile(self, relation: Relation) -> None:

@@ -27,7 +27,7 @@ from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 from freshview.schedule.activity import Activity
 from freshview.schedule.loops import Loop
-from freshview.schedule.manager import GAVE_WAY, PROTECTED, CurrentJob, Manager
+from freshview.schedule.manager import CurrentJob, Manager
 from freshview.schedule.policies import (
     POLICIES,
     Candidate,
@@ -41,6 +41,7 @@ from freshview.schedule.policies import (
     oldest_first,
     with_lower,
 )
+from freshview.schedule.yielding import GAVE_WAY, PROTECTED
 
 MINUTE = 60 * 1_000_000
 HOUR = 60 * MINUTE
