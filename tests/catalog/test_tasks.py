@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,13 +16,14 @@ from tests.catalog.view_world import BAG, Process, World
 from tests.internals import internals
 
 from freshview import Warehouse
+from freshview.catalog import expiring
 from freshview.catalog import tables as t
 from freshview.catalog.engine import Database, sqlite_url
 from freshview.catalog.expiring import HISTORY
 from freshview.catalog.frontiers import Job, ViewStep
 from freshview.catalog.lineage import lower_first, source_ids
 from freshview.catalog.migrations import STEPS, migrate
-from freshview.catalog.records import Backlog, Frontier, Relation, Task
+from freshview.catalog.records import Backlog, Commit, Frontier, Relation, Task
 from freshview.catalog.uses import Use, used_again
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
@@ -346,3 +349,42 @@ def test_a_past_state_is_not_taken_for_one_before_commits_that_were_forgotten(wo
     process.jobs.bring(view, process.catalog.snapshot())
     process.catalog.expire(0)
     assert [c.csn for c in process.catalog.commits()] == [process.catalog.snapshot()]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("rounds", [True, False])
+def test_old_history_goes_in_transactions_of_bounded_size(
+    open_warehouse: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch, most: int, rounds: bool
+) -> None:
+    """Law: the oldest commits go first, and all rows of a CSN at once, else `changed` would take a commit that is gone
+    for one that never was. A round of the background deletes as much as one transaction does; VACUUM deletes all."""
+    monkeypatch.setattr(expiring, "HISTORY_ROWS", most)
+    wh = open_warehouse()
+    catalog = internals(wh).catalog
+    for name in "ab":
+        wh.sql(f"CREATE TABLE {name} (k INT, v INT, PRIMARY KEY (k))")
+    for value in range(8):
+        with wh.transaction() as tx:
+            for name in "ab":
+                tx.upsert(name, [{"k": 1, "v": value}])
+        ViewCatalog(catalog).record(took(internals(wh).relation("a"), 0, 0))
+    with internals(wh).writing_database() as c:
+        c.execute(t.commits.update().values(committed_at=t.commits.c.committed_at - HISTORY - 1))
+        c.execute(t.jobs.update().values(finished_at=t.jobs.c.finished_at - HISTORY - 1))
+    whole, newest, jobs = internals(wh).commits(), catalog.snapshot(), 8
+
+    def left() -> tuple[list[Commit], int]:
+        with internals(wh).reading_database() as c:
+            return internals(wh).commits(), c.execute(sa.select(sa.func.count()).select_from(t.jobs)).scalar_one()
+
+    sizes = [(len(whole), jobs)]
+    for _ in range(30 if rounds else 1):
+        catalog.expire(0, () if rounds else None)
+        commits, jobs = left()
+        kept = {commit.csn for commit in commits}
+        assert commits == [commit for commit in whole if commit.csn >= min(kept)]
+        sizes.append((len(commits), jobs))
+    assert ({commit.csn for commit in left()[0]}, jobs) == ({newest}, 0)
+    if rounds:
+        assert all(a - b <= max(most, 2) for (a, _), (b, _) in pairwise(sizes))
+        assert all(a - b <= most for (_, a), (_, b) in pairwise(sizes))

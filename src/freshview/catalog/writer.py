@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from freshview.catalog import tables as t
 from freshview.catalog.commits import CommitRequest, OpenCommit, check_leases, check_pin, check_unchanged, next_csn
 from freshview.catalog.engine import Database
-from freshview.catalog.expiring import expire
+from freshview.catalog.expiring import expire, forget_history
 from freshview.catalog.positions import Move, move
 from freshview.catalog.reader import CatalogReader
 from freshview.catalog.records import Commit, Lease, Main, Pin, Relation, Segment, segment_values
@@ -371,10 +371,16 @@ class Catalog(CatalogReader):
     def expire(self, retention: int, only: Collection[int] | None = None) -> tuple[int, list[int]]:
         """Remove versions that no snapshot, task or retention (µs) needs, of all relations or `only` of these.
 
-        Return the new horizon, and the ids of dropped relations whose files can go.
+        Return the new horizon, and the ids of dropped relations whose files can go. Of the history that nothing needs
+        all is deleted, in transactions of bounded size, or with `only` as much as one of these deletes.
         """
         with self.database.write() as c:
-            return expire(c, self.database, self.database.lock_clock(c), retention, only)
+            done = expire(c, self.database, self.database.lock_clock(c), retention, only)
+        is_left = True
+        while is_left:
+            with self.database.write() as c:
+                is_left = forget_history(c, self.database, self.database.lock_clock(c), retention) and only is None
+        return done
 
     def forget(self, relation_ids: Sequence[int]) -> None:
         """Delete the rows of dropped relations, once their files are gone."""

@@ -6,7 +6,8 @@ busy, and a round that foreground work overtakes stops before its next file.
 
 Once an hour a pass also has flows forget the deletions that they remember, which reads all that they remember.
 
-Law: a pass removes what VACUUM with the same retention would remove at that time, and nothing else.
+Law: a pass removes what VACUUM with the same retention would remove at that time, and nothing else; of old jobs and
+commits, which only the history lists, as many as one transaction deletes in each round.
 Law: a pass that was put off for an hour is done even if the system is busy.
 """
 
