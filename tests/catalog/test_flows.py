@@ -95,6 +95,18 @@ def test_the_sequence_decides_and_late_changes_lose(wh: Warehouse, tmp_path: Pat
     assert wh.status().csn == csn
 
 
+def test_a_statement_that_deletes_fed_rows_polls_before(wh: Warehouse, tmp_path: Path) -> None:
+    """Law: it reads its target as a query does. INSERT … VALUES reads nothing, and polls nothing."""
+    _feed(wh, tmp_path / "e", more=", poll 'on query'")
+    _events(tmp_path / "e", "1", _row(1, "a", 1), _row(2, "a", 1))
+    wh.sql("INSERT INTO t VALUES (9, 'own', 'x', 1)")
+    assert _names(wh) == [(9, "own")]
+    assert wh.sql("DELETE FROM t WHERE id = 1").rows == 1
+    assert _names(wh) == [(2, "a"), (9, "own")]
+    _events(tmp_path / "e", "2", _row(3, "a", 1))
+    assert wh.sql("DELETE FROM t WHERE id = 3", freshness="any").rows == 0
+
+
 def test_columns_are_chosen_and_the_target_is_created_with_them(wh: Warehouse, tmp_path: Path) -> None:
     _feed(wh, tmp_path / "e", "COLUMNS * EXCEPT (n, city)")
     _events(tmp_path / "e", "1", _row(1, "b", 20), _row(1, "a", 10))

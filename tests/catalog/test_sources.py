@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from tests.internals import internals
 
 import freshview
@@ -16,6 +17,9 @@ from freshview.cdc.opening import open_table, poll_of
 from freshview.errors import AlreadyExists, CaptureFailed, FreshviewError, InvalidStatement, NotFound
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
+from freshview.sql.statements import Delete, Insert, Merge, Update
+from freshview.views.reading import Freshness
+from freshview.warehouse.queries import Queries
 
 _SCHEMA = Schema((Column("id", parse_type("INT")),), ("id",))
 
@@ -97,3 +101,26 @@ def test_times_of_polling() -> None:
         getattr(poll_of({"poll": f"every {text}"}), "total_seconds")()  # noqa: B009
         for text in ("10 seconds", "1.5 minutes", "2 h")
     ] == [10, 90, 7200]
+
+
+def test_small_writes_ask_next_to_nothing_about_polling_where_nothing_is_polled(
+    open_warehouse: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: INSERT … VALUES reads nothing and asks nothing; others ask once whether there is any source."""
+    wh = open_warehouse()
+    wh.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k))")
+    asked: list[str] = []
+    engine = internals(wh).catalog.database._engine
+    sa.event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    poll_for, more = Queries.poll_for, []
+    asks = {"INSERT INTO t VALUES (1, 1), (2, 2)": 0, "DELETE FROM t WHERE k = 1": 1, "DELETE FROM t WHERE v = 2": 1}
+
+    def counted(queries: Queries, statement: Insert | Update | Delete | Merge, freshness: Freshness) -> None:
+        before = sum(text.startswith("SELECT") for text in asked)
+        poll_for(queries, statement, freshness)
+        more.append(sum(text.startswith("SELECT") for text in asked) - before)
+
+    monkeypatch.setattr(Queries, "poll_for", counted)
+    for text in asks:
+        wh.sql(text)
+    assert more == [*asks.values()]

@@ -92,6 +92,11 @@ class FlowCatalog:
         with self.catalog.database.read() as c:
             return [_source(row) for row in c.execute(sa.select(t.sources).order_by(t.sources.c.folded))]
 
+    def has_sources(self) -> bool:
+        """Whether there is a source: without one there are neither flows nor remote tables."""
+        with self.catalog.database.read() as c:
+            return c.execute(sa.select(t.sources.c.id).limit(1)).first() is not None
+
     def alter_source(self, record: SourceRecord, options: Mapping[str, str], readers: int) -> None:
         """Give a source other options; WriteConflict if its options changed meanwhile, or other flows and remote tables
         read it than the `readers` for which the options were checked."""

@@ -16,7 +16,7 @@ from freshview.errors import FreshviewError, InvalidStatement
 from freshview.refresh.relevance import Matching
 from freshview.refresh.tasks import Pending
 from freshview.sql.binding import BoundQuery, TableRef, bind
-from freshview.sql.dml import RowQuery, text_read
+from freshview.sql.dml import RowQuery, has_subquery, text_read
 from freshview.sql.one_line import one_line
 from freshview.sql.pins import asked
 from freshview.sql.plain import plain
@@ -151,7 +151,7 @@ class Queries:
 
     def poll(self, names: Callable[[], Iterable[str]], freshness: Freshness) -> None:
         """Poll the flows and dimension views that are polled on query, and feed relations of these names."""
-        if freshness == "any":
+        if freshness == "any" or not self._flows.records.has_sources():
             return
         if polled := self._flows.on_query:
             found = [relation for name in names() if (relation := self._catalog.find(name)) is not None]
@@ -160,14 +160,18 @@ class Queries:
         self._dimensions.refresh_for(names, freshness)
 
     def poll_for(self, statement: Insert | Update | Delete | Merge, freshness: Freshness) -> None:
-        """Poll for what a writing statement reads."""
+        """Poll for what a writing statement reads. INSERT … VALUES reads nothing, and asks the catalog nothing."""
+        if not isinstance(statement, Insert) or has_subquery(statement.query):
+            self.poll(lambda: self._read_by(statement), freshness)
+
+    def _read_by(self, statement: Insert | Update | Delete | Merge) -> list[str]:
+        """The relations that a writing statement reads: its target too, unless it only adds rows."""
         target = self._catalog.find(statement.table)
         if target is None:
-            return
+            return []
         text = text_read(statement, target.schema)
-        own = () if isinstance(statement, Insert) else (target.name,)
-        if text or own:
-            self.poll(lambda: (*own, *(_names_in(text) if text else ())), freshness)
+        own = [] if isinstance(statement, Insert) else [target.name]
+        return own + (_names_in(text) if text else [])
 
     def _csn_of(self, as_of: int | datetime | None) -> int | None:
         if isinstance(as_of, datetime):
