@@ -7,6 +7,7 @@ import time
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,14 +16,15 @@ from tests.internals import internals
 
 import freshview
 from freshview import Warehouse
-from freshview.catalog.records import Frontier, Relation, Task
+from freshview.catalog.records import DataFile, Frontier, Relation, Task
 from freshview.catalog.statistics import StatisticsCatalog
 from freshview.catalog.views import ViewCatalog
-from freshview.errors import FreshviewError
+from freshview.errors import FreshviewError, SparkFailed
 from freshview.refresh import cost, embedded, group
 from freshview.refresh.changing import Changing
 from freshview.refresh.job_input import GroupInput
 from freshview.refresh.plan import RefreshPlan
+from freshview.spark.engine import SparkEngine
 
 pytestmark = pytest.mark.spark
 
@@ -272,3 +274,31 @@ def test_large_changes_share_parts_on_spark_which_leave_no_files(
         shared = [job for job in wh.history() if "shared" in job.phases]
         assert any(job.engine.startswith("spark") for job in shared)
         assert not list((tmp_path / "w").glob("**/stage*/*.parquet"))
+
+
+def test_a_shared_part_that_fails_on_spark_leaves_no_files(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its views are refreshed all the same, each by a job of its own."""
+    real, failed = SparkEngine.write, list[Path]()
+
+    def fail_once(self: SparkEngine, frame: Any, relation_id: int, folder: str, what: str) -> tuple[DataFile, ...]:
+        files = real(self, frame, relation_id, folder, what)
+        if folder.startswith("stage") and not failed:
+            failed.extend((tmp_path / "w").glob("**/stage*/*.parquet"))
+            raise SparkFailed("no space is left")
+        return files
+
+    monkeypatch.setattr(cost, "DRIVER_CELLS", 0)
+    monkeypatch.setattr(cost, "LOCAL_ROWS", 0)
+    monkeypatch.setattr(SparkEngine, "write", fail_once)
+    with freshview.connect(tmp_path / "w", spark=spark) as wh:
+        StatisticsCatalog(internals(wh).catalog).set_prices({"spark": {"query": 0.0, "keep": 0.0}})
+        _tables(wh)
+        for name in ("revenue", "days"):
+            wh.sql(f"CREATE MATERIALIZED VIEW {name} TBLPROPERTIES ('refresh'='incremental') AS {_VIEWS[name]}")
+        wh.sql("INSERT INTO line SELECT l_o, l + 1000, price, discount, shipped FROM line")
+        assert not any("shared" in job.phases for job in wh.maintain())
+        assert failed
+        assert not list((tmp_path / "w").glob("**/stage*/*.parquet"))
+        assert all(wh.check(name).ok for name in ("revenue", "days"))
