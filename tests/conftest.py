@@ -22,6 +22,7 @@ from freshview.catalog import engine as catalog_engine
 from freshview.definition import reading
 from freshview.definition.known import Definitions
 from freshview.definition.verdict import UNTESTED, Verdict
+from freshview.refresh import embedded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,7 @@ settings.register_profile("every commit", derandomize=True, deadline=None)
 settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("soak" if IS_SOAK else "every commit")
 os.environ["SPARK_SUBMIT_OPTS"] = java.DRIVER  # of the processes that tests start
+embedded.ENGINE = os.environ.get("FRESHVIEW_ENGINE", embedded.ENGINE)  # "spark": of all jobs in this process
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 # Of a session for queries over a few rows: plans are final and short, and no code is generated. Spark's own settings
