@@ -133,3 +133,15 @@ def test_a_plan_is_broken_off_when_its_work_is_asked_to_stop(small: int) -> None
         large.run(_product(), lambda _: _numbers(3))
     assert large.run(_product(), lambda _: _numbers(3)).num_rows == 9
     large.close()
+
+
+@pytest.mark.xfail
+@pytest.mark.parametrize("last", [2**31 - 1, 1 - 2**31])
+def test_the_first_and_the_last_date_are_joined_by_large_plans_too(last: int) -> None:
+    dates = pa.table({"a": pa.array([0, last], pa.int32()).cast(pa.date32())})
+    text = "SELECT x.a FROM t AS x JOIN t AS y ON x.a = y.a"
+    plan = translated(lower(text, {"t": ("a",)}).node, lambda _: {"a": DataType("date")})
+    for small in (engine_module.SMALL, 0):
+        engine = LocalEngine(small)
+        assert engine.run(plan, lambda _: dates).num_rows == 2
+        engine.close()
