@@ -169,7 +169,7 @@ def test_plans_have_sparks_rows(spark: SparkSession) -> None:
         world = taken.total() // _PLANS_TOGETHER % len(WORLDS)
         table = rows(WORLDS[world], 10, rng)
         answers: dict[str, pa.Table] = {}
-        usable = engines[:1] if WORLDS[world] is WORLDS[-1] else engines  # large plans lose the last dates
+        usable = engines[:1] if WORLDS[world] is WORLDS[-1] else engines  # the last moments: test_engine.py
         while len(answers) < _PLANS_TOGETHER:
             text = writer.any()
             plan = _plan(text)
