@@ -41,8 +41,8 @@ _SETTINGS: Settings = {
     "python_enable_replacements": "false",  # names in a query are tables that were handed over, nothing else
     "preserve_insertion_order": "false",
     "temp_directory": "",  # rows that do not fit the memory are Spark's business, not the disk's
-    # What the first two leave out of an expression may be what Spark fails on. The third has the bounds of a join tested
-    # where rows are read: the first and the last date are infinite there, and joined with nothing.
+    # What the first two leave out of an expression may be what Spark fails on. The third tests the bounds of a join
+    # where rows are read: the first and the last date are infinite there, and are joined with nothing.
     "disabled_optimizers": "expression_rewriter,statistics_propagation,join_filter_pushdown",
 }
 
