@@ -99,8 +99,7 @@ def text_read(statement: Insert | Update | Delete | Merge, schema: Schema) -> st
     """The query by which a statement reads relations beside its target; an empty text if it reads none."""
     match statement:
         case Insert():
-            is_literal = statement.query.lstrip()[:6].upper() == "VALUES" and not has_subquery(statement.query)
-            return "" if is_literal else statement.query
+            return statement.query if has_subquery(statement.query) else ""
         case Merge():
             return merge_query(statement, schema)
         case Update():
