@@ -24,7 +24,7 @@ from freshview.definition import analysis as definitions
 from freshview.definition import reading, selftest, verdict
 from freshview.definition.verdict import FACT, Verdict
 from freshview.delta.forms import delta_plan
-from freshview.errors import InvalidStatement, NotMaintainable
+from freshview.errors import Cancelled, InvalidStatement, NotMaintainable
 from freshview.events import Event
 from freshview.refresh import embedded, execute
 from freshview.sql import lowering
@@ -326,6 +326,35 @@ def test_an_error_of_the_lowered_plan_at_create_is_not_the_users(
     lowered_otherwise(monkeypatch, broken)
     assert create(tables, "SELECT k + 1 AS n FROM t").startswith("recomputed: Spark refuses what was made of it")
     assert rows(tables, "SELECT * FROM x") == rows(tables, "SELECT k + 1 AS n FROM t")
+
+
+def test_a_definition_whose_test_does_not_end_is_recomputed(tables: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "most_joined", lambda _: 1)  # tables have all their rows, and the join billions
+    monkeypatch.setattr(selftest, "_LONGEST", 1.0)
+    monkeypatch.setattr(selftest, "_SECONDS", 0.0)
+    joins = " ".join(f"JOIN t AS t{i} ON t.s > '' OR t{i}.s = t.s" for i in range(9))
+    reading = create(tables, f"SELECT count(*) AS n FROM t {joins} WHERE EXISTS (SELECT 1 FROM u WHERE u.k < t.k)")
+    assert reading.startswith("recomputed: it could not be tested: Spark")
+    assert "took more than 1 s" in reading
+
+
+@pytest.mark.parametrize("what", ["text", "tree"])
+def test_a_reading_that_is_cancelled_is_no_verdict(
+    tables: Warehouse, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def gives_way(*_: Any, **__: Any) -> None:
+        raise Cancelled("self-test", "was cancelled to make way for other work", "Run it again.")
+
+    text = "SELECT k, count(*) AS n FROM t WHERE k NOT IN (SELECT k FROM u WHERE w > 100) GROUP BY k"
+    assert create(tables, text).startswith("tested on")
+    held = tables.explain("x")
+    with monkeypatch.context() as patch:
+        owner: type = type(tables.engine()) if what == "text" else selftest.SelfTest
+        patch.setattr(owner, "answers" if what == "text" else "_trees", gives_way)
+        with pytest.raises(Cancelled):
+            create(tables, text)
+    assert tables.explain("x") == held
+    assert rows(tables, "SELECT * FROM x") == rows(tables, text)
 
 
 def test_progress_is_told(tables: Warehouse) -> None:

@@ -50,6 +50,28 @@ def flat_join(node: Node, *, filtered_parts: bool = False) -> tuple[list[Node], 
     return [node], []
 
 
+def most_joined(root: Node) -> int:
+    """The most relations whose rows are multiplied by joins of a tree. A grouping has at most the rows of one."""
+    most = 0
+
+    def joined(node: Node, inputs: tuple[int, ...]) -> int:
+        nonlocal most
+        match node:
+            case Join(kind="semi" | "anti"):
+                here = inputs[0]
+            case Join():
+                here = sum(inputs)
+            case Aggregate():
+                here = min(inputs[0], 1)
+            case _:
+                here = max(inputs, default=1)
+        most = max(most, here)
+        return here
+
+    fold(root, joined)
+    return most
+
+
 def only_grows(root: Node, changed: set[str], inserts_only: frozenset[str]) -> bool:
     """Has the derived delta of a tree positive weights only? So it stays under operators whose rule never subtracts."""
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from freshview.algebra.facts import most_joined
 from freshview.algebra.nodes import Scan
 from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation
 from freshview.definition.analysis import Definition, visible_schema
 from freshview.definition.selftest import SelfTest, Tested, brief, differs
 from freshview.definition.worlds import Profile, World, empty
-from freshview.errors import FreshviewError, NotMaintainable
+from freshview.errors import Cancelled, FreshviewError, NotMaintainable
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType, quote
 from freshview.spark.running import PlanRunner
@@ -61,6 +62,8 @@ class RewritingTest(SelfTest):
         super().__init__(rewriting, runner, schemas, stored)
         assert rewriting.original is not None
         self._original = rewriting.original
+        assert self._original.form is not None
+        self._joined = max(self._joined, most_joined(self._original.form.tree))
         self._derived = derived
         self._tables = {source.id: name for name, source in self._original.sources.items()}
         self._computed: dict[tuple[int, int], pa.Table] = {}
@@ -68,6 +71,8 @@ class RewritingTest(SelfTest):
     def run(self) -> Tested:
         try:
             return super().run()
+        except Cancelled:
+            raise
         except (FreshviewError, pa.ArrowException) as error:
             return Tested(difference=f"it could not be tested ({brief(error)})")
 

@@ -23,7 +23,7 @@ from freshview.definition.analysis import Definition
 from freshview.definition.selftest import SelfTest, brief
 from freshview.definition.verdict import PLAN, RECOMPUTED, TESTED, UNTESTED, Verdict
 from freshview.delta.forms import rows_form
-from freshview.errors import FreshviewError
+from freshview.errors import Cancelled, FreshviewError
 from freshview.relation.schema import Schema
 from freshview.relation.types import INTEGERS
 from freshview.spark.running import Frame, PlanRunner
@@ -75,6 +75,8 @@ class Reader:
             return self._asked(selftest, progress)
         except (_Differs, Unsupported) as differs:
             reason = str(differs)
+        except Cancelled:  # Spark is asked again: a job that gave way says nothing of the definition
+            raise
         except (FreshviewError, pa.ArrowException, *UNREADABLE) as error:
             reason = f"what was made of it cannot be asked about ({brief(error)})"
         return Verdict(RECOMPUTED, reason=reason)
@@ -120,6 +122,8 @@ class Reader:
             if self.runner.engine.means_the_same(text, other):
                 return own
             theirs = self._plan(again, frames)
+        except Cancelled:
+            raise
         except FreshviewError as error:
             raise _Differs(f"read here as {again:.200}, which Spark refuses ({brief(error)})") from error
         if own is None or theirs is None or renumbered(own) != renumbered(theirs):
@@ -150,6 +154,8 @@ class Reader:
         asked_all = parts[0] if len(parts) == 1 else Union(tuple(parts), ("n",))
         try:
             self.runner.run(asked_all, lambda s: frames[s.relation])
+        except Cancelled:
+            raise
         except FreshviewError as error:
             texts = ", ".join(dict.fromkeys(e.sql(dialect="spark") for e in doubtful))
             raise _Differs(f"{texts:.200}: not all of it is a scalar to Spark ({brief(error)})") from error

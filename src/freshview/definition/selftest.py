@@ -15,13 +15,16 @@ and those are taken on which the text tells most. The result counts the rows of 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from freshview.algebra.facts import most_joined
 from freshview.algebra.nodes import WEIGHT, Lowered, Node, Scan, Stored
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import columns_read, per_use
@@ -31,8 +34,8 @@ from freshview.definition.worlds import ALIKE, EXTREME, Profile, World, changed,
 from freshview.delta.forms import Form, delta_plan, rows_form, with_buffer
 from freshview.delta.signed import net, net_images, part, ran_out, with_weight
 from freshview.delta.tolerance import beyond_tolerance
-from freshview.errors import FreshviewError, first_line
-from freshview.interruption import stop_if_asked
+from freshview.errors import Cancelled, FreshviewError, first_line
+from freshview.interruption import Interruption, is_asked_to_stop, stop_if_asked
 from freshview.relation.delta import overlay
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
@@ -45,10 +48,11 @@ _SMALL = 25  # operators of a view whose changes are tested in one query
 _SEVERAL = "SCALAR_SUBQUERY_TOO_MANY_ROWS"  # Spark's error where a value is wanted and a subquery has more rows
 _QUESTIONS = 30  # queries that may be run to reduce a difference
 _REDUCING = 10.0  # seconds after which none is begun
+_LONGEST = 120.0  # seconds after which one question is broken off
 
 
 class Fails(Exception):
-    """Spark fails on a query over these tables."""
+    """Spark fails on a query over these tables, or does not come to its end."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class SelfTest:
         self._schemas = schemas
         self._stored = stored
         self._hints = hints_of(definition.text)
+        self._joined = most_joined(self._form.tree)
         self._frames: dict[tuple[str, int], Any] = {}
         self._kept: list[World] = []  # worlds whose tables' ids are keys of `_frames`
 
@@ -98,7 +103,13 @@ class SelfTest:
         found = self._telling(until)
         if isinstance(found, str):
             return Tested(difference=f"it could not be tested: Spark fails on all tables that were tried ({found})")
-        states, texts = found
+        try:
+            return self._tested_on(*found, until)
+        except Fails as fails:
+            return Tested(difference=f"it could not be tested: {fails}")
+
+    def _tested_on(self, states: list[World], texts: list[pa.Table], until: float) -> Tested:
+        """Test on these states and on extremes, where the text gives these answers."""
         moves = [(i, i + 1) for i in range(_ROUNDS)]
         for more in self._further():
             try:
@@ -146,7 +157,7 @@ class SelfTest:
             yield from (self._schema(name).column(column).type for column in columns)
 
     def _states(self, profile: Profile, rounds: int) -> Iterator[World]:
-        untied = not self._definition.as_written
+        untied, profile = not self._definition.as_written, profile.for_join(self._joined)
         state = world(self._schemas, self._hints, profile, untied=untied)
         yield state
         for number in range(1, rounds):
@@ -183,9 +194,29 @@ class SelfTest:
         text = self._definition.text
         asked = [self._runner.bound(text, {n: self._frame(n, state) for n in state}) for state in states]
         try:
-            return self._runner.engine.answers(asked, "self-test")
+            with self._in_time():
+                return self._runner.engine.answers(asked, "self-test")
+        except Cancelled:
+            raise
         except (FreshviewError, pa.ArrowException) as error:
             raise Fails(brief(error)) from error
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Break off what the block asks Spark when it takes too long; Fails then."""
+        late = Interruption()
+        watch = threading.Timer(_LONGEST, late.request)
+        watch.daemon = True
+        with self._runner.engine.interruptible(late):
+            watch.start()
+            try:
+                yield
+            except FreshviewError as error:
+                if late.requested and not is_asked_to_stop():
+                    raise Fails(f"Spark took more than {_LONGEST:g} s over a few rows") from error
+                raise
+            finally:
+                watch.cancel()
 
     def _trees(self, states: Sequence[World]) -> list[pa.Table | str]:
         """The stored rows from scratch, by the tree; or the error."""
@@ -241,14 +272,20 @@ class SelfTest:
         if len(plans) > 1 and not any(staged(plan)[0] for plan, _ in plans):
             try:
                 asked = [self._runner.text(plan, frame) for plan, frame in plans]
-                return [schema.conform(t) for t in self._runner.engine.answers(asked, "view")]
+                with self._in_time():
+                    return [schema.conform(t) for t in self._runner.engine.answers(asked, "view")]
+            except Cancelled:
+                raise
             except (FreshviewError, pa.ArrowException):
                 pass  # run one by one, to find those that fail
         return [self._ran_alone(plan, frame, schema) for plan, frame in plans]
 
     def _ran_alone(self, plan: Node, frame: FrameOf, schema: Schema) -> pa.Table | str:
         try:
-            return schema.conform(self._runner.engine.arrow(self._runner.in_stages(staged(plan), frame), "view"))
+            with self._in_time():
+                return schema.conform(self._runner.engine.arrow(self._runner.in_stages(staged(plan), frame), "view"))
+        except Cancelled:
+            raise
         except (FreshviewError, pa.ArrowException) as error:
             return brief(error)
 

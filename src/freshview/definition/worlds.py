@@ -4,7 +4,8 @@ A world is a state of all tables that a definition reads. Values come from the d
 neighbours first, then from a pool for each type: few values, so that rows join and groups have several rows; NULLs,
 duplicates, empty strings, trailing spaces, mixed case, −0.0, arrays and maps of length 0, 1 and more; extremes in
 worlds of their own, since many expressions fail on them. No world ends Spark: where a call makes something as large as
-a number says, or reads where it says, all numbers are small. A seed determines every value.
+a number says, or reads where it says, all numbers are small; and where many relations are joined, tables have fewer
+rows. A seed determines every value.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import datetime
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from typing import Any
 
@@ -29,6 +30,8 @@ _BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 _DIGITS = Context(prec=80)  # more than any DECIMAL has
 _MOST_TRIES = 200  # rows that are drawn for one table, including those whose key another row has
 _SMALL = 1000  # numbers beyond it are no sizes
+_MOST_JOINED = 50_000  # rows of a join, about, if all preferred values meet
+_COPIES = 1.15  # rows of a table for each one that is drawn
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,17 @@ class Profile:
     small: bool = False  # only numbers above 0, on which few expressions fail
     once: bool = False  # no value of a column twice, as far as there are others: `= literal` finds one row
     named: bool = False  # only values that the definition names, where it names any
+
+    def for_join(self, relations: int) -> Profile:
+        """This kind of values in so few rows that a join of so many relations stays small where values are alike."""
+        matching = _MOST_JOINED ** (1 / max(relations, 1))
+        rows = int(matching / (self.first * _COPIES))
+        return self if rows >= self.rows else replace(self, rows=max(rows, 2))
+
+    @property
+    def coming(self) -> int:
+        """The rows that come to a table in one change."""
+        return min(3, max(1, self.rows // 3))
 
 
 _NUMBERS_AS_TEXT = ("1", " 1", "01", "2", "10", "-3", "0", "1.0")
@@ -107,7 +121,7 @@ def changed(
             result[name] = rows
             continue
         kept = [i for i in range(rows.num_rows) if name != emptied and draw.random() < 0.65]
-        come = 3 if name != emptied else 0
+        come = profile.coming if name != emptied else 0
         if profile.once:  # rows come when no others are left, which might have the same values
             come = 0 if kept else profile.rows
         more = _table(schema, hints, profile, draw, come, start=100 * number, untied=untied)

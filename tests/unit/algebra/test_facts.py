@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.definition.analysed import with_sources
 
-from freshview.algebra.facts import comes_from_delta, flat_join, is_inner_join, only_grows
+from freshview.algebra.facts import comes_from_delta, flat_join, is_inner_join, most_joined, only_grows
 from freshview.algebra.nodes import Filter, Join, Node, Scan, Table
 from freshview.delta.derive import derive
 from freshview.sql.literals import parse_expression as parsed
@@ -54,3 +54,19 @@ def test_what_grows_and_what_is_small() -> None:
     assert delta is not None
     assert comes_from_delta(delta)
     assert not comes_from_delta(lowered.node)
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("SELECT a FROM t", 1),
+        ("SELECT t.a FROM t, u, t AS again WHERE t.a = u.a AND again.b = u.d", 3),
+        ("SELECT a FROM t WHERE a IN (SELECT u.a FROM u)", 1),
+        ("SELECT t.a FROM t JOIN (SELECT d, count(*) AS n FROM u JOIN t ON d = b GROUP BY d) AS s ON t.a = s.d", 2),
+        ("SELECT a FROM t UNION ALL SELECT d FROM u", 1),
+    ],
+)
+def test_how_many_relations_a_join_multiplies(text: str, most: int) -> None:
+    lowered = with_sources(text).lowered
+    assert lowered is not None
+    assert most_joined(lowered.node) == most

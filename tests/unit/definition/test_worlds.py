@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from freshview.definition.hints import _document, hints_of
-from freshview.definition.worlds import EXTREME, PROFILES, changed, empty, world
+from freshview.definition.worlds import ALIKE, EXTREME, PROFILES, changed, empty, world
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
 
@@ -36,6 +36,21 @@ def test_every_type_has_rows_in_every_profile(profile: Any) -> None:
     assert state["t"].num_rows >= profile.rows
     after = changed(state, schemas, hints_of("SELECT 1"), profile, 1)
     assert after["t"].schema == state["t"].schema
+
+
+@pytest.mark.parametrize("relations", [1, 4, 5, 8, 12])
+def test_a_join_of_many_tables_of_a_world_stays_small(relations: int) -> None:
+    schemas = {f"t{i:02}": schema("int", "string") for i in range(relations)}
+    profile = ALIKE.for_join(relations)
+    assert (profile == ALIKE) is (relations <= 4)  # few tables keep all their rows
+    state = world(schemas, hints_of("SELECT 1"), profile)
+    met = [t.column(0).to_pylist().count(1) for t in state.values()]
+    assert all(met), "a row of each meets one of every other"
+    assert math.prod(met) > 1
+    for number in range(1, 4):
+        alike = [t.column(0).to_pylist().count(1) for t in state.values()]
+        assert math.prod(alike) < 500_000, alike
+        state = changed(state, schemas, hints_of("SELECT 1"), profile, number)
 
 
 def test_a_world_follows_from_its_seed() -> None:
