@@ -70,7 +70,7 @@ FrameOf = Callable[[Scan], Any]  # returns the frame that a scan reads
 
 
 @dataclass(frozen=True)
-class _Move:
+class _Trial:
     """A change of the tables, and the rows that the view had stored before it."""
 
     before: World
@@ -177,7 +177,7 @@ class SelfTest:
         if not self._definition.incremental:
             return Tested(sum(counts), len(moves))
         rows = done = 0
-        for some in self._in_batches([_Move(states[i], states[j], trees[i]) for i, j in moves]):
+        for some in self._in_batches([_Trial(states[i], states[j], trees[i]) for i, j in moves]):
             stop_if_asked("self-test")
             for (before, after), found in zip(moves[done:], self._moved(some), strict=False):
                 if isinstance(found, str) or not self._agree(trees[after], found):
@@ -222,7 +222,7 @@ class SelfTest:
         """The stored rows from scratch, by the tree; or the error."""
         return self._ran([(self._form.tree, self._reader(state)) for state in states], self._stored)
 
-    def _moved(self, moves: Sequence[_Move]) -> list[pa.Table | str]:
+    def _moved(self, moves: Sequence[_Trial]) -> list[pa.Table | str]:
         """The stored rows after changes, by delta rules; or the error."""
         plans = [self._delta(move) for move in moves]
         given = iter(self._ran([p for p in plans if p is not None], with_weight(self._stored)))
@@ -239,7 +239,7 @@ class SelfTest:
                 result.append(overlay([net(signed, self._stored)], self._stored).apply(move.stored))
         return result
 
-    def _delta(self, move: _Move) -> tuple[Node, FrameOf] | None:
+    def _delta(self, move: _Trial) -> tuple[Node, FrameOf] | None:
         """The delta query of a move, and the frames that it reads; None if the view does not change."""
         used = columns_read(self._form.tree)
         deltas: dict[str, tuple[pa.Table, Schema]] = {}
@@ -289,7 +289,7 @@ class SelfTest:
         except (FreshviewError, pa.ArrowException) as error:
             return brief(error)
 
-    def _in_batches(self, moves: Sequence[_Move]) -> Iterator[Sequence[_Move]]:
+    def _in_batches(self, moves: Sequence[_Trial]) -> Iterator[Sequence[_Trial]]:
         """The moves that are tested in one query: all, or one by one where plans are large."""
         size = per_use(self._form.tree, lambda _: 1)
         step = len(moves) if size <= _SMALL else 1
@@ -377,7 +377,7 @@ class SelfTest:
             start = self._trees([before])[0]
             if isinstance(start, str) or isinstance(found, str) or not same:
                 return None
-            scratch, found = found, self._moved([_Move(before, after, start)])[0]
+            scratch, found = found, self._moved([_Trial(before, after, start)])[0]
             same = not isinstance(found, str) and self._agree(scratch, found)
         if same:
             return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from freshview.algebra.nodes import Node, Project, Scan, Shared, Source, Table, column
+from freshview.algebra.nodes import Node, Project, Scan, ScanSource, Shared, Table, column
 from freshview.algebra.traversal import scans
 from freshview.optimizer.cost import FULL, INCREMENTAL, NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Share, Store
 from freshview.optimizer.dag import Dag, Root
@@ -317,7 +317,7 @@ def _reads(tree: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _number(source: Source) -> int:
+def _number(source: ScanSource) -> int:
     assert isinstance(source, Shared)
     return source.number
 

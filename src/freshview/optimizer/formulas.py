@@ -23,7 +23,7 @@ from freshview.optimizer.operations import (
     Joined,
     Operation,
     OperationInput,
-    Read,
+    ReadRelation,
     StoredRelation,
 )
 from freshview.optimizer.prices import Prices
@@ -80,7 +80,7 @@ class Formulas:
     def of(self, node: Equivalence, operation: Operation) -> Priced:
         own, inputs = self._size(node), [self._size(u.node) for u in operation.inputs]
         numbers = tuple(u.node.number for u in operation.inputs)
-        if isinstance(operation, Read):
+        if isinstance(operation, ReadRelation):
             at_hand = {
                 i: Formula(self._prices.embedded.row * own.deltas[self._updated[i]]) for i in self.changes[node.number]
             }

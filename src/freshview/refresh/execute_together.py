@@ -27,7 +27,7 @@ from freshview.refresh.runner import Runner
 from freshview.refresh.stages import Stages
 
 Alone = str  # why a view's own job is to compute its change
-Rows = TypeVar("Rows")
+Computed = TypeVar("Computed")
 
 
 class _Left(Exception):
@@ -116,7 +116,7 @@ class _Parts:
         return frame
 
 
-def _tried(compute: Callable[[], Rows]) -> Rows | Alone:
+def _tried(compute: Callable[[], Computed]) -> Computed | Alone:
     """What a function returns, or why it failed."""
     try:
         return compute()

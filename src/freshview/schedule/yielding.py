@@ -69,11 +69,11 @@ class Yielded:
         return Yielded(max(self.tries - 1, 0), max(self.protected - 1, 0))
 
 
-Work = TypeVar("Work", bound=BackgroundWork)
+AnyWork = TypeVar("AnyWork", bound=BackgroundWork)
 
 
 def give_way(
-    works: Iterable[Work], needed: Collection[int], views: Callable[[Work], Iterable[int]], now: float
+    works: Iterable[AnyWork], needed: Collection[int], views: Callable[[AnyWork], Iterable[int]], now: float
 ) -> None:
     """Have work make way for a statement that waits for the `needed` views: work on one of these (`views`) is raised to
     the statement's priority instead, and protected work ends only when its time is over."""

@@ -356,7 +356,7 @@ class PostgresTable:
             [list(c) for c in zip(*given, strict=True)] or [[] for _ in asked],
         )
 
-    def _asked(self, column: str) -> _Asked:
+    def _asked(self, column: str) -> _LookupColumn:
         """How values of a column are looked up: those of a type that Spark has not are texts here, and may be any.
 
         Where the texts of a type have a form that is easily told, the others are left out, and the server's own values
@@ -364,14 +364,14 @@ class PostgresTable:
         """
         type_, of_table = self.layout.types[column], f"t.{quoted(column)}"
         if not is_text_form(type_):
-            return _Asked(of_table, type_)
+            return _LookupColumn(of_table, type_)
         plain = type_.partition("(")[0]
         if plain in _FORMS:
-            return _Asked(of_table, plain, _FORMS[plain])
-        return _Asked(self.identity(of_table, column), "text")
+            return _LookupColumn(of_table, plain, _FORMS[plain])
+        return _LookupColumn(self.identity(of_table, column), "text")
 
 
-class _Asked(NamedTuple):
+class _LookupColumn(NamedTuple):
     """A column of a lookup: what is compared of the table, with values of which type, and which form these have."""
 
     of_table: str
