@@ -220,14 +220,12 @@ class SharedPart:
 class RefreshPlan:
     """The plan of one refresh of several views over one span: what is computed once, and a job for each view.
 
-    The queries of jobs in the embedded engine read the shared parts. A job on Spark has its own query, for EXPLAIN, and
-    here the one that reads the parts.
+    The queries of the jobs read the shared parts.
     """
 
     takes: tuple[ViewSpan, ...]  # the views, and from where to where
     jobs: tuple[JobPlan | None, ...]  # of each view; None: its own job computes it
     parts: tuple[SharedPart, ...] = ()
-    queries: Mapping[int, Node] = field(default_factory=dict)  # by the place of a job
 
 
 def source_of(scan: Scan) -> Shared:

@@ -69,7 +69,6 @@ def plan_together(
         tuple(job.takes for job in group.jobs),
         tuple(plans.get(place) for place in range(len(ways))),
         (*embedded.parts(plans), *spark.parts(plans)),
-        {place: query for place, query in spark.queries.items() if place in plans},
     )
 
 
@@ -145,7 +144,7 @@ class _Embedded(_Combination):
 
             plan = _chosen(job, ways[place], self.measured, embed)
             if plan.strategy == INCREMENTAL and plan.local is not None:
-                found[place] = plan
+                found[place] = replace(plan, query=self.together.plans[i])
         return found
 
     def parts(self, plans: Mapping[int, JobPlan]) -> list[SharedPart]:
@@ -172,7 +171,6 @@ class _OnSpark(_Combination):
         queries = [_query(way) for way in ways]
         found = [_put(group, places, given, worth) for given in (queries, [loosened(query) for query in queries])]
         super().__init__(group, places, ways, min(found, key=seconds))
-        self.queries = {place: self.together.plans[i] for i, place in enumerate(places)}
 
     def plans(self, ways: Sequence[Sequence[Way]]) -> dict[int, JobPlan]:
         """The plans by place of views that read a part."""
@@ -182,7 +180,7 @@ class _OnSpark(_Combination):
                 continue
             plan = _chosen(self.group.jobs[place], ways[place], self.measured, None)
             if plan.strategy == INCREMENTAL and plan.query is _query(self.ways[i]):
-                found[place] = plan
+                found[place] = replace(plan, query=self.together.plans[i])
         return found if len(found) > 1 else {}
 
     def parts(self, plans: Mapping[int, JobPlan]) -> list[SharedPart]:
