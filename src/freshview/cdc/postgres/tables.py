@@ -284,11 +284,6 @@ class PostgresTable:
         """
         return f'({value})::text COLLATE "C"' if self.schema.column(column).type.is_text else value
 
-    def is_other_key(self, some: str, others: str) -> str:
-        """The condition that the keys of two rows, by their aliases, are different ones."""
-        sides = (", ".join(self.identity(f"{row}.{quoted(k)}", k) for k in self.schema.key) for row in (some, others))
-        return " IS DISTINCT FROM ".join(f"({side})" for side in sides)
-
     def expressions(self, alias: str) -> str:
         """The columns of the relation as a select list, over a row with this alias."""
         return ", ".join(f"{alias}.{quoted(c)}{self.suffix(c)}" for c in self.schema.names)
