@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from tests.cdc.servers import TECHNIQUES, Captured, Consumer
+from tests.cdc.servers import TECHNIQUES, Captured, Consumer, SnapshotStates
 from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import cells
 from tests.unit.cdc.worlds import recomputed
 
 from freshview.cdc.dimension import KeyJoin, Projection, Remote, check_maintainable
 from freshview.cdc.postgres.server import Server
-from freshview.cdc.postgres.tables import SnapshotStates
 from freshview.cdc.rules import propagate
 from freshview.cdc.source import Source
 

@@ -68,19 +68,23 @@ class RowTest:
 
 
 @dataclass(frozen=True, eq=False)
-class RowFilter(RemoteNode):
+class _Unary(RemoteNode):
+    input: RemoteNode
+
+    @property
+    def inputs(self) -> tuple[RemoteNode, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, eq=False)
+class RowFilter(_Unary):
     """The rows that satisfy a condition."""
 
-    input: RemoteNode
     condition: RowTest
 
     def __post_init__(self) -> None:
         for name in self.condition.columns:
             self.input.schema.column(name)
-
-    @property
-    def inputs(self) -> tuple[RemoteNode, ...]:
-        return (self.input,)
 
     @cached_property
     def schema(self) -> Schema:
@@ -88,18 +92,13 @@ class RowFilter(RemoteNode):
 
 
 @dataclass(frozen=True, eq=False)
-class Projection(RemoteNode):
+class Projection(_Unary):
     """Columns of the input as (name, column of the input) pairs."""
 
-    input: RemoteNode
     columns: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
         assert self.schema
-
-    @property
-    def inputs(self) -> tuple[RemoteNode, ...]:
-        return (self.input,)
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -126,20 +125,15 @@ class Projection(RemoteNode):
 
 
 @dataclass(frozen=True, eq=False)
-class Extend(RemoteNode):
+class Extend(_Unary):
     """The input's columns, and further ones that are computed from each row: `compute` returns those alone."""
 
-    input: RemoteNode
     columns: tuple[Column, ...]
     compute: Callable[[pa.Table], pa.Table]
     text: str = ""  # for EXPLAIN
 
     def __post_init__(self) -> None:
         assert self.schema
-
-    @property
-    def inputs(self) -> tuple[RemoteNode, ...]:
-        return (self.input,)
 
     @cached_property
     def schema(self) -> Schema:

@@ -372,14 +372,3 @@ class _LookupColumn(NamedTuple):
     of_table: str
     type: str
     form: re.Pattern[str] | None = None
-
-
-class SnapshotStates:
-    """The states of tables in one snapshot, for the rules of views (`rules.States`)."""
-
-    def __init__(self, snapshot: Snapshot, tables: Sequence[PostgresTable]) -> None:
-        self._snapshot = snapshot
-        self._tables = {t.name: t for t in tables}
-
-    def rows(self, name: str, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
-        return self._tables[name].lookup(self._snapshot, columns, values)
