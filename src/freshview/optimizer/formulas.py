@@ -55,9 +55,8 @@ class Formula:
 
 @dataclass(frozen=True)
 class Priced:
-    """An operation with its formulas: for the full result, and per updated relation, by its place in the order."""
+    """The formulas of an operation: for the full result, and per updated relation, by its place in the order."""
 
-    operation: Operation
     full: Formula
     deltas: Mapping[int, Formula]
 
@@ -84,10 +83,10 @@ class Formulas:
             at_hand = {
                 i: Formula(self._prices.embedded.row * own.deltas[self._updated[i]]) for i in self.changes[node.number]
             }
-            return Priced(operation, Formula(self._prices.scanned(own.rows)), at_hand)
+            return Priced(Formula(self._prices.scanned(own.rows)), at_hand)
         full = Formula(self._prices.processed(sum(s.rows for s in inputs), own.rows), numbers)
         deltas = {i: self._delta(node, operation, i) for i in self.changes[node.number]}
-        return Priced(operation, full, deltas)
+        return Priced(full, deltas)
 
     def _delta(self, node: Equivalence, operation: Operation, place: int) -> Formula:
         """The formula of one differential of an operation."""

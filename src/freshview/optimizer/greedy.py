@@ -27,7 +27,7 @@ from freshview.optimizer.statistics import Statistics
 
 _NEAR = 40  # refused candidates whose benefit beside the final choice is computed
 LEAST = 0.001  # seconds per refresh: a smaller benefit is not worth a decision
-Ways = tuple[Decision, ...]  # of one candidate, of which one is taken at most
+_Candidate = tuple[Decision, ...]  # ways to do one thing, of which one is taken at most
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,6 @@ class Refused:
     change: Decision
     alone: float  # its benefit before any decision
     benefit: float  # its benefit beside what was chosen, or instead of it
-    bytes: float
     why: str
 
 
@@ -81,7 +80,7 @@ class Selection:
         gone = [t for t in self.taken if t.change.node in nodes]
         for decision in reversed(gone):
             self.costs.apply(_opposite(decision.change))
-        refused = (*(Refused(t.change, t.benefit, 0.0, t.bytes, why) for t in gone), *self.refused)
+        refused = (*(Refused(t.change, t.benefit, 0.0, why) for t in gone), *self.refused)
         return replace(self, taken=tuple(t for t in self.taken if t not in gone), refused=refused)
 
 
@@ -110,7 +109,7 @@ class _Greedy:
 
     def run(self) -> Selection:
         before = self._costs.total
-        heap: list[tuple[float, int, Ways]] = []
+        heap: list[tuple[float, int, _Candidate]] = []
         for rank, ways in enumerate(self._candidates()):
             self._offer(heap, rank, ways)
         rank = len(heap) + 1
@@ -134,7 +133,7 @@ class _Greedy:
         lost[:_NEAR] = [replace(r, benefit=self._costs.total - self._costs.tried(r.change)) for r in lost[:_NEAR]]
         return Selection(self._costs, before, tuple(self._taken), tuple(lost))
 
-    def _offer(self, heap: list[tuple[float, int, Ways]], rank: int, ways: Ways) -> None:
+    def _offer(self, heap: list[tuple[float, int, _Candidate]], rank: int, ways: _Candidate) -> None:
         best = self._best(ways)
         if best is not None:
             heapq.heappush(heap, (self._priority(best), rank, ways))
@@ -152,7 +151,7 @@ class _Greedy:
             why = _why_not(alone, t.benefit) if t in fitting else "it does not fit the space that is left"
             if best is not None and t is not best and t.benefit > LEAST:
                 why = f"to {_word(best.change)} it saves more"
-            self._refused[t.change] = Refused(t.change, alone, t.benefit, t.bytes, why)
+            self._refused[t.change] = Refused(t.change, alone, t.benefit, why)
         return best if best is not None and best.benefit > LEAST else None
 
     def _is_open(self, change: Decision) -> bool:
@@ -196,13 +195,11 @@ class _Greedy:
                 self._costs.apply(back)
                 self._taken.remove(candidate)
                 why = "later decisions made it superfluous"
-                self._refused[candidate.change] = Refused(
-                    candidate.change, candidate.benefit, 0.0, candidate.bytes, why
-                )
+                self._refused[candidate.change] = Refused(candidate.change, candidate.benefit, 0.0, why)
 
     # -- candidates --------------------------------------------------------------------------------
 
-    def _candidates(self) -> Iterable[Ways]:
+    def _candidates(self) -> Iterable[_Candidate]:
         costs, limits = self._costs, self._limits
         degrees = sharing(costs)
         for node in costs.nodes:

@@ -305,7 +305,7 @@ class Finer:
     def over(self, call: Call) -> exp.Expr:
         """The aggregate over the operation's input that merges the parts of a call.
 
-        A row of the finer grouping stands for as many rows as its count says.
+        A row of the finer grouping stands for as many rows as its count.
         """
         partial = self.column_for(call)
         if self.holds(call):
