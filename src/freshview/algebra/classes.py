@@ -180,7 +180,7 @@ class Classes:
         raise TypeError(type(node).__name__)
 
     def _of_side(self, one: Class, place: int, wanted: set[str]) -> set[str]:
-        """Those columns of a join that come from one side of it."""
+        """The columns of a join that come from one side of it."""
         if one.right:
             back = {own: n for n, own in one.right.items()}
             return {back[n] for n in wanted if n in back} if place else {n for n in wanted if n not in back}

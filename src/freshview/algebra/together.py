@@ -187,7 +187,7 @@ class _Cutting:
 
 
 def _placed(node: Node, columns: Sequence[str], names: Sequence[str]) -> Node:
-    """These columns of a node in order, for a union or a set operation; one that is there twice gets two names."""
+    """Some columns of a node in order, for a union or a set operation; one that is there twice gets two names."""
     if len(set(columns)) == len(columns):
         return chosen(node, tuple(columns))
     return Project(node, tuple((n, column(c)) for n, c in zip(names, columns, strict=True)))

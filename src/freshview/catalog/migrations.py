@@ -74,7 +74,7 @@ def _add_activity(connection: Connection) -> None:
 
 
 def _add_view_keys(_: Connection) -> None:
-    """From here on views may have keys, in which NULL is a value. Views that are there stay bags.
+    """Let views have keys, in which NULL is a value. Views that are there stay bags.
 
     A program without this step would lay keyed views over as if their keys had no NULL: it has to refuse the catalog.
     """

@@ -68,7 +68,9 @@ class RowTest:
 
 
 @dataclass(frozen=True, eq=False)
-class _Unary(RemoteNode):
+class _OverOneInput(RemoteNode):
+    """An operator over one input."""
+
     input: RemoteNode
 
     @property
@@ -77,7 +79,7 @@ class _Unary(RemoteNode):
 
 
 @dataclass(frozen=True, eq=False)
-class RowFilter(_Unary):
+class RowFilter(_OverOneInput):
     """The rows that satisfy a condition."""
 
     condition: RowTest
@@ -92,7 +94,7 @@ class RowFilter(_Unary):
 
 
 @dataclass(frozen=True, eq=False)
-class Projection(_Unary):
+class Projection(_OverOneInput):
     """Columns of the input as (name, column of the input) pairs."""
 
     columns: tuple[tuple[str, str], ...]
@@ -125,7 +127,7 @@ class Projection(_Unary):
 
 
 @dataclass(frozen=True, eq=False)
-class Extend(_Unary):
+class Extend(_OverOneInput):
     """The input's columns, and further ones that are computed from each row: `compute` returns those alone."""
 
     columns: tuple[Column, ...]

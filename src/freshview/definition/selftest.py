@@ -10,7 +10,7 @@ kind asks about all states, since planning is most of the cost of a query over f
 rows before it is reported. Where the text leaves ties open, the columns that it orders by have none.
 
 Answers without rows, or with a column that is always NULL, prove little: then other tables are tried, within the time,
-and those are taken on which the text tells most. The result counts the rows of answers.
+and those are taken on which most columns of the text have values. The result counts the rows of answers.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class SelfTest:
         self._kept: list[World] = []  # worlds whose tables' ids are keys of `_frames`
 
     def run(self) -> Tested:
-        """Test on the world on which the text tells most, and on extremes, if the text does not fail there."""
+        """Test on the world on which most columns have values, and on extremes, if the text does not fail there."""
         until = time.monotonic() + _SECONDS
-        found = self._telling(until)
+        found = self._richest(until)
         if isinstance(found, str):
             return Tested(difference=f"it could not be tested: Spark fails on all tables that were tried ({found})")
         try:
@@ -121,7 +121,7 @@ class SelfTest:
         tested = self._through(states, texts, moves, until)
         return replace(tested, answers=sum(t.num_rows for t in texts), unmet=_unmet(texts))
 
-    def _telling(self, until: float) -> tuple[list[World], list[pa.Table]] | str:
+    def _richest(self, until: float) -> tuple[list[World], list[pa.Table]] | str:
         """The states of the first world in which every column of the answers has a value, and the answers; if there is
         none in the time, those of the world with the most such columns; an error of Spark if the text fails on all."""
         nothing = empty(self._schemas)
@@ -139,7 +139,7 @@ class SelfTest:
                 elif time.monotonic() > (until if best is not None else until + _SECONDS):
                     break
                 continue
-            if best is None or _told(texts) > _told(best[1]):
+            if best is None or _variety(texts) > _variety(best[1]):
                 best = states, texts
             if not _unmet(texts) or time.monotonic() > until:
                 break
@@ -410,8 +410,8 @@ def _unmet(texts: Sequence[pa.Table]) -> tuple[str, ...]:
     return tuple(texts[0].column_names[i] for i in places if all(t.column(i).null_count == t.num_rows for t in texts))
 
 
-def _told(texts: Sequence[pa.Table]) -> tuple[int, bool]:
-    """How much answers tell: the columns that have values, and whether there are rows."""
+def _variety(texts: Sequence[pa.Table]) -> tuple[int, bool]:
+    """How much answers prove: fewer columns without values, and whether there are rows."""
     return -len(_unmet(texts)), any(t.num_rows for t in texts)
 
 

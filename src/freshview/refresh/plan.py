@@ -175,7 +175,7 @@ class JobPlan:
         return sum(c.rows for c in self.changes) if self.strategy == INCREMENTAL else 0
 
     def on_spark(self, why: str) -> JobPlan:
-        """This plan on Spark, since the embedded engine could not compute its query."""
+        """The plan on Spark, since the embedded engine could not compute its query."""
         assert self.estimate is not None
         return replace(self, local=None, why_spark=why, estimate=on_spark(self.estimate))
 
@@ -184,7 +184,7 @@ class JobPlan:
         return recompute(self.takes, self.changes, (*self.rejected, Rejected(self.strategy, why)))
 
     def stored_for(self, readers: Mapping[str, float], rows: int, rates: Rates = DEFAULT) -> JobPlan:
-        """This plan to recompute, with the decision whether a large result replaces the stored rows or is compared with
+        """The plan to recompute, with the decision whether a large result replaces the stored rows or is compared with
         them. `readers` are the views that read this one, with the seconds in which they recompute; `rows` are stored.
 
         If no view reads this one, nobody needs the differences. Otherwise they are computed unless the readers

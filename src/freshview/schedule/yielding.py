@@ -44,7 +44,7 @@ class BackgroundWork:
 
     @property
     def awaited(self) -> bool:
-        """Whether a statement waits for it: said by `give_way`, or by a statement that finds the view's turn taken."""
+        """Whether a statement waits for the work: set by `give_way`, or by one that finds the view's turn taken."""
         return not self.interruption.gives_way
 
 
@@ -57,7 +57,7 @@ class Yielded:
 
     @property
     def protection(self) -> float:
-        """For how many seconds the next try is protected, if it is."""
+        """The seconds for which the next try is protected; None if it is not."""
         return PROTECTED * 2.0**self.protected
 
     def after(self, work: BackgroundWork) -> Yielded:

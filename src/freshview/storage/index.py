@@ -138,7 +138,7 @@ class ColumnCache:
         others: Sequence[tuple[str, pa.DataType, Condition]] = (),
         limit: int | None = None,
     ) -> pa.Table | None:
-        """These columns of the rows whose column `by` holds one of the values; None if they are to be read from files.
+        """Some columns of the rows whose column `by` holds one of the values; None if they are to be read from files.
 
         `fields` are the names and types of the wanted columns, as main stores them. With `nulls`, rows with NULL are
         wanted too: only a column that has none is looked up here. Rows meet the conditions on `others`. Of more rows

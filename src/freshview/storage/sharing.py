@@ -53,7 +53,7 @@ class SharedRows:
         columns: Sequence[str],
         fetch: _Fetch,
     ) -> pa.Table | None:
-        """These columns of the rows that a key names, kept or fetched; rows without a key are only fetched."""
+        """Some columns of the rows that a key names, kept or fetched; rows without a key are only fetched."""
         name = key() if self._open else None
         if name is None:
             return fetch(columns)

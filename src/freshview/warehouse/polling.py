@@ -215,8 +215,8 @@ class Poller:
             raise WriteConflict(f"table {target.name}", "another process polled its flow meanwhile", "Poll again.")
 
     def _require_last(self, opened: Opened, known: tuple[str, str] | None) -> None:
-        """WriteConflict if an error of a poll says nothing, because another process has moved the position meanwhile,
-        or has installed the capture anew and is about to."""
+        """Raise WriteConflict if an error of a poll does not count, because another process has moved the position
+        meanwhile, or has installed the capture anew and is about to."""
         self._require_position(opened.feed.target, known)
         if isinstance(opened.source, PostgresTable) and isinstance(opened.source, Installed):
             with suppress(CaptureFailed), opened.source.installing(INSTALLING):

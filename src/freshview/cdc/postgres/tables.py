@@ -93,7 +93,7 @@ class Marks:
 class ServerTable:
     """A table as the server has it: its schema, PostgreSQL's type of each column, replica identity and number (oid).
 
-    `marks` tell whether values changed without a change of any row, which no technique reports.
+    `marks` show whether values changed without a change of any row, which no technique reports.
     """
 
     schema: Schema
@@ -277,7 +277,7 @@ class PostgresTable:
         return "::text" if is_text_form(self.layout.types[column]) else ""
 
     def identity(self, value: str, column: str) -> str:
-        """What tells values of a column apart as the relation does: texts by their characters.
+        """An expression that is equal where the relation takes values of a column for equal: texts by their characters.
 
         The server finds other values equal where a collation or type says so, such as 1.0 and 1.00, or one day and 24
         hours; to the relation these are different texts.
@@ -354,8 +354,8 @@ class PostgresTable:
     def _asked(self, column: str) -> _LookupColumn:
         """How values of a column are looked up: those of a type that Spark has not are texts here, and may be any.
 
-        Where the texts of a type have a form that is easily told, the others are left out, and the server's own values
-        are compared, which an index helps; else their texts.
+        Where the texts of a type have a form that is easily checked, the others are left out, and the server's own
+        values are compared, which an index helps; else their texts.
         """
         type_, of_table = self.layout.types[column], f"t.{quoted(column)}"
         if not is_text_form(type_):
