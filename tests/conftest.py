@@ -17,7 +17,7 @@ from tests.effort import IS_SOAK, SOAK_SEED
 
 import freshview
 from freshview import Warehouse
-from freshview.bench.postgres_server import Server, server_tools
+from freshview.bench.postgres_server import LocalServer, server_tools
 from freshview.catalog import engine as catalog_engine
 from freshview.definition import reading
 from freshview.definition.known import Definitions
@@ -88,7 +88,7 @@ def pytest_report_header() -> list[str]:
     return [f"PostgreSQL: {server_tools() or 'no server installed; the tests that need one are skipped'}", *replay]
 
 
-class PostgresServer(Server):
+class PostgresServer(LocalServer):
     """A real server, with as many databases as tests ask for."""
 
     def new_database(self) -> str:

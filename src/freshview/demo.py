@@ -129,9 +129,9 @@ class _Printer:
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     @contextmanager
-    def doing(self, what: str, steps: int | None = None) -> Iterator[_Step]:
+    def doing(self, what: str, steps: int | None = None) -> Iterator[_Progress]:
         with self._bars:
-            step = _Step(self._bars, self._bars.add_task(what, total=steps))
+            step = _Progress(self._bars, self._bars.add_task(what, total=steps))
             begun = time.perf_counter()
             yield step
             taken = time.perf_counter() - begun
@@ -140,7 +140,7 @@ class _Printer:
 
 
 @dataclass
-class _Step:
+class _Progress:
     bars: Progress
     task: TaskID
     result: str = ""
@@ -211,7 +211,7 @@ class Spent:
         return sum(self.updates) + sum(self.first) + sum(self.again)
 
 
-def _raced(wh: Warehouse, customers: Movers, rounds: int, updates: int, step: _Step) -> dict[str, Spent]:
+def _raced(wh: Warehouse, customers: Movers, rounds: int, updates: int, step: _Progress) -> dict[str, Spent]:
     """Time equal updates and queries under each mode in turn, so that both meet the same load of the machine."""
     spent = {mode: Spent() for mode in _MODES}
     for round_ in range(rounds):
@@ -221,7 +221,7 @@ def _raced(wh: Warehouse, customers: Movers, rounds: int, updates: int, step: _S
     return spent
 
 
-def _round(wh: Warehouse, customers: Movers, updates: range, spent: Spent, step: _Step) -> None:
+def _round(wh: Warehouse, customers: Movers, updates: range, spent: Spent, step: _Progress) -> None:
     before = len(wh.history())
     for number in updates:
         rows = customers.moved(number)

@@ -18,7 +18,7 @@ import freshview
 from freshview import Warehouse
 from freshview.catalog import activity
 from freshview.catalog import tables as t
-from freshview.catalog.activity import LIFETIME, ActivityCatalog, Work
+from freshview.catalog.activity import LIFETIME, ActivityCatalog, ForegroundWork
 from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Relation
 from freshview.catalog.views import ViewCatalog
@@ -52,14 +52,14 @@ def test_what_a_process_announces_the_others_hear_until_it_expires(world: World)
     ours, theirs = world.process(), world.process()
     begun = world.now
     activity_of(ours).busy()
-    heard = Work(((ours.catalog.owner, begun),))
-    assert (activity_of(theirs).of_others(), activity_of(ours).of_others()) == (heard, Work())
+    heard = ForegroundWork(((ours.catalog.owner, begun),))
+    assert (activity_of(theirs).of_others(), activity_of(ours).of_others()) == (heard, ForegroundWork())
     world.now += LIFETIME
     activity_of(ours).busy()
     world.now += LIFETIME
     assert activity_of(theirs).of_others() == heard, "it has been renewed, and is busy since it began"
     world.now += 1
-    assert activity_of(theirs).of_others() == Work()
+    assert activity_of(theirs).of_others() == ForegroundWork()
     activity_of(theirs).busy()
     assert rows(ours) == 1, "who announces something removes what has expired"
 
@@ -68,11 +68,11 @@ def test_waiting_for_a_view_is_announced_and_taken_back(world: World) -> None:
     ours, theirs = world.process(), world.process()
     activity_of(ours).waits(7)
     activity_of(ours).waits(8)
-    assert activity_of(theirs).of_others() == Work((), frozenset({7, 8}))
+    assert activity_of(theirs).of_others() == ForegroundWork((), frozenset({7, 8}))
     activity_of(ours).waited(7)
-    assert activity_of(theirs).of_others() == Work((), frozenset({8}))
+    assert activity_of(theirs).of_others() == ForegroundWork((), frozenset({8}))
     ours.catalog.leave()
-    assert activity_of(theirs).of_others() == Work()
+    assert activity_of(theirs).of_others() == ForegroundWork()
 
 
 def test_announcements_are_the_same_on_every_kind_of_catalog(open_warehouse: Callable[[], Warehouse]) -> None:
@@ -172,12 +172,12 @@ def test_a_catalog_that_cannot_be_reached_is_told_and_nobody_counts_as_busy(proc
     process.events.listen(lambda e: told.append(e.name))
     presence = Beats(process).presence
 
-    def fails(_: ActivityCatalog) -> Work:
+    def fails(_: ActivityCatalog) -> ForegroundWork:
         raise CatalogUnavailable("catalog", "is locked")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ActivityCatalog, "of_others", fails)
-        assert presence.others() == Work()
+        assert presence.others() == ForegroundWork()
     assert told == ["background.failed"]
 
 
@@ -272,7 +272,7 @@ def test_the_loops_carry_a_statement_of_one_process_to_the_jobs_of_another(
         busy(activity)
         announced.set()
 
-    def look(presence: Presence) -> Work:
+    def look(presence: Presence) -> ForegroundWork:
         if threading.current_thread().name == "freshview-listener" and not stopped.is_set():
             looks.append(announced.is_set())
         return others(presence)

@@ -24,7 +24,7 @@ from freshview.catalog.frontiers import Job, ViewStep
 from freshview.catalog.lineage import lower_first, source_ids
 from freshview.catalog.migrations import STEPS, migrate
 from freshview.catalog.records import Backlog, Commit, Frontier, Relation, Task
-from freshview.catalog.uses import Use, used_again
+from freshview.catalog.uses import UseHistory, used_again
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
 from freshview.refresh.tasks import combined, pending
@@ -178,8 +178,8 @@ def test_uses_of_views_are_kept_until_the_view_goes(process: Process) -> None:
     view = process.view("v", process.table("a"))
     process.views.note_uses({view.id: (1, 100), 999: (5, 100)})
     process.views.note_uses({view.id: (2, 300)})
-    assert process.views.uses() == {view.id: Use(3, 300, 100)}
-    assert used_again(Use(3, 300, 100), 1, 600) == Use(4, 600, 160)
+    assert process.views.uses() == {view.id: UseHistory(3, 300, 100)}
+    assert used_again(UseHistory(3, 300, 100), 1, 600) == UseHistory(4, 600, 160)
     process.views.drop(view)
     assert process.views.uses() == {}
 
@@ -224,7 +224,7 @@ def test_both_kinds_of_catalog_answer_alike(open_warehouse: Callable[[], Warehou
         created,
     )
     views.note_uses({view.id: (1, 5)})
-    assert views.uses() == {view.id: Use(1, 5, 0)}
+    assert views.uses() == {view.id: UseHistory(1, 5, 0)}
 
 
 def test_several_views_move_together_or_not_at_all(open_warehouse: Callable[..., Warehouse]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -129,3 +129,14 @@ class Consumer:
     def confirm(self) -> None:
         assert self.position is not None
         self.source.confirm(self.position)
+
+
+class SnapshotStates:
+    """The states of tables in one snapshot, for the rules of views (`rules.States`)."""
+
+    def __init__(self, snapshot: Snapshot, tables: Sequence[PostgresTable]) -> None:
+        self._snapshot = snapshot
+        self._tables = {t.name: t for t in tables}
+
+    def rows(self, name: str, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
+        return self._tables[name].lookup(self._snapshot, columns, values)

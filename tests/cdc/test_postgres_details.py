@@ -9,14 +9,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.cdc.servers import TECHNIQUES, Captured, Consumer
+from tests.cdc.servers import TECHNIQUES, Captured, Consumer, SnapshotStates
 from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import cells
 
 from freshview.cdc.postgres.audit import Audit, AuditColumns
 from freshview.cdc.postgres.decoding import Decoding
 from freshview.cdc.postgres.server import Server
-from freshview.cdc.postgres.tables import PostgresTable, SnapshotStates
+from freshview.cdc.postgres.tables import PostgresTable
 from freshview.cdc.postgres.tracking import Tracking
 from freshview.cdc.postgres.triggers import TriggerLog
 from freshview.errors import CaptureFailed

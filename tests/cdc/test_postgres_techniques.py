@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from tests.cdc.servers import TECHNIQUES, Captured, Consumer
+from tests.cdc.servers import TECHNIQUES, Captured, Consumer, SnapshotStates
 from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import cells
 from tests.unit.cdc.worlds import recomputed
 
-from freshview.cdc.dimension import Join, Project, Remote, check_maintainable
+from freshview.cdc.dimension import KeyJoin, Projection, Remote, check_maintainable
 from freshview.cdc.postgres.server import Server
-from freshview.cdc.postgres.tables import SnapshotStates
 from freshview.cdc.rules import propagate
 from freshview.cdc.source import Source
 
@@ -198,10 +197,10 @@ def test_a_view_of_remote_tables_is_exact_while_writers_never_stop(database: str
     sources = [t.source() for t in tables]
     remotes = [Remote(s.name, s.schema, s.capture) for s in sources]
     renamed = [
-        Project(r, tuple((f"{side}_{c}", c) for c in ("id", "ref", "name")))
+        Projection(r, tuple((f"{side}_{c}", c) for c in ("id", "ref", "name")))
         for side, r in zip("lr", remotes, strict=True)
     ]
-    view = Join(renamed[0], renamed[1], ("l_ref",))
+    view = KeyJoin(renamed[0], renamed[1], ("l_ref",))
     check_maintainable(view, "v")
     stored = view.schema.arrow.empty_table()
     positions: dict[str, str | None] = dict.fromkeys(s.name for s in sources)

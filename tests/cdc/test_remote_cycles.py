@@ -26,7 +26,7 @@ import freshview
 from freshview import Warehouse
 from freshview.catalog import tables as t
 from freshview.catalog.flows import FlowCatalog
-from freshview.cdc.dimension import Node
+from freshview.cdc.dimension import RemoteNode
 from freshview.cdc.postgres.tables import PostgresTable
 from freshview.cdc.rules import propagate
 from freshview.errors import CaptureFailed, InvalidStatement, QueryFailed
@@ -204,7 +204,7 @@ def test_a_view_whose_expression_fails_is_left_behind_alone(
     """Queries of it say so, in every process, until a refresh computes it; others go on."""
     failing = {"w"}
 
-    def propagated(node: Node, name: str, *given: Any, **options: Any) -> Any:
+    def propagated(node: RemoteNode, name: str, *given: Any, **options: Any) -> Any:
         if name in failing:
             raise QueryFailed("view", "[DIVIDE_BY_ZERO] of a row", "")
         return propagate(node, name, *given, **options)

@@ -30,7 +30,7 @@ from freshview.catalog.frontiers import Job
 from freshview.catalog.views import ViewCatalog
 from freshview.cli.load import size_of
 from freshview.cli.place import remembered_interrupts
-from freshview.cli.progress import Amount, Bar, StageBar, steps, working
+from freshview.cli.progress import Bar, StageBar, WorkAmount, steps, working
 from freshview.cli.query import _show_step
 from freshview.cli.serve import Report, _maintain_all, until_signal
 from freshview.cli.upkeep import _each, _maintained
@@ -70,7 +70,7 @@ def on_a_screen() -> Iterator[Screen]:
 
 def test_rows_are_drawn_on_a_screen() -> None:
     with on_a_screen() as screen:
-        with steps("Maintaining", Amount(12_000_000)) as bar:
+        with steps("Maintaining", WorkAmount(12_000_000)) as bar:
             for name in ("first", f"second_{'x' * 100}"):
                 bar.now(f"Maintaining {name}")
                 bar.add(6_000_000)
@@ -84,13 +84,13 @@ def test_the_time_left_follows_from_the_pace_since_the_beginning() -> None:
     """The time left stays sound after a slow first piece of work, and if the work done turns out to be less."""
     now = [0.0]
     progress = Progress(console=Console(file=io.StringIO()), get_time=lambda: now[0], speed_estimate_period=1e9)
-    bar = Bar(progress, "Maintaining", Amount(100))
+    bar = Bar(progress, "Maintaining", WorkAmount(100))
     (task,) = progress.tasks
     now[0] = 1000.0
     bar.add(50)
     assert (task.speed, task.time_remaining) == (0.05, 1000)
     now[0] = 2000.0
-    bar.reached(0.25, Amount(100))
+    bar.reached(0.25, WorkAmount(100))
     assert (task.completed, task.speed, task.time_remaining) == (25, 0.0125, 6000)
 
 
@@ -100,11 +100,11 @@ def test_the_share_of_tasks_tells_how_many_rows_are_done() -> None:
     bar = Bar(progress, "Loading", None)
     (task,) = progress.tasks
     assert (task.total, task.fields["amount"]) == (None, "")
-    bar.reached(0.5, Amount(8, "tasks"))
+    bar.reached(0.5, WorkAmount(8, "tasks"))
     assert (task.completed, task.total, task.fields["amount"]) == (4, 8, "4/8 tasks")
-    bar.reached(0.75, Amount(6_000_000, is_estimate=True))
+    bar.reached(0.75, WorkAmount(6_000_000, is_estimate=True))
     assert (task.completed, task.fields["amount"]) == (4_500_000, "~4,500,000/6,000,000 rows")
-    bar.reached(0.5, Amount(3_000_000, "bytes", is_estimate=True))
+    bar.reached(0.5, WorkAmount(3_000_000, "bytes", is_estimate=True))
     assert (task.completed, task.fields["amount"]) == (1_500_000, "~1.5/3.0 MB")
 
 
@@ -181,10 +181,10 @@ def test_work_of_unknown_length_is_drawn_too() -> None:
 
 
 def test_nothing_is_drawn_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
-    def never() -> Amount:
+    def never() -> WorkAmount:
         raise AssertionError("nobody sees it")
 
-    with steps("Maintaining", Amount(1)) as bar, working("Loading", never):
+    with steps("Maintaining", WorkAmount(1)) as bar, working("Loading", never):
         bar.now("x")
         bar.add(1)
     assert capfd.readouterr() == ("", "")
@@ -200,8 +200,8 @@ def test_jobs_take_the_rows_of_their_views_away(monkeypatch: pytest.MonkeyPatch)
             counted.append(amount)
 
     @contextmanager
-    def drawn(_: str, size: Amount) -> Iterator[Bar]:
-        assert size == Amount(130)
+    def drawn(_: str, size: WorkAmount) -> Iterator[Bar]:
+        assert size == WorkAmount(130)
         yield Counting(None, "", size)
 
     def maintain(name: str) -> None:
@@ -227,7 +227,7 @@ def test_maintain_hears_of_views_that_are_maintained_side_by_side(
             counted.append(amount)
 
     @contextmanager
-    def drawn(_: str, size: Amount) -> Iterator[Bar]:
+    def drawn(_: str, size: WorkAmount) -> Iterator[Bar]:
         yield Counting(None, "", size)
 
     class Fake:

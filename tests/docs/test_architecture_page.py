@@ -1,9 +1,11 @@
-"""docs/architecture.md follows the code: what its two paths name exists, and calls what stands below it."""
+"""docs/architecture.md follows the code: what its two paths name exists, and calls what stands below it; names of
+classes have one meaning each, as its glossary says."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +61,14 @@ def _calls(listing: str) -> list[tuple[list[str], str]]:
             found.append((above[-1][1], names[0]))
         above.append((indent, names))
     return found
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """Law: no two classes of the package have the same name, a leading underscore aside."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "src" / "freshview").rglob("*.py")]
+    names = Counter(n.name.lstrip("_") for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
+    assert len(names) > 500
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("listing", re.findall(r"```\n(.*?)```", PATHS, re.DOTALL), ids=["query", "commit"])

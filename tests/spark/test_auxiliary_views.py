@@ -36,7 +36,7 @@ from freshview.optimizer.statistics import Facts
 from freshview.refresh.workload import workload
 from freshview.sql.statements import CreateView
 from freshview.views import auxiliaries
-from freshview.views.auxiliaries import CREATED, DROPPED, KEPT, REFUSED, REWRITTEN, Auxiliaries, Outcome
+from freshview.views.auxiliaries import CREATED, DROPPED, KEPT, REFUSED, REWRITTEN, AppliedPart, Auxiliaries
 from freshview.views.benefit import Benefit
 
 pytestmark = pytest.mark.spark
@@ -113,7 +113,7 @@ def _may_be_stored(costs: Costs, node: Equivalence) -> bool:
     return not isinstance(node, StoredRelation) and node.number not in costs.owner
 
 
-def _apply(wh: Warehouse, choice: Choice) -> tuple[Outcome, ...]:
+def _apply(wh: Warehouse, choice: Choice) -> tuple[AppliedPart, ...]:
     return internals(wh).views.auxiliaries.apply(choice)
 
 

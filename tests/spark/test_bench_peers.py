@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from freshview.bench.peers import OURS, Changes, Maker, canonical, gathered, raced
+from freshview.bench.peers import OURS, Maker, TableChanges, canonical, gathered, raced
 from freshview.bench.peers_systems import Duck, Freshview, PlainSpark
 
 
@@ -16,7 +16,7 @@ def test_our_view_plain_spark_and_duckdb_answer_alike(tmp_path: Path, spark: Spa
         assert not found.missing
         systems = found.systems
         before = canonical(systems[0].answer())
-        _, compared = raced(systems, Changes(tmp_path, 0.001, seed=6), repeat=1, warmup=0)
+        _, compared = raced(systems, TableChanges(tmp_path, 0.001, seed=6), repeat=1, warmup=0)
         assert compared == 6
         assert canonical(systems[0].answer()) != before
         ours = systems[0]

@@ -211,6 +211,7 @@ def test_a_query_of_several_stale_views_refreshes_them_together(
         ahead = str(wh.explain("revenue"))
         assert "  refreshed together with days, segments, lines\n" in ahead
         assert "computed once for revenue, segments" in ahead
+        assert "FROM shared" in ahead.split("    in this refresh it runs:\n")[1]
         text = (
             "SELECT (SELECT sum(revenue) FROM revenue) AS r, (SELECT sum(n) FROM days) AS n,"
             " (SELECT count(*) FROM lines WHERE o = 1000) AS none"

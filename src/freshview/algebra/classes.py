@@ -20,8 +20,8 @@ from freshview.algebra.nodes import (
     Node,
     Project,
     Scan,
+    ScanSource,
     SetOperation,
-    Source,
     TopK,
     Union,
     Values,
@@ -33,9 +33,9 @@ from freshview.algebra.nodes import (
 from freshview.algebra.traversal import bottom_up
 
 ColumnNames = Mapping[str, str]  # from the columns of a node to those of its class
-Given = tuple[ColumnNames, ...]  # per input
+InputNames = tuple[ColumnNames, ...]  # per input
 Restrictions = tuple[tuple[str, bool, tuple[tuple[int, str], ...]], ...]  # of a scan: column, nulls, classes' columns
-Read = Callable[[int, Scan], tuple[Source, str]]  # what a scan of the plan at a place reads, and in which version
+SourceOf = Callable[[int, Scan], tuple[ScanSource, str]]  # what a scan of the plan at a place reads, and its version
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Class:
     operator: Node  # the first node of the class
     inputs: tuple[int, ...]
     origins: frozenset[int]  # the classes in which columns of this one may have been named
-    given: Given  # the columns of the operator's inputs
+    given: InputNames  # the columns of the operator's inputs
     restrictions: Restrictions = ()
     right: dict[str, str] = field(default_factory=dict)  # of a join of rows with themselves: the right side, renamed
     base: dict[str, Hashable] = field(default_factory=dict)  # columns that the operator makes, and of what
@@ -56,7 +56,7 @@ class Class:
 class Classes:
     """The classes of the nodes of several plans."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: SourceOf) -> None:
         self.classes: list[Class] = []
         self.scans: dict[Scan, int] = {}
         self._read = read
@@ -180,7 +180,7 @@ class Classes:
         raise TypeError(type(node).__name__)
 
     def _of_side(self, one: Class, place: int, wanted: set[str]) -> set[str]:
-        """Those columns of a join that come from one side of it."""
+        """The columns of a join that come from one side of it."""
         if one.right:
             back = {own: n for n, own in one.right.items()}
             return {back[n] for n in wanted if n in back} if place else {n for n in wanted if n not in back}
@@ -204,7 +204,7 @@ class Classes:
         return seen
 
 
-def _described(node: Node, given: Given) -> Hashable:
+def _described(node: Node, given: InputNames) -> Hashable:
     """What an operator does to the rows of its inputs, whatever columns it makes."""
     every = names_of(given)
     match node:
@@ -232,7 +232,7 @@ def _described(node: Node, given: Given) -> Hashable:
     raise TypeError(type(node).__name__)
 
 
-def _made(node: Node, given: Given) -> dict[str, Hashable]:
+def _made(node: Node, given: InputNames) -> dict[str, Hashable]:
     """The columns that an operator makes, and what each of them is."""
     match node:
         case Scan():
@@ -275,7 +275,7 @@ def column_at(what: Hashable, place: int) -> str:
     return str(what[place])
 
 
-def names_of(given: Given) -> dict[str, str]:
+def names_of(given: InputNames) -> dict[str, str]:
     """What the columns of all inputs of an operator are called in their classes."""
     return {c: n for names in given for c, n in names.items()}
 

@@ -57,7 +57,7 @@ class Shared:
     number: int
 
 
-Source = Table | Stored | Shared
+ScanSource = Table | Stored | Shared
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class Scan(Node):
     the plan: they may be left out.
     """
 
-    source: Source
+    source: ScanSource
     fields: tuple[tuple[str, str], ...]
     version: str = "now"
     semijoins: tuple[SemiJoin, ...] = ()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from freshview.algebra.classes import Class, Classes, ColumnNames, Read, column_at, expression_of, names_of, renamed
+from freshview.algebra.classes import Class, Classes, ColumnNames, SourceOf, column_at, expression_of, names_of, renamed
 from freshview.algebra.nodes import (
     WEIGHT,
     Aggregate,
@@ -28,10 +28,10 @@ from freshview.algebra.nodes import (
     Node,
     Project,
     Scan,
+    ScanSource,
     SemiJoin,
     SetOperation,
     Shared,
-    Source,
     TopK,
     Union,
     Values,
@@ -46,7 +46,7 @@ Worth = Callable[[Node, int], bool]  # is a part with so many users computed bef
 
 
 @dataclass(frozen=True)
-class Part:
+class CommonPart:
     """A part that several plans read, and the scan by which they read its rows."""
 
     node: Node
@@ -58,12 +58,12 @@ class Part:
 class Together:
     """Plans put together: parts in the order in which they are computed, and each plan over them."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[CommonPart, ...]
     plans: tuple[Node, ...]
     scans: Mapping[Scan, Scan]  # from the scans that the plans had before to those that took their place
 
 
-def _as_named(_: int, scan: Scan) -> tuple[Source, str]:
+def _as_named(_: int, scan: Scan) -> tuple[ScanSource, str]:
     return scan.source, scan.version
 
 
@@ -71,7 +71,7 @@ def _any_operator(node: Node, _: int) -> bool:
     return not isinstance(node, Scan)
 
 
-def put_together(plans: Sequence[Node], read: Read = _as_named, worth: Worth = _any_operator) -> Together:
+def put_together(plans: Sequence[Node], read: SourceOf = _as_named, worth: Worth = _any_operator) -> Together:
     """Plans over common parts. Scans are of one class if `read` is the same for them; `worth` decides which parts are
     computed before the plans."""
     classes = Classes(read)
@@ -81,17 +81,17 @@ def put_together(plans: Sequence[Node], read: Read = _as_named, worth: Worth = _
     for place, (number, _) in enumerate(roots):
         for below in classes.cone(number):
             users.setdefault(below, set()).add(place)
-    return _Building(classes, users, worth).together(plans, roots)
+    return _Cutting(classes, users, worth).together(plans, roots)
 
 
-class _Building:
+class _Cutting:
     """Builds the nodes of classes, and cuts them where the sets of their users part."""
 
     def __init__(self, classes: Classes, users: Mapping[int, set[int]], worth: Worth) -> None:
         self._classes = classes
         self._users = users
         self._worth = worth
-        self._parts: list[Part] = []
+        self._parts: list[CommonPart] = []
         self._built: dict[int, Node] = {}
         self._scans: dict[int, Scan] = {}
 
@@ -104,7 +104,7 @@ class _Building:
                 needed = self._classes.classes[number].needed
                 kept = tuple(c for c in node.columns if c in needed) or node.columns[:1]
                 scan = Scan(Shared(-1 - len(self._parts)), tuple((c, c) for c in kept))
-                self._parts.append(Part(chosen(node, kept), scan, frozenset(users)))
+                self._parts.append(CommonPart(chosen(node, kept), scan, frozenset(users)))
                 self._built[number] = scan
         ends = [
             Project(self._built[number], tuple((c, column(names[c])) for c in plan.columns))
@@ -187,7 +187,7 @@ class _Building:
 
 
 def _placed(node: Node, columns: Sequence[str], names: Sequence[str]) -> Node:
-    """These columns of a node in order, for a union or a set operation; one that is there twice gets two names."""
+    """Some columns of a node in order, for a union or a set operation; one that is there twice gets two names."""
     if len(set(columns)) == len(columns):
         return chosen(node, tuple(columns))
     return Project(node, tuple((n, column(c)) for n, c in zip(names, columns, strict=True)))

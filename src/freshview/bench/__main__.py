@@ -38,8 +38,8 @@ from freshview.bench.report import write as write_documents
 from freshview.bench.tables import forget, is_kept
 from freshview.errors import FreshviewError
 
-Step = Callable[[Path, float, int], list[Figure]]
-SUITES: dict[str, tuple[Step, ...]] = {
+SuiteStep = Callable[[Path, float, int], list[Figure]]
+SUITES: dict[str, tuple[SuiteStep, ...]] = {
     "foundation": foundation.STEPS,
     "views": views.STEPS,
     "strategy": strategy.STEPS,

@@ -20,11 +20,11 @@ from typing import Any
 import freshview
 from freshview import Warehouse
 from freshview.bench.measure import Chart, Figure, Timing, duration, memory, peak_memory, reset_peak, seconds_of, spread
-from freshview.bench.postgres_server import NoServer, Server, server_tools
+from freshview.bench.postgres_server import LocalServer, NoServer, server_tools
 from freshview.cdc.dumps import Dumps
 from freshview.cdc.postgres.audit import Audit, AuditColumns
 from freshview.cdc.postgres.decoding import Decoding
-from freshview.cdc.postgres.server import Server as Source
+from freshview.cdc.postgres.server import Server
 from freshview.cdc.postgres.tables import PostgresTable
 from freshview.cdc.postgres.tracking import Tracking
 from freshview.cdc.postgres.triggers import TriggerLog
@@ -34,7 +34,7 @@ from freshview.relation.types import parse_type
 _CHANGES = 100_000
 _SETTINGS = {"wal_level": "logical", "max_replication_slots": "10", "max_wal_size": "4GB"}
 _ONE = AuditColumns("changed", never=frozenset({"deletions"}))
-_TECHNIQUES: dict[str, Callable[[Source, str], PostgresTable]] = {
+_TECHNIQUES: dict[str, Callable[[Server, str], PostgresTable]] = {
     "tracking": Tracking,
     "log (triggers)": TriggerLog,
     "log (triggers, cheap net effect)": lambda s, t: TriggerLog(s, t, precise=False),
@@ -49,7 +49,7 @@ def _server() -> Iterator[str]:
     tools = server_tools()
     if tools is None:
         raise NoServer("PostgreSQL is not installed")
-    server = Server(tools, _SETTINGS)
+    server = LocalServer(tools, _SETTINGS)
     try:
         yield server.url()
     finally:
@@ -87,7 +87,7 @@ _SCHEMA = Schema(
 )
 
 
-class _Polled:
+class _TimedSource:
     """A source whose polls are timed."""
 
     def __init__(self, source: Any) -> None:
@@ -129,11 +129,11 @@ def techniques(folder: Path, scale: float, repeat: int) -> list[Figure]:
         for number, (name, open_table) in enumerate(_TECHNIQUES.items()):
             tables = (f"public.p{number}", f"public.c{number}")
             _fill(url, tables, count)
-            source: Any = open_table(Source(url), tables[1])
+            source: Any = open_table(Server(url), tables[1])
             if hasattr(source, "install"):
                 source.install()
             with _warehouse(folder, "techniques") as wh:
-                costs[name] = _cost(wh, url, tables, _Polled(source), lambda _: None, repeat)
+                costs[name] = _cost(wh, url, tables, _TimedSource(source), lambda _: None, repeat)
             if hasattr(source, "drop"):
                 source.drop()
         tables, dumps = ("public.pd", "public.cd"), folder / "cdc-dumps"
@@ -141,7 +141,7 @@ def techniques(folder: Path, scale: float, repeat: int) -> list[Figure]:
         dumps.mkdir(parents=True)
         _fill(url, tables, count)
         with _warehouse(folder, "techniques") as wh:
-            dumped = _Polled(Dumps(dumps, tables[1], _SCHEMA))
+            dumped = _TimedSource(Dumps(dumps, tables[1], _SCHEMA))
             costs["snapshot differential"] = _cost(
                 wh, url, tables, dumped, partial(_dump, url, tables[1], dumps), repeat
             )
@@ -171,7 +171,7 @@ def _dump(url: str, table: str, folder: Path, turn: int) -> None:
 
 
 def _cost(
-    wh: Warehouse, url: str, tables: Sequence[str], source: _Polled, extract: Callable[[int], None], repeat: int
+    wh: Warehouse, url: str, tables: Sequence[str], source: _TimedSource, extract: Callable[[int], None], repeat: int
 ) -> _Cost:
     """Time rounds of an update of all rows, without a capture and with one, and the way of its changes here.
 

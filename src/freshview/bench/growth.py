@@ -16,7 +16,19 @@ from pathlib import Path
 
 from freshview.bench.data import tpch
 from freshview.bench.measure import Chart, Figure, Timing, duration, is_trial
-from freshview.bench.peers import DUCKDB, OURS, TABLES, WARMUP, Change, Changes, Maker, Missing, Row, canonical, timed
+from freshview.bench.peers import (
+    DUCKDB,
+    OURS,
+    TABLES,
+    WARMUP,
+    Maker,
+    Missing,
+    Row,
+    TableChange,
+    TableChanges,
+    canonical,
+    timed,
+)
 from freshview.errors import FreshviewError, QueryFailed
 
 _TIMES = {"tenth": 0.1, "same": 1.0, "tenfold": 10.0}
@@ -88,7 +100,7 @@ def measured(
     `keep` is called with the times so far after each system: a step that is ended leaves them.
     """
     data, home = tpch(folder, scale, TABLES), folder / "peers"
-    changes = Changes(folder, scale, seed=12)
+    changes = TableChanges(folder, scale, seed=12)
     warmup = 2 if is_trial(scale) else WARMUP
     rounds = [changes.customers() for _ in range(repeat + warmup)]
     answers: Answers = {}
@@ -116,7 +128,7 @@ def measured(
 
 
 def _rounds(
-    make: Maker, home: Path, data: Path, changes: Sequence[Change], warmup: int
+    make: Maker, home: Path, data: Path, changes: Sequence[TableChange], warmup: int
 ) -> tuple[list[float], list[list[Row]]]:
     """Load a system; return the seconds of its fresh answers after the warm-up, and all answers."""
     until = time.monotonic() + _LONGEST

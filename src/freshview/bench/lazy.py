@@ -40,7 +40,7 @@ def updates(folder: Path, scale: float, repeat: int) -> list[Figure]:
     UPDATE, the form of the paper, comes first; beside it the upsert, which reads none of the rows that it changes.
     """
     figures: list[Figure] = []
-    races: dict[str, dict[int, _Race]] = {}
+    races: dict[str, dict[int, _EagerRace]] = {}
     for which, rounds in ((ONE, 2 * repeat), (TWO, repeat)):
         customers = Customers(folder, scale, seed=5)
         with opened(folder, scale, which) as wh:
@@ -80,14 +80,14 @@ def queries(folder: Path, scale: float, repeat: int) -> list[Figure]:
         opened(folder, scale, ONE, background=True, busy_load=math.inf) as wh,
         opened(folder, scale, ONE, name="untouched") as untouched,
     ):
-        cases: dict[str, Callable[[], _Answer]] = {
+        cases: dict[str, Callable[[], _AnswerTimes]] = {
             "eager": lambda: _asked_eager(wh, customers),
             "lazy, no delay": lambda: _asked(wh, customers, lambda: None),
             "lazy, small delay": lambda: _asked(wh, customers, lambda: await_job(wh, 0.5 * _last_seconds(wh))),
             "lazy, maintained": lambda: _asked(wh, customers, lambda: _await_fresh(wh)),
-            "never touched": lambda: _Answer(0.0, 0.0, seconds_of(lambda: untouched.sql(_QUERY).collect())),
+            "never touched": lambda: _AnswerTimes(0.0, 0.0, seconds_of(lambda: untouched.sql(_QUERY).collect())),
         }
-        answers: dict[str, list[_Answer]] = {name: [] for name in cases}
+        answers: dict[str, list[_AnswerTimes]] = {name: [] for name in cases}
         for i in range((2 if is_trial(scale) else 5) * repeat + 2):
             for name, case in cases.items():
                 answer = case()
@@ -119,7 +119,7 @@ def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
     panels: dict[str, Bars] = {}
     with opened(folder, scale, ONE) as wh:
 
-        def together(runs: list[range], times: int) -> list[Spent]:
+        def together(runs: list[range], times: int) -> list[UpdateTimes]:
             return [_many(wh, customers, runs, "lazy") for _ in range(times)]
 
         for scenario, among in (("random", customers.count), ("skewed", 100)):
@@ -135,8 +135,8 @@ def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
             single = _many(wh, customers, runs, "lazy", each=True)
             combined += together(runs, repeat)
             figures += _combining(f"{count} transactions, {scenario}", eager, single, combined, wh)
-            median = Spent(*(statistics.median(part) for part in zip(*(c.parts for c in combined), strict=True)))
-            apart = Spent(single.update, eager.update - single.update)
+            median = UpdateTimes(*(statistics.median(part) for part in zip(*(c.parts for c in combined), strict=True)))
+            apart = UpdateTimes(single.update, eager.update - single.update)
             panels[scenario] = {"eager": apart.bar, "lazy, one by one": single.bar, "lazy, combined": median.bar}
         chart = Chart("figure8", f"Figure 8: {count} transactions of 1 to 10 customers, V1", panels)
         return [_with(figures[0], chart), *figures[1:], exact(wh, ["v1"])]
@@ -181,10 +181,10 @@ STEPS = (prepare, updates, commits, queries, transactions, sizes, fresh_check, f
 
 # -- ways to update --------------------------------------------------------------------------------
 
-Change = Callable[[int], Callable[[], object]]  # prepares an update of that many customers
+PreparedUpdate = Callable[[int], Callable[[], object]]  # prepares an update of that many customers
 
 
-def _by_upsert(wh: Warehouse, customers: Customers) -> Change:
+def _by_upsert(wh: Warehouse, customers: Customers) -> PreparedUpdate:
     def prepared(count: int) -> Callable[[], object]:
         rows = customers.moved(customers.some(count))
         return lambda: upsert(wh, rows)
@@ -192,7 +192,7 @@ def _by_upsert(wh: Warehouse, customers: Customers) -> Change:
     return prepared
 
 
-def _by_statement(wh: Warehouse, customers: Customers) -> Change:
+def _by_statement(wh: Warehouse, customers: Customers) -> PreparedUpdate:
     """Update by a statement, which has to read the rows that it changes."""
 
     def prepared(count: int) -> Callable[[], object]:
@@ -203,7 +203,7 @@ def _by_statement(wh: Warehouse, customers: Customers) -> Change:
     return prepared
 
 
-def _by_range(wh: Warehouse, customers: Customers) -> Change:
+def _by_range(wh: Warehouse, customers: Customers) -> PreparedUpdate:
     def prepared(count: int) -> Callable[[], object]:
         step = customers.draw.randint(1, 24)
         moved = f"SET c_nationkey = (c_nationkey + {step}) % 25"
@@ -220,7 +220,7 @@ _RESPONSE_LIMITS = {("V1, upsert", 100): 100.0, ("V1, UPDATE", 100): 15.0}
 
 
 @dataclass(frozen=True)
-class Spent:
+class UpdateTimes:
     """Seconds of an update, and of the maintenance after it."""
 
     update: float
@@ -240,10 +240,10 @@ class Spent:
 
 
 @dataclass
-class _Race:
+class _EagerRace:
     """Seconds of equal updates with eager and with lazy views, in turn."""
 
-    spent: dict[str, list[Spent]] = field(default_factory=lambda: {mode: [] for mode in _MODES})
+    spent: dict[str, list[UpdateTimes]] = field(default_factory=lambda: {mode: [] for mode in _MODES})
     ran: dict[str, set[str]] = field(default_factory=lambda: {mode: set() for mode in _MODES})  # strategies
     last: dict[str, Job] = field(default_factory=dict)  # by mode: the last job of the last view
 
@@ -283,10 +283,10 @@ class _Race:
 
 
 def _raced(
-    wh: Warehouse, views: Sequence[str], change: Change, counts: Sequence[int], repeat: int, *, warmup: int = 1
-) -> dict[int, _Race]:
+    wh: Warehouse, views: Sequence[str], change: PreparedUpdate, counts: Sequence[int], repeat: int, *, warmup: int = 1
+) -> dict[int, _EagerRace]:
     """Time updates of each size under both modes in turn; the mode that goes first alternates."""
-    races = {count: _Race() for count in counts}
+    races = {count: _EagerRace() for count in counts}
     for i in range(warmup + repeat):
         for count, race in races.items():
             for mode in _MODES if i % 2 else reversed(_MODES):
@@ -309,12 +309,14 @@ def _estimated(job: Job) -> str:
     return f"{job.strategy} was expected to take {chosen}, the best other way {rejected}"
 
 
-def _spent(wh: Warehouse, views: Sequence[str], update: Callable[[], object], mode: str) -> Spent:
+def _spent(wh: Warehouse, views: Sequence[str], update: Callable[[], object], mode: str) -> UpdateTimes:
     updated = seconds_of(update)
-    return Spent(updated, seconds_of(lambda: wh.maintain(list(views))) if mode == "lazy" else 0.0)
+    return UpdateTimes(updated, seconds_of(lambda: wh.maintain(list(views))) if mode == "lazy" else 0.0)
 
 
-def _panels(races: dict[str, dict[int, _Race]], bar: Callable[[_Race, str], dict[str, float]]) -> dict[str, Bars]:
+def _panels(
+    races: dict[str, dict[int, _EagerRace]], bar: Callable[[_EagerRace, str], dict[str, float]]
+) -> dict[str, Bars]:
     return {
         title: {f"{_rows(n)}, {mode}": bar(race, mode) for n, race in found.items() for mode in _MODES}
         for title, found in races.items()
@@ -325,14 +327,14 @@ def _rows(count: int) -> str:
     return f"{count:,} row{'s' if count > 1 else ''}"
 
 
-def _response_bars(race: _Race, mode: str) -> dict[str, float]:
+def _response_bars(race: _EagerRace, mode: str) -> dict[str, float]:
     return {"update": race.updated(mode).p50}
 
 
-def _total_bars(race: _Race, mode: str) -> dict[str, float]:
+def _total_bars(race: _EagerRace, mode: str) -> dict[str, float]:
     """Return the parts of an update: what an eager update takes longer than a lazy one is maintenance."""
     update = race.updated("lazy").p50
-    return Spent(update, max(race.worked(mode).p50 - update, 0.0)).bar
+    return UpdateTimes(update, max(race.worked(mode).p50 - update, 0.0)).bar
 
 
 def _with(figure: Figure, chart: Chart) -> Figure:
@@ -358,7 +360,7 @@ def _dearer(times: dict[str, Timing], more: str, limit: float) -> Figure:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _AnswerTimes:
     """Seconds from an update to the answer of a query."""
 
     update: float
@@ -370,19 +372,19 @@ class _Answer:
         return {"update": self.update, "interval": self.interval, "query": self.query}
 
 
-def _asked_eager(wh: Warehouse, customers: Customers) -> _Answer:
+def _asked_eager(wh: Warehouse, customers: Customers) -> _AnswerTimes:
     set_mode(wh, ["v1"], "eager")
     updated = seconds_of(_by_upsert(wh, customers)(100))
     answered = seconds_of(lambda: wh.sql(_QUERY).collect())
     set_mode(wh, ["v1"], "lazy")
-    return _Answer(updated, 0.0, answered)
+    return _AnswerTimes(updated, 0.0, answered)
 
 
-def _asked(wh: Warehouse, customers: Customers, wait: Callable[[], object]) -> _Answer:
+def _asked(wh: Warehouse, customers: Customers, wait: Callable[[], object]) -> _AnswerTimes:
     """Time a query after an update and a wait, in which the manager may maintain the view."""
     updated = seconds_of(_by_upsert(wh, customers)(100))
     waited = seconds_of(wait)
-    return _Answer(updated, waited, seconds_of(lambda: wh.sql(_QUERY).collect()))
+    return _AnswerTimes(updated, waited, seconds_of(lambda: wh.sql(_QUERY).collect()))
 
 
 def _await_fresh(wh: Warehouse, patience: float = 60.0) -> None:
@@ -399,14 +401,16 @@ def _last_seconds(wh: Warehouse) -> float:
     return wh.history("v1")[-1].seconds
 
 
-def _median_answer(answers: list[_Answer]) -> _Answer:
-    return _Answer(*(statistics.median(getattr(a, part) for a in answers) for part in ("update", "interval", "query")))
+def _median_answer(answers: list[_AnswerTimes]) -> _AnswerTimes:
+    return _AnswerTimes(
+        *(statistics.median(getattr(a, part) for a in answers) for part in ("update", "interval", "query"))
+    )
 
 
 # -- many transactions -----------------------------------------------------------------------------
 
 
-def _many(wh: Warehouse, customers: Customers, runs: Sequence[range], mode: str, *, each: bool = False) -> Spent:
+def _many(wh: Warehouse, customers: Customers, runs: Sequence[range], mode: str, *, each: bool = False) -> UpdateTimes:
     """Time a transaction for each run of keys; lazy views are maintained after each, or once at the end."""
     for relation in ("customer", "v1"):  # so that all runs begin alike
         wh.sql(f"CHECKPOINT {relation}")
@@ -417,10 +421,12 @@ def _many(wh: Warehouse, customers: Customers, runs: Sequence[range], mode: str,
         update += seconds_of(lambda rows=rows: upsert(wh, rows))  # type: ignore[misc]
         if mode == "lazy" and (each or i == len(moved) - 1):
             maintenance += seconds_of(lambda: wh.maintain(["v1"]))
-    return Spent(update, maintenance)
+    return UpdateTimes(update, maintenance)
 
 
-def _combining(what: str, eager: Spent, single: Spent, combined: list[Spent], wh: Warehouse) -> list[Figure]:
+def _combining(
+    what: str, eager: UpdateTimes, single: UpdateTimes, combined: list[UpdateTimes], wh: Warehouse
+) -> list[Figure]:
     """Compare maintenance times; that of eager views is the difference of their updates to those of lazy ones."""
     together = Timing(tuple(c.maintenance for c in combined))
     job = wh.history("v1")[-1]

@@ -44,7 +44,7 @@ Row = tuple[str, str, int, Decimal, Decimal]  # of V1
 
 
 @dataclass(frozen=True)
-class Change:
+class TableChange:
     """The rows of one transaction: customers that move to another nation; deleted and inserted orders with lines."""
 
     name: str
@@ -60,7 +60,7 @@ class System(Protocol):
     name: str
     setup: str  # how the system is set up, in a few words
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: TableChange) -> None:
         """Make the change, as durably as the system usually does."""
 
     def answer(self) -> Sequence[Sequence[object]]:
@@ -82,7 +82,7 @@ Maker = Callable[[Path, Path], System]  # takes a folder to work in, and the fol
 # -- changes ---------------------------------------------------------------------------------------
 
 
-class Changes:
+class TableChanges:
     """Random changes of TPC-H, determined by the seed."""
 
     def __init__(self, folder: Path, scale: float, seed: int) -> None:
@@ -94,16 +94,16 @@ class Changes:
         self._keys, self._widest, self._shift = keys, max(keys), 0
         self._nations: dict[int, int] = {}  # of customers that have moved
 
-    def customers(self) -> Change:
+    def customers(self) -> TableChange:
         """Return a change of 100 customers, scattered, each in a random nation."""
         keys = self._customers.some(min(100, self._customers.count))
         moved = self._customers.moved(keys)
         was = self._customers.rows.take([k - 1 for k in keys])
         nations = [self._nations.get(k, n) for k, n in zip(keys, was.column("c_nationkey").to_pylist(), strict=True)]
         self._nations.update(zip(keys, moved.column("c_nationkey").to_pylist(), strict=True))
-        return Change(f"{len(keys)} customers", moved, left={"customer": replaced(was, "c_nationkey", nations)})
+        return TableChange(f"{len(keys)} customers", moved, left={"customer": replaced(was, "c_nationkey", nations)})
 
-    def orders(self) -> Change:
+    def orders(self) -> TableChange:
         """Return a change that deletes 0.05 % of the orders with their lines, and inserts copies of as many others."""
         count = max(1, len(self._keys) // 2000)
         gone, self._keys = self._keys[:count], self._keys[count:]
@@ -111,7 +111,7 @@ class Changes:
         self._shift += self._widest  # keys that were never used
         come = {table: self._under_new_keys(table, self._rows(table, copied)) for table in ORDER_KEY}
         left = {table: self._rows(table, gone) for table in ORDER_KEY}
-        return Change(_ORDERS, gone=tuple(gone), come=come, left=left)
+        return TableChange(_ORDERS, gone=tuple(gone), come=come, left=left)
 
     def _rows(self, table: str, orders: list[int]) -> pa.Table:
         path = self._data / f"{table}.parquet"
@@ -128,7 +128,7 @@ class Changes:
 
 
 @dataclass
-class Spent:
+class SystemTimes:
     """Seconds of one system and kind of change, round by round."""
 
     update: list[float] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Spent:
         return {"update": self.updating.p50, "fresh answer": self.answering.p50}
 
 
-Race = dict[str, dict[str, Spent]]  # kind of change → system → its seconds
+RaceTimes = dict[str, dict[str, SystemTimes]]  # kind of change → system → its seconds
 
 
 def canonical(rows: Sequence[Sequence[object]]) -> list[Row]:
@@ -170,9 +170,9 @@ class Starters:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def raced(systems: Sequence[System], changes: Changes, repeat: int, *, warmup: int = 1) -> tuple[Race, int]:
+def raced(systems: Sequence[System], changes: TableChanges, repeat: int, *, warmup: int = 1) -> tuple[RaceTimes, int]:
     """Time equal changes of all systems in turn, each round in another order; count the answers that were compared."""
-    race: Race = {}
+    race: RaceTimes = {}
     compared = 0
     for i in range(warmup + repeat):
         for change in (changes.customers(), changes.orders()):
@@ -184,14 +184,14 @@ def raced(systems: Sequence[System], changes: Changes, repeat: int, *, warmup: i
                 line = f"{change.name}, {system.name}: update {duration(updated)}, fresh answer {duration(answered)}"
                 print(line, file=sys.stderr, flush=True)
                 if i >= warmup:
-                    spent = race.setdefault(change.name, {}).setdefault(system.name, Spent())
+                    spent = race.setdefault(change.name, {}).setdefault(system.name, SystemTimes())
                     spent.update.append(updated)
                     spent.answer.append(answered)
             compared += agreed(answers, change)
     return race, compared
 
 
-def timed(system: System, change: Change) -> tuple[float, float, list[Sequence[object]]]:
+def timed(system: System, change: TableChange) -> tuple[float, float, list[Sequence[object]]]:
     """Return the seconds of a change and of the fresh answer after it, and the answer."""
     updated = seconds_of(lambda: system.apply(change))
     rows: list[Sequence[object]] = []
@@ -199,7 +199,7 @@ def timed(system: System, change: Change) -> tuple[float, float, list[Sequence[o
     return updated, answered, rows
 
 
-def agreed(answers: dict[str, list[Row]], change: Change) -> int:
+def agreed(answers: dict[str, list[Row]], change: TableChange) -> int:
     """Return the number of equal answers; raise QueryFailed with the first difference if not all are equal."""
     (first, expected), *others = answers.items()
     for name, rows in others:
@@ -209,7 +209,7 @@ def agreed(answers: dict[str, list[Row]], change: Change) -> int:
     return len(answers)
 
 
-def figures(race: Race, compared: int, starters: Starters) -> list[Figure]:
+def figures(race: RaceTimes, compared: int, starters: Starters) -> list[Figure]:
     """Return the figures of each system against ours, of the equal answers, and of the missing systems."""
     systems = starters.systems
     panels = {kind: {s.name: found[s.name].bar for s in systems} for kind, found in race.items()}
@@ -230,7 +230,7 @@ def figures(race: Race, compared: int, starters: Starters) -> list[Figure]:
     ]
 
 
-def _against(kind: str, name: str, theirs: Spent, ours: Spent) -> list[Figure]:
+def _against(kind: str, name: str, theirs: SystemTimes, ours: SystemTimes) -> list[Figure]:
     """Return the ratio of the fresh answers, and that of the updates where it has a limit."""
     both = ((name, theirs), (OURS, ours))
     answers = {f"{system}, fresh answer": str(spent.answering) for system, spent in both}
@@ -296,7 +296,7 @@ def fresh_answers(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
     with gathered(folder, scale, MAKERS) as found:
         warmup = 1 if is_trial(scale) else WARMUP
-        race, compared = raced(found.systems, Changes(folder, scale, seed=11), repeat, warmup=warmup)
+        race, compared = raced(found.systems, TableChanges(folder, scale, seed=11), repeat, warmup=warmup)
         return figures(race, compared, found)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from freshview.bench.peers import PATHWAY, Change, Missing
+from freshview.bench.peers import PATHWAY, Missing, TableChange
 from freshview.bench.processes import descendants
 
 INTERPRETER = "FRESHVIEW_PATHWAY_PYTHON"
@@ -66,7 +66,7 @@ class Pathway:
             patience.cancel()
         self.setup = f"{version}, {threads} threads, in memory, amounts as whole cents; maintained as changes come"
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: TableChange) -> None:
         come = {**change.come, **({"customer": change.customers} if change.customers is not None else {})}
         self._ask({side: self._stored(side, rows) for side, rows in (("left", change.left), ("come", come))})
 

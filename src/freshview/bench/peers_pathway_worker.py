@@ -35,7 +35,7 @@ _NOTHING = {"k1": 0, "k2": 0, "ref": 0, "price": 0, "quantity": 0, "s": ""}
 _AT_ONCE = 500_000  # rows per commit while loading
 
 
-class Line(pw.Schema):  # type: ignore[misc]
+class AnyRow(pw.Schema):  # type: ignore[misc]
     """A row of any table: one stream, so that a change of several tables is one commit."""
 
     kind: int = pw.column_definition(primary_key=True)
@@ -60,7 +60,7 @@ def rows_of(table: str, path: str) -> Iterator[dict[str, Any]]:
             yield {**_NOTHING, "kind": kind, **dict(zip(values, row, strict=True))}
 
 
-class Source(pw.io.python.ConnectorSubject):  # type: ignore[misc]
+class TableRows(pw.io.python.ConnectorSubject):  # type: ignore[misc]
     """The rows of the tables, then the changes that are queued; a mark ends each commit."""
 
     def __init__(self, data: Path) -> None:
@@ -95,7 +95,7 @@ class Source(pw.io.python.ConnectorSubject):  # type: ignore[misc]
         self.taken.set()
 
 
-class Answer:
+class LatestAnswer:
     """The rows of V1 after the last mark that was processed."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ def v1(lines: pw.Table) -> pw.Table:
     return joined.groupby(*group).reduce(*group, totalcnt=pw.reducers.count(), **sums)
 
 
-def serve(source: Source, answer: Answer) -> None:
+def serve(source: TableRows, answer: LatestAnswer) -> None:
     """Answer each line of standard input, until it ends."""
     for text in sys.stdin:
         asked = json.loads(text)
@@ -163,8 +163,8 @@ def serve(source: Source, answer: Answer) -> None:
 
 
 def main() -> None:
-    source, answer = Source(Path(sys.argv[1])), Answer()
-    lines = pw.io.python.read(source, schema=Line, autocommit_duration_ms=None, max_backlog_size=200_000)
+    source, answer = TableRows(Path(sys.argv[1])), LatestAnswer()
+    lines = pw.io.python.read(source, schema=AnyRow, autocommit_duration_ms=None, max_backlog_size=200_000)
     result = v1(lines)
     marks = lines.filter(pw.this.kind == _MARK)
     pw.io.subscribe(marks, on_change=answer.on_mark)

@@ -12,8 +12,8 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from freshview.bench.data import KEYS, V1
-from freshview.bench.peers import TABLES, Change, Missing
-from freshview.bench.postgres_server import NoServer, Server, server_tools
+from freshview.bench.peers import TABLES, Missing, TableChange
+from freshview.bench.postgres_server import LocalServer, NoServer, server_tools
 from freshview.bench.processes import descendants
 from freshview.storage.main import plain
 
@@ -30,7 +30,7 @@ def postgres(_home: Path, data: Path) -> Postgres:
     except ImportError as error:
         raise Missing("psycopg is not installed") from error
     try:
-        server = Server(tools, {**_SETTINGS, "max_parallel_workers_per_gather": str(os.cpu_count())})
+        server = LocalServer(tools, {**_SETTINGS, "max_parallel_workers_per_gather": str(os.cpu_count())})
     except NoServer as error:
         raise Missing(str(error)) from error
     try:
@@ -45,7 +45,7 @@ class Postgres:
 
     name = "PostgreSQL, REFRESH"
 
-    def __init__(self, server: Server, data: Path) -> None:
+    def __init__(self, server: LocalServer, data: Path) -> None:
         import psycopg
 
         self._server = server
@@ -71,7 +71,7 @@ class Postgres:
         with self._connection.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN (FORMAT csv)".encode()) as copy:
             copy.write(as_csv(rows))
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: TableChange) -> None:
         with self._connection.transaction(), self._connection.cursor() as cursor:
             if change.customers is not None:
                 moved = change.customers.select(["c_nationkey", "c_custkey"]).to_pylist()

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, convert_to_deltalake, write_deltalake
 
 from freshview import Warehouse
 from freshview.bench.data import V1
-from freshview.bench.peers import DUCKDB, ORDER_KEY, OURS, STORED, TABLES, Change, Maker, Missing
+from freshview.bench.peers import DUCKDB, ORDER_KEY, OURS, STORED, TABLES, Maker, Missing, TableChange
 from freshview.bench.peers_pathway import Pathway, pathway
 from freshview.bench.peers_postgres import Postgres, postgres
 from freshview.bench.tables import load, new
@@ -32,7 +32,7 @@ class Freshview:
         load(self._wh, data, TABLES)
         self._wh.sql(f"CREATE MATERIALIZED VIEW v1 AS {V1}")
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: TableChange) -> None:
         with self._wh.transaction() as tx:
             if change.customers is not None:
                 tx.upsert("customer", change.customers)
@@ -83,7 +83,7 @@ class PlainSpark:
             convert_to_deltalake(str(path))
         self._schemas = {t: self._session.read.parquet(str(p)).schema for t, p in self._paths.items()}
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: TableChange) -> None:
         if change.customers is not None:
             customer = DeltaTable(str(self._paths["customer"]))
             merge = customer.merge(change.customers, "t.c_custkey = s.c_custkey", source_alias="s", target_alias="t")
@@ -118,7 +118,7 @@ class Duck:
         version = self._connection.execute("SELECT version()").fetchall()[0][0]
         self.setup = f"{version}, tables in a database file, V1 recomputed by its text"
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: TableChange) -> None:
         self._connection.begin()
         if change.customers is not None:
             moved = "UPDATE customer SET c_nationkey = s.c_nationkey FROM s WHERE customer.c_custkey = s.c_custkey"

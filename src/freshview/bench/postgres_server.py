@@ -33,7 +33,7 @@ def _number(folder: Path) -> int:
     return int(digits or 0)
 
 
-class Server:
+class LocalServer:
     """A server that trusts every user of this machine; stop() removes its data."""
 
     def __init__(self, tools: Path, settings: Mapping[str, str]) -> None:

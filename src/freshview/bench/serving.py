@@ -176,7 +176,7 @@ def _timing(answers: list[Asked]) -> Timing:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _UpkeepWay:
     """A way to maintain the eight views, after so many changed rows of each table."""
 
     name: str
@@ -191,14 +191,14 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind("maintained by rules", "incremental", lambda _: 100, lambda repeat: range(repeat + 1), 0.65),
-    _Kind(
+    _UpkeepWay("maintained by rules", "incremental", lambda _: 100, lambda repeat: range(repeat + 1), 0.65),
+    _UpkeepWay(
         "1 % changed, maintained by rules",
         "incremental",
         lambda rows: max(rows // 100, 1),
         lambda repeat: range(repeat + 1),
     ),
-    _Kind("recomputed", "full", lambda _: 100, lambda _: range(1, 2)),  # Spark is warm, and a round takes long
+    _UpkeepWay("recomputed", "full", lambda _: 100, lambda _: range(1, 2)),  # Spark is warm, and a round takes long
 )
 
 
@@ -210,12 +210,12 @@ def side_by_side(folder: Path, scale: float, repeat: int) -> list[Figure]:
         copied(source, folder / "lazy" / "one_worker", workers=1) as one,
         copied(source, folder / "lazy" / "two_workers", workers=2) as two,
     ):
-        parts = [_Part.of(one, name) for name in _PARTS]
+        parts = [_ChangedTable.of(one, name) for name in _PARTS]
         figures = [_compared(one, two, parts, kind, kind.rounds(repeat)) for kind in _KINDS]
         return [*figures, exact(two, _KINDS[0].views)]
 
 
-def _compared(one: Warehouse, two: Warehouse, parts: list[_Part], kind: _Kind, rounds: range) -> Figure:
+def _compared(one: Warehouse, two: Warehouse, parts: list[_ChangedTable], kind: _UpkeepWay, rounds: range) -> Figure:
     """Time the maintenance of the views by one worker and by two, in turn, each after the same changes."""
     seconds: dict[str, list[float]] = {"one": [], "two": []}
     cores: dict[str, str] = {}
@@ -238,7 +238,7 @@ def _compared(one: Warehouse, two: Warehouse, parts: list[_Part], kind: _Kind, r
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ChangedTable:
     """A table, the number of its rows, and one in fifty of them: those that are changed, without asking Spark again."""
 
     name: str
@@ -246,7 +246,7 @@ class _Part:
     some: pa.Table
 
     @classmethod
-    def of(cls, wh: Warehouse, name: str) -> _Part:
+    def of(cls, wh: Warehouse, name: str) -> _ChangedTable:
         ((rows,),) = wh.sql(f"SELECT count(*) FROM {name}").collect()
         some = wh.sql(f"SELECT * FROM {name} WHERE pmod(hash(l_orderkey, l_linenumber), 50) = 0").toArrow()
         return cls(name, rows, some.sort_by([("l_orderkey", "ascending"), ("l_linenumber", "ascending")]))

@@ -18,10 +18,10 @@ from freshview.bench.peers import (
     PATHWAY,
     STORED,
     TABLES,
-    Changes,
     Maker,
     Row,
     System,
+    TableChanges,
     agreed,
     canonical,
     gathered,
@@ -43,7 +43,7 @@ def chosen_for_v1(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
     makers: dict[str, Maker] = {OURS: Freshview, STORED: WithStored, PATHWAY: pathway}
     with gathered(folder, scale, makers) as found:
-        changes, systems = Changes(folder, scale, seed=21), found.systems
+        changes, systems = TableChanges(folder, scale, seed=21), found.systems
         ours = next(system for system in systems if isinstance(system, WithStored))
         seconds, compared = _raced(systems, changes, repeat, 0 if is_trial(scale) else _WARMUP, ours.optimise)
         keep_estimates(folder, scale, "v1", ours.warehouse)
@@ -57,7 +57,7 @@ def chosen_for_v1(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def _raced(
-    systems: Sequence[System], changes: Changes, repeat: int, warmup: int, optimise: Callable[[], None]
+    systems: Sequence[System], changes: TableChanges, repeat: int, warmup: int, optimise: Callable[[], None]
 ) -> tuple[dict[str, list[float]], int]:
     """Time fresh answers of all systems after equal changes; what is stored is chosen after some of them."""
     seconds: dict[str, list[float]] = {system.name: [] for system in systems}
@@ -96,7 +96,7 @@ def v1_tenfold(folder: Path, scale: float, repeat: int) -> list[Figure]:
         home.mkdir(parents=True)
         system = WithStored(home, tpch(folder, at, TABLES))
         try:
-            seconds, _ = _raced([system], Changes(folder, at, seed=22), repeat, warmup, system.optimise)
+            seconds, _ = _raced([system], TableChanges(folder, at, seed=22), repeat, warmup, system.optimise)
         finally:
             system.close()
             shutil.rmtree(home, ignore_errors=True)

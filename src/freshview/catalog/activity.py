@@ -18,7 +18,7 @@ _STATEMENT = 0  # in place of a view's id: the process runs statements that need
 
 
 @dataclass(frozen=True)
-class Work:
+class ForegroundWork:
     """What the processes of a warehouse do in the foreground."""
 
     busy: tuple[tuple[str, int], ...] = ()  # processes, and since when
@@ -55,7 +55,7 @@ class ActivityCatalog:
                 values = {"owner": owner, "view_id": view_id, "since": now, "expires_at": now + LIFETIME}
                 c.execute(t.activity.insert().values(**values))
 
-    def of_others(self) -> Work:
+    def of_others(self) -> ForegroundWork:
         """The foreground work of all other processes."""
         a = t.activity.c
         with self.catalog.database.read() as c:
@@ -63,4 +63,4 @@ class ActivityCatalog:
             query = sa.select(a.owner, a.view_id, a.since).where(a.owner != self.catalog.owner, a.expires_at >= now)
             rows = c.execute(query.order_by(a.since, a.owner)).all()
         busy = tuple((row.owner, row.since) for row in rows if row.view_id == _STATEMENT)
-        return Work(busy, frozenset(row.view_id for row in rows if row.view_id != _STATEMENT))
+        return ForegroundWork(busy, frozenset(row.view_id for row in rows if row.view_id != _STATEMENT))

@@ -57,7 +57,7 @@ def _expire_relation(c: Connection, relation_id: int, horizon: int, superseded_b
 
 
 def _shown(c: Connection, since: int) -> dict[int, int]:
-    """By deferred view: the oldest state that it shows, or has shown since a time."""
+    """For each deferred view, the oldest state that it shows, or has shown since a time."""
     shown: dict[int, int] = {}
     for csn, _, view_id in shown_csns(c, since=since):
         shown[view_id] = min(csn, shown.get(view_id, csn))

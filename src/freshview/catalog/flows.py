@@ -19,7 +19,7 @@ from freshview.relation.schema import check_relation_name, fold
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """A system that others own: `kind` says how it is read, such as POSTGRES or DEBEZIUM."""
+    """A system that others own: `kind` is how it is read, such as POSTGRES or DEBEZIUM."""
 
     id: int
     name: str

@@ -1,4 +1,4 @@
-"""What the record of a view says of the relations that it reads, and the order that follows from it."""
+"""The relations that a view reads by its record, and the order that follows from it."""
 
 from __future__ import annotations
 

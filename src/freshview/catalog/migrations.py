@@ -13,7 +13,7 @@ from freshview.catalog import tables as t
 from freshview.catalog.engine import Database
 from freshview.errors import CorruptWarehouse
 
-Step = Callable[[Connection], None]
+Migration = Callable[[Connection], None]
 
 
 def _create(connection: Connection) -> None:
@@ -74,7 +74,7 @@ def _add_activity(connection: Connection) -> None:
 
 
 def _add_view_keys(_: Connection) -> None:
-    """From here on views may have keys, in which NULL is a value. Views that are there stay bags.
+    """Let views have keys, in which NULL is a value. Views that are there stay bags.
 
     A program without this step would lay keyed views over as if their keys had no NULL: it has to refuse the catalog.
     """
@@ -128,8 +128,8 @@ def _add_column(connection: Connection, table: str, column: str) -> None:
         connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {column}"))
 
 
-# Step n takes a catalog from version n to n + 1. Steps are only ever appended.
-STEPS: tuple[Step, ...] = (
+# Migration n takes a catalog from version n to n + 1. Migrations are only ever appended.
+STEPS: tuple[Migration, ...] = (
     _create,
     _add_uses_and_versions,
     _add_eager,
@@ -148,7 +148,7 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
+def migrate(database: Database, steps: tuple[Migration, ...] = STEPS) -> str:
     """Bring the catalog to today's version, all steps or none; return the warehouse's id."""
     try:
         return _migrate(database, steps)
@@ -157,7 +157,7 @@ def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
         raise
 
 
-def _migrate(database: Database, steps: tuple[Step, ...]) -> str:
+def _migrate(database: Database, steps: tuple[Migration, ...]) -> str:
     with database.read() as connection:
         if _version(connection) == len(steps):
             return _warehouse_id(connection, database)

@@ -202,9 +202,9 @@ class CatalogReader:
             csn = c.execute(partial).scalar() if relation.kind == "view" else None
             return PENDING - 1 if csn is None else int(csn)
 
-    def commits(self, relation_id: int | None = None, after: int = -1) -> list[Commit]:
-        """Commits after a CSN in order, of one relation or of all."""
-        query = sa.select(t.commits).where(t.commits.c.csn > after).order_by(t.commits.c.csn, t.commits.c.relation_id)
+    def commits(self, relation_id: int | None = None) -> list[Commit]:
+        """Commits in order, of one relation or of all."""
+        query = sa.select(t.commits).order_by(t.commits.c.csn, t.commits.c.relation_id)
         if relation_id is not None:
             query = query.where(t.commits.c.relation_id == relation_id)
         with self.database.read() as c:

@@ -19,7 +19,7 @@ from freshview.catalog.frontiers import CHANGES, MAINTAINED
 from freshview.catalog.lineage import source_ids
 from freshview.catalog.records import Backlog, Deferral, Relation
 from freshview.catalog.selections import last_csn, readable_csn, shown_csns
-from freshview.catalog.uses import Use
+from freshview.catalog.uses import UseHistory
 from freshview.catalog.view_reader import beyond_frontiers
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import Catalog
@@ -218,7 +218,7 @@ def _moment(micros: int) -> datetime:
 
 
 @dataclass(frozen=True)
-class _Checkpoint:
+class _MainVersion:
     """A version of main, and the segments that it folded since the version before it."""
 
     csn: int
@@ -231,7 +231,7 @@ class _Stock:
     """The checkpoints and segments that are stored of one relation."""
 
     dropped_csn: int | None
-    checkpoints: tuple[_Checkpoint, ...]
+    checkpoints: tuple[_MainVersion, ...]
     unfolded: Amount
     shown: tuple[tuple[int, int], ...] = ()  # CSNs that a deferred view shows or showed, and until when
 
@@ -258,10 +258,10 @@ def _stocks(c: sa.Connection, superseded: int) -> list[_Stock]:
         each.relation_id, each.folded, sa.func.count(), sa.func.sum(each.rows), sa.func.sum(each.bytes)
     ).group_by(each.relation_id, each.folded)
     amounts = {(i, at): Amount(int(n), int(rows), int(size)) for i, at, n, rows, size in c.execute(sums)}
-    checkpoints: dict[int, list[_Checkpoint]] = {}
+    checkpoints: dict[int, list[_MainVersion]] = {}
     for row in c.execute(sa.select(m.relation_id, m.csn, m.created_at).order_by(m.csn)):
         folds = amounts.get((row.relation_id, row.csn), Amount())
-        checkpoints.setdefault(row.relation_id, []).append(_Checkpoint(row.csn, row.created_at, folds))
+        checkpoints.setdefault(row.relation_id, []).append(_MainVersion(row.csn, row.created_at, folds))
     shown: dict[int, list[tuple[int, int]]] = {}
     for csn, until, view_id in shown_csns(c, since=superseded):
         shown.setdefault(view_id, []).append((csn, until))
@@ -341,7 +341,7 @@ def _jobs(c: sa.Connection, since: int) -> dict[int, tuple[int, float]]:
 
 
 def _measures(
-    now: int, since: int, updates: tuple[int, int] | None, use: Use | None, jobs: tuple[int, float] | None
+    now: int, since: int, updates: tuple[int, int] | None, use: UseHistory | None, jobs: tuple[int, float] | None
 ) -> Measures:
     commits, rows = updates or (0, 0)
     count, seconds = jobs or (0, 0.0)

@@ -8,7 +8,7 @@ _RECENT = 0.3  # weight of the newest gap between uses in their mean
 
 
 @dataclass(frozen=True)
-class Use:
+class UseHistory:
     """How often and when queries used a view."""
 
     uses: int
@@ -16,8 +16,8 @@ class Use:
     mean_gap: int
 
 
-def used_again(old: Use, count: int, last_at: int) -> Use:
+def used_again(old: UseHistory, count: int, last_at: int) -> UseHistory:
     """The history of use with `count` later uses added."""
     gap = max(last_at - old.last_at, 0) // count
     mean = gap if old.mean_gap == 0 else int((1 - _RECENT) * old.mean_gap + _RECENT * gap)
-    return Use(old.uses + count, max(old.last_at, last_at), mean)
+    return UseHistory(old.uses + count, max(old.last_at, last_at), mean)

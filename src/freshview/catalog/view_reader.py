@@ -21,7 +21,7 @@ from freshview.catalog.frontiers import (
 )
 from freshview.catalog.lineage import lower_first, read_ids, rewriting_ids, source_ids
 from freshview.catalog.records import Backlog, Frontier, Relation, RelationState, Task
-from freshview.catalog.uses import Use
+from freshview.catalog.uses import UseHistory
 from freshview.catalog.writer import Catalog
 from freshview.errors import NotFound
 
@@ -226,13 +226,13 @@ class ViewReader:
         found = self.catalog.relations_by_id(ids) if ids else {}
         return [found[id_] for id_ in ids if id_ in found]
 
-    def uses(self) -> dict[int, Use]:
+    def uses(self) -> dict[int, UseHistory]:
         """How queries used the views, by view id."""
         with self.catalog.database.read() as c:
             return self._uses(c)
 
-    def _uses(self, c: sa.Connection) -> dict[int, Use]:
-        return {r.view_id: Use(r.uses, r.last_at, r.mean_gap) for r in c.execute(sa.select(t.uses))}
+    def _uses(self, c: sa.Connection) -> dict[int, UseHistory]:
+        return {r.view_id: UseHistory(r.uses, r.last_at, r.mean_gap) for r in c.execute(sa.select(t.uses))}
 
 
 def _task(view_id: int, csn: int, rows: Sequence[Any]) -> Task:

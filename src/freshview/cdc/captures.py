@@ -44,14 +44,14 @@ class Capture:
 
     @property
     def for_views(self) -> Capture:
-        """This capture with the sets that delta rules may rely on: by times alone, an insertion may be of a key that
+        """The capture with the sets that delta rules may rely on: by times alone, an insertion may be of a key that
         was there, was deleted by a mark and came back; so it is an upsert (ups)."""
         if self.technique != THREE_AUDIT_COLUMNS.technique:
             return self
         return replace(self, sets=self.sets - {"ins"} | {"ups"})
 
     def without(self, *kinds: str) -> Capture:
-        """This capture of a table to which these kinds of change never happen."""
+        """The capture of a table to which these kinds of change never happen."""
         return replace(self, never=self.never | frozenset(kinds))
 
 

@@ -136,7 +136,7 @@ def net_effect_of(name: str, changes: ChangeColumns, *, precise: bool = True) ->
 
 
 def _check_runs(changes: ChangeColumns, at: np.ndarray, begins: np.ndarray) -> None:
-    """Each change must fit the one before it of the same key: existence, and the old image to the bit."""
+    """Raise if a change does not fit the one before it of the same key: existence, and the old image to the bit."""
     later = np.flatnonzero(~begins)
     if not len(later):
         return

@@ -39,7 +39,7 @@ from freshview.storage.external import (
     open_external,
 )
 
-Columns = tuple[tuple[str, str], ...]  # names and types
+_ColumnTypes = tuple[tuple[str, str], ...]  # names and types
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _VersionPosition:
 
     version: int
     fingerprint: str
-    columns: Columns
+    columns: _ColumnTypes
     partitions: tuple[str, ...]
 
     def text(self) -> str:
@@ -201,7 +201,7 @@ class DeltaVersions:
         return Relation(0, self.name, "external", 0, 1, self.schema, 0, str(self._location))
 
     @property
-    def _columns(self) -> Columns:
+    def _columns(self) -> _ColumnTypes:
         return tuple((c.name, str(c.type)) for c in self.schema.columns)
 
     def _open(self, version: int | None = None) -> DeltaTable:
@@ -248,7 +248,7 @@ def _is_plain(location: Path, start: _VersionPosition, end: _VersionPosition) ->
     return end.partitions == start.partitions
 
 
-def _described(metadata: dict[str, Any]) -> tuple[Columns, tuple[str, ...]] | None:
+def _described(metadata: dict[str, Any]) -> tuple[_ColumnTypes, tuple[str, ...]] | None:
     """The columns and partition columns of an action; None if the names in files are others."""
     if (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none") != "none":
         return None
@@ -259,11 +259,11 @@ def _described(metadata: dict[str, Any]) -> tuple[Columns, tuple[str, ...]] | No
     return columns, tuple(metadata.get("partitionColumns") or ())
 
 
-def _columns_of(schema: DeltaSchema) -> Columns:
+def _columns_of(schema: DeltaSchema) -> _ColumnTypes:
     return tuple((f.name, str(from_arrow(f.type))) for f in pa.schema(schema))
 
 
-def _shown(columns: Columns) -> str:
+def _shown(columns: _ColumnTypes) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in columns)
 
 

@@ -20,11 +20,11 @@ from freshview.relation.types import INTEGERS, DataType
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class RemoteNode:
     """A relation without duplicates; `schema.key` is empty if a projection dropped its key."""
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
+    def inputs(self) -> tuple[RemoteNode, ...]:
         raise NotImplementedError
 
     @cached_property
@@ -38,7 +38,7 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Remote(Node):
+class Remote(RemoteNode):
     """A table of another system: its new state can be queried by values, its old state cannot."""
 
     name: str
@@ -50,7 +50,7 @@ class Remote(Node):
             raise NotMaintainable(f"remote table {self.name}", "it has no primary key", "Name its key columns.")
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
+    def inputs(self) -> tuple[RemoteNode, ...]:
         return ()
 
     @cached_property
@@ -59,7 +59,7 @@ class Remote(Node):
 
 
 @dataclass(frozen=True)
-class Condition:
+class RowTest:
     """A predicate over rows: `test` returns a mask for a table of `columns`, whose NULLs count as false."""
 
     columns: tuple[str, ...]
@@ -68,19 +68,25 @@ class Condition:
 
 
 @dataclass(frozen=True, eq=False)
-class Select(Node):
+class _OverOneInput(RemoteNode):
+    """An operator over one input."""
+
+    input: RemoteNode
+
+    @property
+    def inputs(self) -> tuple[RemoteNode, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, eq=False)
+class RowFilter(_OverOneInput):
     """The rows that satisfy a condition."""
 
-    input: Node
-    condition: Condition
+    condition: RowTest
 
     def __post_init__(self) -> None:
         for name in self.condition.columns:
             self.input.schema.column(name)
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @cached_property
     def schema(self) -> Schema:
@@ -88,18 +94,13 @@ class Select(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Project(Node):
+class Projection(_OverOneInput):
     """Columns of the input as (name, column of the input) pairs."""
 
-    input: Node
     columns: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
         assert self.schema
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -126,10 +127,9 @@ class Project(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Extend(Node):
+class Extend(_OverOneInput):
     """The input's columns, and further ones that are computed from each row: `compute` returns those alone."""
 
-    input: Node
     columns: tuple[Column, ...]
     compute: Callable[[pa.Table], pa.Table]
     text: str = ""  # for EXPLAIN
@@ -137,21 +137,17 @@ class Extend(Node):
     def __post_init__(self) -> None:
         assert self.schema
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
-
     @cached_property
     def schema(self) -> Schema:
         return Schema(self.input.schema.columns + self.columns, self.input.schema.key)
 
 
 @dataclass(frozen=True, eq=False)
-class Join(Node):
+class KeyJoin(RemoteNode):
     """left ⋈ right, where the columns `on` of the left equal the primary key of the right, in the order of the key."""
 
-    left: Node
-    right: Node
+    left: RemoteNode
+    right: RemoteNode
     on: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -179,7 +175,7 @@ class Join(Node):
         assert self.schema
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
+    def inputs(self) -> tuple[RemoteNode, ...]:
         return (self.left, self.right)
 
     @cached_property
@@ -198,7 +194,7 @@ class Join(Node):
         return _merged([*super().equal_columns, *(frozenset(p) for p in pairs if types[p[0]] == types[p[1]])])
 
 
-def remotes(view: Node) -> Iterator[Remote]:
+def remotes(view: RemoteNode) -> Iterator[Remote]:
     """The remote tables of a view, from left to right."""
     if isinstance(view, Remote):
         yield view
@@ -206,7 +202,7 @@ def remotes(view: Node) -> Iterator[Remote]:
         yield from remotes(node)
 
 
-def check_maintainable(view: Node, name: str) -> None:
+def check_maintainable(view: RemoteNode, name: str) -> None:
     """Raise NotMaintainable if the captured sets do not determine the view.
 
     A view that dropped its key can be kept only if every table delivers complete sets.
@@ -236,22 +232,22 @@ def check_maintainable(view: Node, name: str) -> None:
             )
 
 
-def keyed(view: Node) -> Node:
+def keyed(view: RemoteNode) -> RemoteNode:
     """The view with the key that its projections dropped, in further columns at the end; the view itself if it has one.
 
     The key comes from the leftmost table, so only projections on the way to that table are widened.
     """
     if view.schema.key:
         return view
-    if isinstance(view, Select):
-        return Select(keyed(view.input), view.condition)
+    if isinstance(view, RowFilter):
+        return RowFilter(keyed(view.input), view.condition)
     if isinstance(view, Extend):
         return Extend(keyed(view.input), view.columns, view.compute, view.text)
-    if isinstance(view, Join):
-        return Join(keyed(view.left), view.right, view.on)
-    assert isinstance(view, Project)
+    if isinstance(view, KeyJoin):
+        return KeyJoin(keyed(view.left), view.right, view.on)
+    assert isinstance(view, Projection)
     wider = keyed(view.input)
-    return Project(wider, view.columns + tuple((_unused(view.schema, k), k) for k in wider.schema.key))
+    return Projection(wider, view.columns + tuple((_unused(view.schema, k), k) for k in wider.schema.key))
 
 
 def _unused(schema: Schema, name: str) -> str:
@@ -264,11 +260,11 @@ def _renamed(column: Column, name: str) -> Column:
     return Column(name, column.type, column.nullable, column.comment)
 
 
-def is_stored(node: Node, column: str) -> bool:
+def is_stored(node: RemoteNode, column: str) -> bool:
     """Whether a column of a node is a column of a remote table, by which the source finds rows."""
     name = node.schema.column(column).name
     match node:
-        case Project():
+        case Projection():
             return is_stored(node.input, node.sources[name])
         case Extend() if name in {c.name for c in node.columns}:
             return False

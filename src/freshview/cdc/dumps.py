@@ -102,7 +102,7 @@ class Dumps:
         """Nothing is kept for readers: the writer of the dumps removes them."""
 
     def confirming(self, names: Iterable[str]) -> Dumps:
-        """This source, with more dumps that are right although they are small; CaptureFailed if one is not there."""
+        """The source with more dumps that are right although they are small; CaptureFailed if one is not there."""
         for name in names:
             if not (self._path / name).is_file():
                 raise CaptureFailed(
@@ -113,7 +113,7 @@ class Dumps:
         return other
 
     def from_newest(self) -> Dumps:
-        """This source, whose first poll takes the newest dump: older ones are states that the reader is past."""
+        """The source as one whose first poll takes the newest dump: older ones are states that the reader is past."""
         other = copy.copy(self)
         other._from_newest = True
         return other

@@ -136,29 +136,29 @@ class EventFiles:
         return self._each or (found.log is not None and all(e.log is not None for e in found.events))
 
     def replaying(self) -> EventFiles:
-        """This source, which reads all that there is in one poll, and takes late events that nothing contradicts."""
+        """The source as one which reads all events in one poll, and takes late ones that nothing contradicts."""
         whole = copy.copy(self)
         whole._max_bytes, whole._takes_late = 2**62, True
         return whole
 
     def refusing(self, causes: Mapping[str, str]) -> EventFiles:
-        """This source, to which the events at these places are bad ones, for the causes given."""
+        """The source as one to which the events at these places are bad ones, for the causes given."""
         other = copy.copy(self)
         other._refused = {**self._refused, **causes}
         return other
 
     def refuses(self, place: str) -> bool:
-        """Whether the event at a place is a bad one, as `refusing` was told."""
+        """Whether the event at a place is a bad one, by `refusing`."""
         return place in self._refused
 
     def fitting(self, unfit: Callable[[pa.Table], Mapping[int, str]]) -> EventFiles:
-        """This source, to which events are bad ones if `unfit` has a cause for the number of their row."""
+        """The source as one to which events are bad ones if `unfit` has a cause for the number of their row."""
         other = copy.copy(self)
         other._unfit = unfit
         return other
 
     def until(self, place: str) -> EventFiles:
-        """This source, which reads no further than to the event at a place in one poll."""
+        """The source as one which reads no further than to the event at a place in one poll."""
         other = copy.copy(self)
         other._until = place
         return other

@@ -26,7 +26,7 @@ from freshview.relation.ingest import store
 from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import INEXACT, DataType, parse_type
 from freshview.sql.dml import has_subquery
-from freshview.sql.statements import Columns, CreateFlow
+from freshview.sql.statements import ColumnChoice, CreateFlow
 from freshview.sql.tokens import tokenize
 
 START, END = "__START_AT", "__END_AT"
@@ -52,7 +52,7 @@ def from_spec(spec: Mapping[str, Any]) -> CreateFlow:
     """The statement of a flow's record."""
     given = {k: v for k, v in spec.items() if k != "owner"}
     columns = tuple(Column(n, parse_type(t), nullable, comment) for n, t, nullable, comment in given["columns"])
-    choices = {k: Columns(tuple(given[k]["names"]), given[k]["is_except"]) for k in ("chosen", "tracked")}
+    choices = {k: ColumnChoice(tuple(given[k]["names"]), given[k]["is_except"]) for k in ("chosen", "tracked")}
     return CreateFlow(**{**given, **choices, "columns": columns, "keys": tuple(given["keys"])})
 
 
@@ -189,7 +189,7 @@ def _check_type(column: Column, stored: Column, table: str) -> None:
         raise InvalidStatement(f"table {table}", cause, _AS_FLOW) from error
 
 
-def _chosen(choice: Columns, columns: Iterable[Column], what: str) -> tuple[Column, ...]:
+def _chosen(choice: ColumnChoice, columns: Iterable[Column], what: str) -> tuple[Column, ...]:
     """The columns of a choice; NotFound if it names others."""
     by_name = {fold(c.name): c for c in columns}
     for name in choice.names:

@@ -1,4 +1,4 @@
-"""Places in the log of a database: by which events are told apart, and in which order they count.
+"""Places in the log of a database: which identify events, and give the order in which they count.
 
     LSN l of PostgreSQL        name (l)                    order (max(c, l), l)
     binlog of MySQL            name (file, position, row)  order the same; names of files are compared by length first
@@ -28,9 +28,9 @@ _DISORDER = timedelta(minutes=1)  # by which the times of changes may differ fro
 
 @dataclass(frozen=True)
 class LogPlace:
-    """Where a log has an event: `name` tells it apart from other events, `order` says which one is the later.
+    """The place of an event in a log: `name` is that of no other event, and the later event has the greater `order`.
 
-    `server` is the one that made the change, if the event names it. `by_commit`: the order is that of commits.
+    `server` is the server that made the change, if the event names it. `by_commit`: the order is that of commits.
     """
 
     name: Order

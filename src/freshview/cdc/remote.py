@@ -128,7 +128,7 @@ def whole_states(
 
 
 def _rows(table: PostgresTable, snapshot: Snapshot, conditions: Conditions) -> pa.Table:
-    """The rows of a table that meet conditions, as far as the server can tell, and maybe others.
+    """The rows of a table that meet conditions, as far as the server can check them, and maybe others.
 
     Law: the server finds a value equal wherever Spark does. So it is for integers, dates and texts (under a collation
     that is not deterministic it finds more); other types are left to Spark.

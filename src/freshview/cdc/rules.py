@@ -25,7 +25,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.cdc.dimension import Condition, Extend, Join, Node, Project, Remote, Select
+from freshview.cdc.dimension import Extend, KeyJoin, Projection, Remote, RemoteNode, RowFilter, RowTest
 from freshview.cdc.flagged import (
     COMP,
     FLAG,
@@ -56,7 +56,7 @@ class States(Protocol):
 
 
 def propagate(
-    view: Node, name: str, deltas: Mapping[str, PartialDelta], states: States, *, effectiveness: bool = True
+    view: RemoteNode, name: str, deltas: Mapping[str, PartialDelta], states: States, *, effectiveness: bool = True
 ) -> PartialDelta:
     """The changes of a view, from the changes of its tables since the last call and their states now.
 
@@ -73,22 +73,22 @@ class _Propagation:
         self._states = states
         self._effectiveness = effectiveness
 
-    def change(self, node: Node) -> Flagged:
+    def change(self, node: RemoteNode) -> Flagged:
         match node:
             case Remote():
                 delta = self._deltas.get(node.name)
                 return to_flagged(delta) if delta is not None else _unchanged(node.schema)
-            case Select():
+            case RowFilter():
                 return self._select(node, self.change(node.input))
-            case Project():
+            case Projection():
                 return self._project(node, self.change(node.input))
             case Extend():
                 return self._extend(node, self.change(node.input))
-            case Join():
+            case KeyJoin():
                 return self._join(node, self.change(node.left), self.change(node.right))
         raise TypeError(node)
 
-    def _select(self, node: Select, s: Flagged) -> Flagged:
+    def _select(self, node: RowFilter, s: Flagged) -> Flagged:
         old = _selected(flagged_as(s.removed, COMP), node.condition)
         partial = _weakened(flagged_as(s.removed, UP, UPS))
         return Flagged(node.schema, _selected(s.inserted, node.condition), pa.concat_tables([old, partial]))
@@ -100,7 +100,7 @@ class _Propagation:
         removed = [with_flag(_extended(old, node), COMP), padded.append_column(FLAG, partial.column(FLAG))]
         return Flagged(node.schema, _extended(s.inserted, node), pa.concat_tables(removed))
 
-    def _project(self, node: Project, s: Flagged) -> Flagged:
+    def _project(self, node: Projection, s: Flagged) -> Flagged:
         inserted, removed = _projected(s.inserted, node), _projected(s.removed, node)
         if self._effectiveness:
             old, partial = flagged_as(removed, COMP), flagged_as(removed, UP, UPS)
@@ -110,7 +110,7 @@ class _Propagation:
             removed = pa.concat_tables([with_flag(kept, COMP), partial])
         return Flagged(node.schema, inserted, removed)
 
-    def _join(self, node: Join, s: Flagged, t: Flagged) -> Flagged:
+    def _join(self, node: KeyJoin, s: Flagged, t: Flagged) -> Flagged:
         on, key = node.on_columns, node.right.schema.key
         s_old = flagged_as(s.removed, COMP)
         touched = _values([t.inserted, t.removed], key)
@@ -127,7 +127,7 @@ class _Propagation:
         ]
         return Flagged(node.schema, pa.concat_tables(inserted), pa.concat_tables(removed))
 
-    def _find(self, node: Node, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
+    def _find(self, node: RemoteNode, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
         """The rows of a node's new state whose columns have one of the combinations of values, and maybe others.
 
         Rows beyond make no difference: what is found is joined again.
@@ -144,20 +144,20 @@ class _Propagation:
                     if wanted.num_rows
                     else node.schema.arrow.empty_table()
                 )
-            case Select():
+            case RowFilter():
                 return _selected(self._find(node.input, columns, values), node.condition)
-            case Project():
+            case Projection():
                 return _projected(self._find(node.input, tuple(node.sources[c] for c in columns), values), node)
             case Extend():
                 own = [i for i, c in enumerate(columns) if node.input.schema.has(c)]
                 assert own, "rows are found by columns of tables"
                 found = self._find(node.input, tuple(columns[i] for i in own), values.select(own))
                 return _extended(found, node)
-            case Join():
+            case KeyJoin():
                 return self._find_joined(node, columns, values)
         raise TypeError(node)
 
-    def _find_joined(self, node: Join, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
+    def _find_joined(self, node: KeyJoin, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
         """One side is found by the values, the other by the join."""
         on, key = node.on_columns, node.right.schema.key
         own = [i for i, c in enumerate(columns) if node.left.schema.has(c)]
@@ -180,13 +180,13 @@ def _weakened(removed: pa.Table) -> pa.Table:
     return with_flag(without_flag(removed), UPS)
 
 
-def _selected(rows: pa.Table, condition: Condition) -> pa.Table:
+def _selected(rows: pa.Table, condition: RowTest) -> pa.Table:
     if not rows.num_rows:
         return rows
     return rows.filter(condition.test(rows.select(list(condition.columns))), null_selection_behavior="drop")
 
 
-def _projected(rows: pa.Table, node: Project) -> pa.Table:
+def _projected(rows: pa.Table, node: Projection) -> pa.Table:
     """The columns of a projection, and the flag if there is one."""
     result = pa.table([rows.column(s) for s in node.sources.values()], schema=node.schema.arrow)
     return result.append_column(FLAG, rows.column(FLAG)) if FLAG in rows.column_names else result
@@ -213,7 +213,7 @@ def _as_columns(values: pa.Table, schema: Schema) -> pa.Table:
     return values
 
 
-def _joined(node: Join, left: pa.Table, right: pa.Table) -> pa.Table:
+def _joined(node: KeyJoin, left: pa.Table, right: pa.Table) -> pa.Table:
     """Rows of the left with their rows of the right, and the flag of the right if it has one."""
     at_left, at_right = matches(left, right, node.on_columns, node.right.schema.key)
     columns = left.take(at_left).columns + right.take(at_right).columns
@@ -221,7 +221,7 @@ def _joined(node: Join, left: pa.Table, right: pa.Table) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def _unjoined(node: Join, left: pa.Table) -> pa.Table:
+def _unjoined(node: KeyJoin, left: pa.Table) -> pa.Table:
     """Partial rows of the left, padded: of the right, only its key is known, and only where the left's columns are."""
     pairs = zip(node.right.schema.key, node.on_columns, strict=True)
     types = {c.name: c.type.arrow for c in node.schema.columns}

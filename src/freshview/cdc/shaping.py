@@ -19,7 +19,7 @@ from sqlglot import exp
 from freshview.algebra import nodes as algebra
 from freshview.algebra.facts import flat_join
 from freshview.algebra.nodes import conjunction, names_in
-from freshview.cdc.dimension import Condition, Extend, Join, Node, Project, Remote, Select
+from freshview.cdc.dimension import Extend, KeyJoin, Projection, Remote, RemoteNode, RowFilter, RowTest
 from freshview.errors import NotMaintainable
 from freshview.relation.schema import Schema
 
@@ -42,16 +42,16 @@ _OPERATORS = {
 class Evaluator(Protocol):
     """Gives expressions the meaning that Spark gives them."""
 
-    def condition(self, schema: Schema, predicate: exp.Expr) -> Condition: ...
+    def condition(self, schema: Schema, predicate: exp.Expr) -> RowTest: ...
 
-    def extended(self, node: Node, items: Sequence[tuple[str, exp.Expr]]) -> Extend: ...
+    def extended(self, node: RemoteNode, items: Sequence[tuple[str, exp.Expr]]) -> Extend: ...
 
 
-def shaped(lowered: algebra.Lowered, tables: Mapping[str, Remote], evaluator: Evaluator) -> Node:
+def shaped(lowered: algebra.Lowered, tables: Mapping[str, Remote], evaluator: Evaluator) -> RemoteNode:
     """The dimension view of a query over remote tables, by their names in the query; NotMaintainable if it is none."""
     kept = [column for column, _ in lowered.outputs]
     node = _Shaping(tables, evaluator).node(lowered.node, kept)
-    return Project(node, tuple((name, column) for column, name in lowered.outputs))
+    return Projection(node, tuple((name, column) for column, name in lowered.outputs))
 
 
 class _Shaping:
@@ -59,11 +59,11 @@ class _Shaping:
         self._tables = tables
         self._evaluator = evaluator
 
-    def node(self, node: algebra.Node, kept: Collection[str]) -> Node:
+    def node(self, node: algebra.Node, kept: Collection[str]) -> RemoteNode:
         """A node of the algebra as a node of a dimension view; `kept` are the columns that the view still needs."""
         match node:
             case algebra.Scan():
-                return Project(self._tables[node.relation], tuple((name, stored) for stored, name in node.fields))
+                return Projection(self._tables[node.relation], tuple((name, stored) for stored, name in node.fields))
             case algebra.Project():
                 return self._project(node, kept)
             case algebra.Filter() | algebra.Join(kind="inner"):
@@ -75,19 +75,19 @@ class _Shaping:
             f"{_OVER_IT}; or {HOLD}.",
         )
 
-    def _project(self, node: algebra.Project, kept: Collection[str]) -> Node:
+    def _project(self, node: algebra.Project, kept: Collection[str]) -> RemoteNode:
         items = [(name, expression.unnest()) for name, expression in node.items if name in kept]
         plain = {name: e.name for name, e in items if isinstance(e, exp.Column)}
         computed = [(name, e) for name, e in items if name not in plain]
         below = self.node(node.input, {*plain.values(), *(c for _, e in computed for c in names_in(e))})
         if computed:
             below = self._evaluator.extended(below, computed)
-        return Project(below, tuple((name, plain.get(name, name)) for name, _ in items))
+        return Projection(below, tuple((name, plain.get(name, name)) for name, _ in items))
 
-    def _block(self, node: algebra.Node, kept: Collection[str]) -> Node:
+    def _block(self, node: algebra.Node, kept: Collection[str]) -> RemoteNode:
         inputs, conditions = flat_join(node)
         used = {*kept, *(c for condition in conditions for c in names_in(condition))}
-        leaves: list[Node] = []
+        leaves: list[RemoteNode] = []
         rest = conditions
         for given in inputs:
             leaf = self.node(given, used & set(given.columns))
@@ -102,9 +102,9 @@ class _Shaping:
         joined, left = next((b for b in built if _keeps_key(b[0], kept)), built[0])
         return self._selected(joined, left)
 
-    def _selected(self, node: Node, conditions: list[exp.Expr]) -> Node:
+    def _selected(self, node: RemoteNode, conditions: list[exp.Expr]) -> RemoteNode:
         predicate = conjunction(conditions)
-        return node if predicate is None else Select(node, self._evaluator.condition(node.schema, predicate))
+        return node if predicate is None else RowFilter(node, self._evaluator.condition(node.schema, predicate))
 
 
 _Equality = tuple[exp.Expr, str, str]  # the condition, and the two columns
@@ -120,7 +120,9 @@ def _equality(condition: exp.Expr) -> _Equality | None:
     return condition, sides[0].name, sides[1].name
 
 
-def _joined(root: Node, leaves: Sequence[Node], equal: Sequence[_Equality]) -> tuple[Node, list[exp.Expr]] | None:
+def _joined(
+    root: RemoteNode, leaves: Sequence[RemoteNode], equal: Sequence[_Equality]
+) -> tuple[RemoteNode, list[exp.Expr]] | None:
     """All inputs joined to one of them, and the conditions that this fulfils; None if one has no whole key equated."""
     done: list[exp.Expr] = []
     node, waiting = root, [leaf for leaf in leaves if leaf is not root]
@@ -130,12 +132,12 @@ def _joined(root: Node, leaves: Sequence[Node], equal: Sequence[_Equality]) -> t
             return None
         leaf, on = found
         waiting.remove(leaf)
-        node = Join(node, leaf, tuple(column for column, _ in on))
+        node = KeyJoin(node, leaf, tuple(column for column, _ in on))
         done += [condition for _, condition in on]
     return node, done
 
 
-def _partners(node: Node, leaf: Node, equal: Sequence[_Equality]) -> list[tuple[str, exp.Expr]] | None:
+def _partners(node: RemoteNode, leaf: RemoteNode, equal: Sequence[_Equality]) -> list[tuple[str, exp.Expr]] | None:
     """For each column of a leaf's key, a column of the node that equals it, and the condition that says so."""
     found = []
     for key in leaf.schema.key:
@@ -147,12 +149,12 @@ def _partners(node: Node, leaf: Node, equal: Sequence[_Equality]) -> list[tuple[
     return found or None
 
 
-def _keeps_key(node: Node, kept: Collection[str]) -> bool:
+def _keeps_key(node: RemoteNode, kept: Collection[str]) -> bool:
     names = tuple((n, n) for n in node.schema.names if n in kept)
-    return bool(names) and bool(Project(node, names).schema.key)
+    return bool(names) and bool(Projection(node, names).schema.key)
 
 
-def _unjoinable(leaves: Sequence[Node]) -> NotMaintainable:
+def _unjoinable(leaves: Sequence[RemoteNode]) -> NotMaintainable:
     described = "; ".join(f"({', '.join(leaf.schema.key) or 'its key was dropped'})" for leaf in leaves)
     return NotMaintainable(
         "view of remote tables",

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from freshview.cdc.captures import Capture
-from freshview.cdc.dimension import Join, Node, Remote, Select
+from freshview.cdc.dimension import KeyJoin, Remote, RemoteNode, RowFilter
 from freshview.cdc.model import SETS
 
 _AT_SOURCE = {
@@ -50,14 +50,14 @@ def statements(sets: frozenset[str]) -> str:
     return ", ".join(f"{text} ({name})" for name, text in _STATEMENTS if name in sets)
 
 
-def delivered(view: Node) -> frozenset[str]:
+def delivered(view: RemoteNode) -> frozenset[str]:
     """The sets that the delta of a view may have (Figures 9 and 10, and §5.5)."""
     if isinstance(view, Remote):
         return view.capture.sets
-    if isinstance(view, Join):
+    if isinstance(view, KeyJoin):
         return _joined(delivered(view.left), delivered(view.right))
     (given,) = map(delivered, view.inputs)
-    return _selected(given) if isinstance(view, Select) else given
+    return _selected(given) if isinstance(view, RowFilter) else given
 
 
 def _selected(given: frozenset[str]) -> frozenset[str]:

@@ -11,7 +11,7 @@ import typer
 
 from freshview.cli.output import say, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
-from freshview.cli.progress import Amount, working
+from freshview.cli.progress import WorkAmount, working
 from freshview.display import counted
 from freshview.errors import AlreadyExists, InvalidStatement, NotFound
 
@@ -95,7 +95,7 @@ def _source(files: list[Path], format: Kind | None, delimiter: str, header: bool
     return InputFiles(paths, found, delimiter, header, null)
 
 
-def size_of(source: InputFiles) -> Amount:
+def size_of(source: InputFiles) -> WorkAmount:
     """Return the size of the files: in rows where their metadata has them, else in bytes."""
     import pyarrow.parquet as pq
 
@@ -103,11 +103,11 @@ def size_of(source: InputFiles) -> Amount:
     from freshview.storage.external import describe, open_external
 
     if source.format == "delta":
-        return Amount(sum(describe(open_external(str(p))).rows for p in source.paths), "rows", is_estimate=True)
+        return WorkAmount(sum(describe(open_external(str(p))).rows for p in source.paths), "rows", is_estimate=True)
     files = [f for path in source.paths for f in data_files(path)]
     if source.format == "parquet":
-        return Amount(sum(pq.read_metadata(f).num_rows for f in files), "rows", is_estimate=True)
-    return Amount(sum(f.stat().st_size for f in files), "bytes", is_estimate=True)
+        return WorkAmount(sum(pq.read_metadata(f).num_rows for f in files), "rows", is_estimate=True)
+    return WorkAmount(sum(f.stat().st_size for f in files), "bytes", is_estimate=True)
 
 
 def _schema_of(warehouse: Warehouse, place: Place, table: str, create: bool) -> Schema | None:

@@ -12,7 +12,7 @@ import typer
 
 from freshview.cli.output import say, table, write, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
-from freshview.cli.progress import Amount, steps, working
+from freshview.cli.progress import WorkAmount, steps, working
 from freshview.errors import InvalidStatement, StorageUnavailable
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def calibrate(place: Place, json: JsonOption = False) -> None:
     """
     from freshview.optimizer.prices import Prices
 
-    with place.connect() as warehouse, steps("Calibrating", Amount(7, "steps")) as bar:
+    with place.connect() as warehouse, steps("Calibrating", WorkAmount(7, "steps")) as bar:
 
         def heard(event: Event) -> None:
             if event.name == "calibrate.step":

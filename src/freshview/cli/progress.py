@@ -24,7 +24,7 @@ _WHOLE_WORK = 1e9  # seconds over which the pace is measured: the whole work
 
 
 @dataclass(frozen=True)
-class Amount:
+class WorkAmount:
     """The amount of work."""
 
     total: int
@@ -41,7 +41,7 @@ class Amount:
 class Bar:
     """A bar with the amount done and the current step; without a `progress` it draws nothing."""
 
-    def __init__(self, progress: Progress | None, what: str, size: Amount | None) -> None:
+    def __init__(self, progress: Progress | None, what: str, size: WorkAmount | None) -> None:
         self._progress = progress
         self._task: TaskID | None = None
         self._size = size
@@ -60,7 +60,7 @@ class Bar:
             self._progress.advance(self._task, amount)
             self._progress.update(self._task, amount=self._size.text(self._done) if self._size else "")
 
-    def reached(self, share: float, size: Amount) -> None:
+    def reached(self, share: float, size: WorkAmount) -> None:
         """Set the share that is done; the size may change on the way."""
         if self._progress is not None and self._task is not None and self._size != size:
             self._size = size
@@ -70,14 +70,14 @@ class Bar:
 
 
 @contextmanager
-def steps(what: str, size: Amount) -> Iterator[Bar]:
+def steps(what: str, size: WorkAmount) -> Iterator[Bar]:
     """Draw a bar over work of known size."""
     with _drawn() as progress:
         yield Bar(progress, what, size)
 
 
 @contextmanager
-def working(what: str, size: Callable[[], Amount] | None = None) -> Iterator[Bar]:
+def working(what: str, size: Callable[[], WorkAmount] | None = None) -> Iterator[Bar]:
     """Draw a bar over the work of Spark: the share of its tasks that are done, applied to the `size` if there is one.
 
     Until Spark has tasks, the bar pulses. `size` is called in another thread, and only if a bar is drawn.
@@ -125,8 +125,8 @@ def _drawn() -> Iterator[Progress | None]:
         yield progress
 
 
-def _watch(bar: Bar, ask_size: Callable[[], Amount] | None, ended: threading.Event) -> None:
-    size: Amount | None = None
+def _watch(bar: Bar, ask_size: Callable[[], WorkAmount] | None, ended: threading.Event) -> None:
+    size: WorkAmount | None = None
     with suppress(Exception):  # an error in drawing must not stop the work
         size = ask_size() if ask_size is not None else None
     stages = StageBar()
@@ -134,7 +134,7 @@ def _watch(bar: Bar, ask_size: Callable[[], Amount] | None, ended: threading.Eve
         with suppress(Exception):
             done, tasks = stages.look(_tracker())
             if tasks:
-                bar.reached(done / tasks, size or Amount(tasks, "tasks"))
+                bar.reached(done / tasks, size or WorkAmount(tasks, "tasks"))
 
 
 def _tracker() -> Any:

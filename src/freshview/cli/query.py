@@ -14,7 +14,7 @@ from freshview.cli.cells import csv_line, json_object
 from freshview.cli.output import complain, say, table, write
 from freshview.cli.place import Command, Place, command
 from freshview.cli.progress import Bar, working
-from freshview.cli.running import Done, ReadOptions, Rows, Running, freshness_from, moment_from
+from freshview.cli.running import Done, ReadOptions, ResultRows, Running, freshness_from, moment_from
 from freshview.display import counted
 from freshview.errors import InvalidStatement, NotFound
 from freshview.events import Event
@@ -82,7 +82,7 @@ def read_script(file: Path) -> str:
         raise NotFound(f"file {file}", cause or str(error), "Check the path.") from error
 
 
-def ask(running: Running, text: str, *, stream: bool = False) -> Rows | Done:
+def ask(running: Running, text: str, *, stream: bool = False) -> ResultRows | Done:
     """Run a statement under a progress bar, which also names the steps of reading a view's text."""
     what = f"{' '.join(text.split()):.60}"
     with working(what) as bar:
@@ -111,7 +111,7 @@ def _print_tables(running: Running, found: Sequence[str]) -> None:
         print_answer(ask(running, text))
 
 
-def print_answer(answer: Rows | Done) -> None:
+def print_answer(answer: ResultRows | Done) -> None:
     """Print an answer as text."""
     if isinstance(answer, Done):
         say(f"{answer.text}.")
@@ -151,7 +151,7 @@ def _print_json(running: Running, found: Sequence[str]) -> None:
         write("]")
 
 
-def _json(answer: Rows | Done) -> str:
+def _json(answer: ResultRows | Done) -> str:
     if isinstance(answer, Done):
         return json_object([("rows", answer.rows), ("csn", answer.csn)])
     repeated = sorted({c for c in answer.columns if answer.columns.count(c) > 1})

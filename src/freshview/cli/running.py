@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK)(\s+(TRANSACT
 
 
 @dataclass(frozen=True)
-class Rows:
+class ResultRows:
     """The answer to a query."""
 
     columns: tuple[str, ...]
@@ -92,7 +92,7 @@ class Running:
             self._catalog = self._opened.enter_context(self._place.open_catalog())
         return self._catalog
 
-    def run(self, text: str, *, stream: bool = False) -> Rows | Done:
+    def run(self, text: str, *, stream: bool = False) -> ResultRows | Done:
         """Run one statement; with `stream`, the rows of a query stay in Spark until they are consumed."""
         control = _CONTROL.fullmatch(_bare(text))
         if control is not None:
@@ -104,7 +104,7 @@ class Running:
         statement = parse(text)
         if isinstance(statement, Show | Describe):
             answer = listed(self.catalog(), statement)
-            return Rows(answer.columns, answer.rows)
+            return ResultRows(answer.columns, answer.rows)
         if self.transaction is not None:
             self._refuse_options()
             answer = self.transaction.sql(text)
@@ -145,19 +145,19 @@ def _bare(text: str) -> str:
     return " ".join(t.text for t in tokenize(text)[:4])
 
 
-def _rows_of(frame: Any, text: str, stream: bool) -> Rows:
+def _rows_of(frame: Any, text: str, stream: bool) -> ResultRows:
     from freshview.spark.errors import spark_errors
 
     what = f"query {' '.join(text.split()):.80}"
     if not stream:
         with spark_errors(what):
-            return Rows(tuple(frame.columns), [tuple(row) for row in frame.collect()])
+            return ResultRows(tuple(frame.columns), [tuple(row) for row in frame.collect()])
 
     def rows() -> Iterator[tuple[Any, ...]]:
         with spark_errors(what):
             yield from map(tuple, frame.toLocalIterator(prefetchPartitions=True))
 
-    return Rows(tuple(frame.columns), rows())
+    return ResultRows(tuple(frame.columns), rows())
 
 
 def _outcome_text(rows: int, csn: int | None) -> str:

@@ -13,7 +13,7 @@ import typer
 from freshview.cli.look import job_fields, print_jobs
 from freshview.cli.output import complain, say, table, write, write_json
 from freshview.cli.place import Command, JsonOption, Place, command
-from freshview.cli.progress import Amount, Bar, steps, working
+from freshview.cli.progress import Bar, WorkAmount, steps, working
 from freshview.errors import FreshviewError, InvalidStatement
 from freshview.interruption import is_asked_to_stop
 from freshview.relation.names import backticked
@@ -253,7 +253,7 @@ def _bar(
     event, takes its rows off; events may come from several threads.
     """
     left = dict(rows) if any(rows.values()) else dict.fromkeys(rows, 1)
-    size, lock = Amount(sum(left.values()), "rows" if any(rows.values()) else "done"), Lock()
+    size, lock = WorkAmount(sum(left.values()), "rows" if any(rows.values()) else "done"), Lock()
     with steps(what, size) as bar:
 
         def gone(name: str, most: int | None) -> None:

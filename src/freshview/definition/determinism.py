@@ -259,19 +259,19 @@ def refuse_ordered_copies(lowered: Lowered, sources: Mapping[str, SourceFacts]) 
     the same order; the numbers of equal rows ascend as they lie.
     """
 
-    def telling(node: Node, inputs: tuple[tuple[Window, ...], ...]) -> tuple[Window, ...]:
-        """The windows below a node's rows that tell equal rows apart."""
+    def distinguishing(node: Node, inputs: tuple[tuple[Window, ...], ...]) -> tuple[Window, ...]:
+        """The windows below a node's rows that distinguish equal rows."""
         below = () if isinstance(node, Aggregate) else tuple(w for found in inputs for w in found)
         if not isinstance(node, Window) or not (own := [e for _, e in node.items if _is_positional(e)]):
             return below
         if below:
-            cause = f"which of equal rows comes first is open, and {operator_of(lowered, below[0])} tells them apart"
+            cause = f"which of equal rows comes first is open, and {operator_of(lowered, below[0])} distinguishes them"
             raise NotMaintainable(operator_of(lowered, node), cause, _ONE_ORDER)
         if all(isinstance(e.this, _NUMBERING) for e in own):
             return ()
         return () if dependencies(node.input, sources).identified(node.input.columns) else (node,)
 
-    folded(lowered.node, telling)
+    folded(lowered.node, distinguishing)
 
 
 _NUMBERING = (exp.RowNumber, exp.Ntile)

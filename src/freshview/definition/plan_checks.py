@@ -208,7 +208,7 @@ def _tainted(operators: list[str], has_times: bool) -> set[str]:
     hidden = has_times and any(o.startswith("LocalRelation") for o in operators)
     if not hidden and not any(map(_has_time, operators)):
         return set()
-    if any(o.startswith(_BY_PLACE) for o in operators):  # numbers do not tell whose values a column has
+    if any(o.startswith(_BY_PLACE) for o in operators):  # numbers do not show whose values a column has
         return {number for o in operators for number in _ID.findall(o)}
     found: set[str] = set()
     while True:

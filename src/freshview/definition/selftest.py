@@ -10,7 +10,7 @@ kind asks about all states, since planning is most of the cost of a query over f
 rows before it is reported. Where the text leaves ties open, the columns that it orders by have none.
 
 Answers without rows, or with a column that is always NULL, prove little: then other tables are tried, within the time,
-and those are taken on which the text tells most. The result counts the rows of answers.
+and those are taken on which most columns of the text have values. The result counts the rows of answers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ FrameOf = Callable[[Scan], Any]  # returns the frame that a scan reads
 
 
 @dataclass(frozen=True)
-class _Move:
+class _Trial:
     """A change of the tables, and the rows that the view had stored before it."""
 
     before: World
@@ -98,9 +98,9 @@ class SelfTest:
         self._kept: list[World] = []  # worlds whose tables' ids are keys of `_frames`
 
     def run(self) -> Tested:
-        """Test on the world on which the text tells most, and on extremes, if the text does not fail there."""
+        """Test on the world on which most columns have values, and on extremes, if the text does not fail there."""
         until = time.monotonic() + _SECONDS
-        found = self._telling(until)
+        found = self._richest(until)
         if isinstance(found, str):
             return Tested(difference=f"it could not be tested: Spark fails on all tables that were tried ({found})")
         try:
@@ -121,7 +121,7 @@ class SelfTest:
         tested = self._through(states, texts, moves, until)
         return replace(tested, answers=sum(t.num_rows for t in texts), unmet=_unmet(texts))
 
-    def _telling(self, until: float) -> tuple[list[World], list[pa.Table]] | str:
+    def _richest(self, until: float) -> tuple[list[World], list[pa.Table]] | str:
         """The states of the first world in which every column of the answers has a value, and the answers; if there is
         none in the time, those of the world with the most such columns; an error of Spark if the text fails on all."""
         nothing = empty(self._schemas)
@@ -139,7 +139,7 @@ class SelfTest:
                 elif time.monotonic() > (until if best is not None else until + _SECONDS):
                     break
                 continue
-            if best is None or _told(texts) > _told(best[1]):
+            if best is None or _variety(texts) > _variety(best[1]):
                 best = states, texts
             if not _unmet(texts) or time.monotonic() > until:
                 break
@@ -177,7 +177,7 @@ class SelfTest:
         if not self._definition.incremental:
             return Tested(sum(counts), len(moves))
         rows = done = 0
-        for some in self._in_batches([_Move(states[i], states[j], trees[i]) for i, j in moves]):
+        for some in self._in_batches([_Trial(states[i], states[j], trees[i]) for i, j in moves]):
             stop_if_asked("self-test")
             for (before, after), found in zip(moves[done:], self._moved(some), strict=False):
                 if isinstance(found, str) or not self._agree(trees[after], found):
@@ -222,7 +222,7 @@ class SelfTest:
         """The stored rows from scratch, by the tree; or the error."""
         return self._ran([(self._form.tree, self._reader(state)) for state in states], self._stored)
 
-    def _moved(self, moves: Sequence[_Move]) -> list[pa.Table | str]:
+    def _moved(self, moves: Sequence[_Trial]) -> list[pa.Table | str]:
         """The stored rows after changes, by delta rules; or the error."""
         plans = [self._delta(move) for move in moves]
         given = iter(self._ran([p for p in plans if p is not None], with_weight(self._stored)))
@@ -239,7 +239,7 @@ class SelfTest:
                 result.append(overlay([net(signed, self._stored)], self._stored).apply(move.stored))
         return result
 
-    def _delta(self, move: _Move) -> tuple[Node, FrameOf] | None:
+    def _delta(self, move: _Trial) -> tuple[Node, FrameOf] | None:
         """The delta query of a move, and the frames that it reads; None if the view does not change."""
         used = columns_read(self._form.tree)
         deltas: dict[str, tuple[pa.Table, Schema]] = {}
@@ -289,7 +289,7 @@ class SelfTest:
         except (FreshviewError, pa.ArrowException) as error:
             return brief(error)
 
-    def _in_batches(self, moves: Sequence[_Move]) -> Iterator[Sequence[_Move]]:
+    def _in_batches(self, moves: Sequence[_Trial]) -> Iterator[Sequence[_Trial]]:
         """The moves that are tested in one query: all, or one by one where plans are large."""
         size = per_use(self._form.tree, lambda _: 1)
         step = len(moves) if size <= _SMALL else 1
@@ -377,7 +377,7 @@ class SelfTest:
             start = self._trees([before])[0]
             if isinstance(start, str) or isinstance(found, str) or not same:
                 return None
-            scratch, found = found, self._moved([_Move(before, after, start)])[0]
+            scratch, found = found, self._moved([_Trial(before, after, start)])[0]
             same = not isinstance(found, str) and self._agree(scratch, found)
         if same:
             return None
@@ -410,8 +410,8 @@ def _unmet(texts: Sequence[pa.Table]) -> tuple[str, ...]:
     return tuple(texts[0].column_names[i] for i in places if all(t.column(i).null_count == t.num_rows for t in texts))
 
 
-def _told(texts: Sequence[pa.Table]) -> tuple[int, bool]:
-    """How much answers tell: the columns that have values, and whether there are rows."""
+def _variety(texts: Sequence[pa.Table]) -> tuple[int, bool]:
+    """How much answers prove: fewer columns without values, and whether there are rows."""
     return -len(_unmet(texts)), any(t.num_rows for t in texts)
 
 

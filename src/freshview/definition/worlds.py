@@ -50,7 +50,7 @@ class Profile:
     named: bool = False  # only values that the definition names, where it names any
 
     def for_join(self, relations: int) -> Profile:
-        """This kind of values in so few rows that a join of so many relations stays small where values are alike."""
+        """The kind of values in so few rows that a join of so many relations stays small where values are alike."""
         matching = _MOST_JOINED ** (1 / max(relations, 1))
         rows = int(matching / (self.first * _COPIES))
         return self if rows >= self.rows else replace(self, rows=max(rows, 2))

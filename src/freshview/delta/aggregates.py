@@ -222,7 +222,7 @@ def state_of(root: Aggregate, hidden: Callable[[str], str], types_of: TypesOf) -
         return None
     plain = [(name, *c) for name, c in calls if c is not None]
     types = types_of(_probe(root, plain)) if any(k != "count" for _, k, _ in plain) else {}
-    building = _Building(hidden, types)
+    building = _StateParts(hidden, types)
     for name, kind, argument in plain:
         if not building.add(name, kind, argument):
             return None
@@ -265,7 +265,7 @@ def _taken(name: str) -> str:
     return f"{name}__taken"
 
 
-class _Building:
+class _StateParts:
     """Collects the parts of a state, equal ones once."""
 
     def __init__(self, hidden: Callable[[str], str], types: Mapping[str, str]) -> None:

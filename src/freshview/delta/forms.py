@@ -267,7 +267,7 @@ def _touched_keys(root: Aggregate, rows: Node) -> Project:
 
 
 def _stored_at_keys(form: Form, affected: Node, columns: tuple[tuple[str, str], ...]) -> Node:
-    """The stored rows of the affected groups, as (name, stored column) pairs say."""
+    """The stored rows of the affected groups, by (name, stored column) pairs."""
     old: Node = _stored_scan(form)
     if form.keys:
         old = Join(old, affected, "semi", null_safe(tuple(stored(s) for _, s in form.keys), affected.columns))

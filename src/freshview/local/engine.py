@@ -27,7 +27,7 @@ from freshview.machine import memory
 if TYPE_CHECKING:
     import duckdb
 
-Settings = dict[str, str | bool | int | float | list[str]]
+DuckSettings = dict[str, str | bool | int | float | list[str]]
 
 MOST_MEMORY = 2 << 30  # bytes of the rows between operators, at most; on smaller machines an eighth of the memory
 MOST_RESULT = 1 << 29  # bytes of a result, at most
@@ -36,7 +36,7 @@ _WHAT = "a plan of the embedded engine"
 _BATCH = 100_000  # rows of a result that are taken at a time
 # The optimizers of small plans: without them one would compute columns that nothing reads, or join before it filters.
 _FEW_OPTIMIZERS = frozenset({"column_lifetime", "unused_columns", "filter_pushdown", "cte_inlining"})
-_SETTINGS: Settings = {
+_SETTINGS: DuckSettings = {
     "enable_external_access": "false",
     "python_enable_replacements": "false",  # names in a query are tables that were handed over, nothing else
     "preserve_insertion_order": "false",
@@ -127,7 +127,7 @@ def _broken_off(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 def _opened(*, is_small: bool) -> duckdb.DuckDBPyConnection:
     import duckdb
 
-    settings: Settings = {**_SETTINGS, "memory_limit": f"{min(MOST_MEMORY, memory() // 8)}B"}
+    settings: DuckSettings = {**_SETTINGS, "memory_limit": f"{min(MOST_MEMORY, memory() // 8)}B"}
     database = duckdb.connect(":memory:", config=settings | ({"threads": 1} if is_small else {}))
     database.execute(MACROS)
     if is_small:

@@ -15,9 +15,9 @@ from __future__ import annotations
 from sqlglot import exp
 
 from freshview.local import aggregates, dates, numbers, scalars, texts
-from freshview.local.typed import Columns, Expressions, Rule
+from freshview.local.typed import ByName, Expressions, TypeRule
 
-PROVEN: dict[type[exp.Expr], Rule] = {
+PROVEN: dict[type[exp.Expr], TypeRule] = {
     exp.Column: scalars.column,
     exp.Literal: scalars.literal,
     exp.Boolean: scalars.boolean,
@@ -120,6 +120,6 @@ _ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
 _RULES = {kind: (rule, _ARGUMENTS.get(kind, _PLAIN)) for kind, rule in PROVEN.items()}
 
 
-def over(columns: Columns) -> Expressions:
+def over(columns: ByName) -> Expressions:
     """Translates expressions over these columns."""
     return Expressions(columns, _RULES)

@@ -28,7 +28,7 @@ from freshview.algebra.nodes import (
 )
 from freshview.algebra.traversal import bottom_up
 from freshview.local.expressions import over
-from freshview.local.typed import COMPARED, INT, STRING, Columns, Expressions, Typed, Unproven, cast, common, duck_type
+from freshview.local.typed import COMPARED, INT, STRING, ByName, Expressions, Typed, Unproven, cast, common, duck_type
 from freshview.relation.types import DataType
 
 Types = Mapping[str, DataType]
@@ -54,7 +54,7 @@ class LocalPlan:
 
 
 @dataclass(frozen=True)
-class _Relation:
+class _NodeQuery:
     """The query of a node by its name, and its columns: each by its place."""
 
     name: str
@@ -74,7 +74,7 @@ class _Relation:
             return "*"
         return ", ".join(f"{c.sql} AS c{i}" for i, c in enumerate(self.columns().values()))
 
-    def chosen(self, items: Sequence[tuple[str, exp.Expr]]) -> _Relation | None:
+    def chosen(self, items: Sequence[tuple[str, exp.Expr]]) -> _NodeQuery | None:
         """Some of the columns under other names, for which there is no query; None if one of them is computed."""
         places, types = [], {}
         own = dict(zip(self.types, range(len(self.types)) if self.places is None else self.places, strict=True))
@@ -83,7 +83,7 @@ class _Relation:
                 return None
             places.append(own[expression.name])
             types[name] = self.types[expression.name]
-        return _Relation(self.name, types, tuple(places)) if places else None
+        return _NodeQuery(self.name, types, tuple(places)) if places else None
 
 
 def _nothing(_: Node) -> Types:
@@ -96,26 +96,26 @@ def translated(root: Node, types: Callable[[Scan], Types], prepare: Prepare = _n
     Filters and projections that stand on a scan may be computed by Spark before, if one of them is not proven:
     `prepare` is asked for that. Raise the first obstacle that is left.
     """
-    found: dict[Node, _Relation] = {}
+    found: dict[Node, _NodeQuery] = {}
     obstacles: dict[Node, Unproven] = {}
     parts: list[str] = []
     reads: list[tuple[str, Node]] = []
 
-    def usable(node: Node) -> _Relation:
+    def usable(node: Node) -> _NodeQuery:
         """A node that another reads: translated, or computed by Spark."""
         if node not in found:
             try:
                 made = _prepared(node, prepare)
             except Unproven:
                 raise obstacles[node] from None
-            found[node] = _Relation(f"p{len(reads)}", made)
+            found[node] = _NodeQuery(f"p{len(reads)}", made)
             reads.append((found[node].name, node))
         return found[node]
 
     for number, node in enumerate(bottom_up(root)):
         try:
             if isinstance(node, Scan):
-                found[node] = _Relation(f"n{number}", _scanned(node, types(node)))
+                found[node] = _NodeQuery(f"n{number}", _scanned(node, types(node)))
                 reads.append((found[node].name, node))
                 continue
             if isinstance(node, Filter | Project) and node.input in obstacles:
@@ -126,7 +126,7 @@ def translated(root: Node, types: Callable[[Scan], Types], prepare: Prepare = _n
             inputs = [usable(i) for i in node.inputs]
             body, made = _body(node, inputs)
             places = inputs[0].places if isinstance(node, Filter | TopK) else None  # they hand on all that they read
-            found[node] = _Relation(f"n{number}", made, places)
+            found[node] = _NodeQuery(f"n{number}", made, places)
             parts.append(f"n{number} AS ({body})")
         except Unproven as obstacle:
             obstacles[node] = obstacle
@@ -183,7 +183,7 @@ def _prepared(node: Node, prepare: Prepare) -> Types:
     return made
 
 
-def _typed(relation: _Relation) -> Iterator[tuple[str, DataType]]:
+def _typed(relation: _NodeQuery) -> Iterator[tuple[str, DataType]]:
     for name, type_ in relation.types.items():
         if type_ is None:
             raise Unproven(name, "NULL without a type")
@@ -198,7 +198,7 @@ def _scanned(scan: Scan, types: Types) -> Made:
     return {**fields, **({WEIGHT: INT} if scan.version == "delta" else {})}
 
 
-def _body(node: Node, inputs: list[_Relation]) -> tuple[str, Made]:
+def _body(node: Node, inputs: list[_NodeQuery]) -> tuple[str, Made]:
     """The query of a node and the types of its columns."""
     match node:
         case Values():
@@ -228,7 +228,7 @@ def _body(node: Node, inputs: list[_Relation]) -> tuple[str, Made]:
     raise Unproven(type(node).__name__)
 
 
-def _selected(items: Sequence[tuple[str, exp.Expr]], columns: Columns, source: str) -> tuple[str, Made]:
+def _selected(items: Sequence[tuple[str, exp.Expr]], columns: ByName, source: str) -> tuple[str, Made]:
     return _listed({n: over(columns).typed(e) for n, e in items}, source)
 
 
@@ -248,7 +248,7 @@ def _values(node: Values) -> tuple[str, Made]:
     return f"SELECT * FROM (VALUES {texts}) AS v({names})", dict(zip(node.names, types, strict=True))
 
 
-def _joined(node: Join, left: _Relation, right: _Relation) -> tuple[str, Made]:
+def _joined(node: Join, left: _NodeQuery, right: _NodeQuery) -> tuple[str, Made]:
     both = {**left.columns("l"), **right.columns("r")}
     condition = over(both).condition(node.condition) if node.condition is not None else "TRUE"
     kind = {"inner": "INNER", "left": "LEFT", "semi": "SEMI", "anti": "ANTI"}[node.kind]
@@ -256,7 +256,7 @@ def _joined(node: Join, left: _Relation, right: _Relation) -> tuple[str, Made]:
     return _listed({c: both[c] for c in node.columns}, source)
 
 
-def _grouped(node: Aggregate, given: _Relation) -> tuple[str, Made]:
+def _grouped(node: Aggregate, given: _NodeQuery) -> tuple[str, Made]:
     columns = given.columns()
     _require_compared(given, node.keys)
     found = {**{k: columns[k] for k in node.keys}, **{n: over(columns).typed(e) for n, e in node.items}}
@@ -266,7 +266,7 @@ def _grouped(node: Aggregate, given: _Relation) -> tuple[str, Made]:
     return _listed(found, f" FROM {given.name}{grouping}")
 
 
-def _require_compared(relation: _Relation, columns: Sequence[str]) -> None:
+def _require_compared(relation: _NodeQuery, columns: Sequence[str]) -> None:
     """Columns that are compared with themselves: values that are equal have the same bits."""
     for column in columns:
         type_ = relation.types[column]
@@ -274,7 +274,7 @@ def _require_compared(relation: _Relation, columns: Sequence[str]) -> None:
             raise Unproven(column, f"{type_ or 'NULL'} as a key")
 
 
-def _united(node: Union, inputs: list[_Relation]) -> tuple[str, Made]:
+def _united(node: Union, inputs: list[_NodeQuery]) -> tuple[str, Made]:
     placed = [list(i.columns().values()) for i in inputs]
     types = [common([p[i] for p in placed], exp.column(c)) for i, c in enumerate(node.names)]
     texts = []
@@ -284,7 +284,7 @@ def _united(node: Union, inputs: list[_Relation]) -> tuple[str, Made]:
     return " UNION ALL ".join(texts), dict(zip(node.names, types, strict=True))
 
 
-def _compared(node: SetOperation, inputs: list[_Relation]) -> tuple[str, Made]:
+def _compared(node: SetOperation, inputs: list[_NodeQuery]) -> tuple[str, Made]:
     kinds = [list(i.types.values()) for i in inputs]
     if kinds[0] != kinds[1]:
         raise Unproven(node.kind, "sides of different types")
@@ -293,7 +293,7 @@ def _compared(node: SetOperation, inputs: list[_Relation]) -> tuple[str, Made]:
     return f"{left} {node.kind.upper()} ALL {right}", dict(zip(node.names, kinds[0], strict=True))
 
 
-def _generated(node: Generate, given: _Relation) -> tuple[str, Made]:
+def _generated(node: Generate, given: _NodeQuery) -> tuple[str, Made]:
     """EXPLODE of constants: how delta plans make a deleted and an inserted row of one."""
     array = node.generator.this if isinstance(node.generator, exp.Explode) else None
     if node.outer or not isinstance(array, exp.Array) or len(node.outputs) != 1 or names_in(array):
@@ -309,7 +309,7 @@ _RANKS: dict[type[exp.Expr], str] = {exp.RowNumber: "row_number()", exp.Rank: "r
 _TOTALS = (exp.Count, exp.Sum, exp.Min, exp.Max, exp.Filter)
 
 
-def _windowed(node: Window, given: _Relation) -> tuple[str, Made]:
+def _windowed(node: Window, given: _NodeQuery) -> tuple[str, Made]:
     """Equal rows keep the order in which they lie, in Spark in all orders of one SELECT: here in one alone."""
     _require_compared(given, node.partition)
     numberings = [e for _, e in node.items if isinstance(e.this, exp.RowNumber)]

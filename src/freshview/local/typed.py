@@ -35,16 +35,16 @@ class Typed:
     digits: int = 0
 
 
-Columns = Mapping[str, Typed]
-Rule = Callable[["Expressions", exp.Expr], Typed]
+ByName = Mapping[str, Typed]
+TypeRule = Callable[["Expressions", exp.Expr], Typed]
 
 
 @dataclass(frozen=True)
 class Expressions:
     """Translates expressions over columns whose texts and types are given."""
 
-    columns: Columns
-    rules: Mapping[type[exp.Expr], tuple[Rule, frozenset[str]]]  # each with the arguments that it reads
+    columns: ByName
+    rules: Mapping[type[exp.Expr], tuple[TypeRule, frozenset[str]]]  # each with the arguments that it reads
     suffix: str = ""  # what follows the aggregate call that is translated: FILTER, OVER
 
     def typed(self, node: exp.Expr) -> Typed:

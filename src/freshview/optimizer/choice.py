@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from freshview.algebra.nodes import Node, Project, Scan, Shared, Source, Table, column
+from freshview.algebra.nodes import Node, Project, Scan, ScanSource, Shared, Table, column
 from freshview.algebra.traversal import scans
 from freshview.optimizer.cost import FULL, INCREMENTAL, NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Share, Store
 from freshview.optimizer.dag import Dag, Root
@@ -89,7 +89,6 @@ class QueryPlan:
     name: str
     rate: float  # how often it runs between two refreshes
     seconds: float
-    tree: Node
     reads: tuple[str, ...]
 
 
@@ -100,7 +99,6 @@ class Alternative:
     what: str
     alone: float  # seconds per refresh that it would save if nothing else were chosen
     saves: float  # seconds per refresh that it would save beside the choice; negative: it would cost more
-    bytes: float
     why: str
 
 
@@ -222,7 +220,7 @@ class _Choosing:
         for root in self._dag.roots:
             if root.is_query:
                 tree = self._root_tree(root, FULL)
-                queries.append(QueryPlan(root.name, root.rate, self._costs.cost(root.node.number), tree, _reads(tree)))
+                queries.append(QueryPlan(root.name, root.rate, self._costs.cost(root.node.number), _reads(tree)))
                 continue
             cost = self._costs.mntcost(root)
             tree = self._root_tree(root, cost.way)
@@ -308,7 +306,7 @@ class _Choosing:
                     what = f"share the differentials{by} of {what}"
                 case Cluster(by=by):
                     what = f"sort {what} by {column_in_words(self._dag, by)}"
-            found.append(Alternative(what, refused.alone, refused.benefit, refused.bytes, refused.why))
+            found.append(Alternative(what, refused.alone, refused.benefit, refused.why))
         return found
 
 
@@ -317,7 +315,7 @@ def _reads(tree: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _number(source: Source) -> int:
+def _number(source: ScanSource) -> int:
     assert isinstance(source, Shared)
     return source.number
 

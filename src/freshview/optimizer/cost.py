@@ -88,7 +88,7 @@ class Cluster:
     by: str
 
 
-Change = Store | Share | Cluster
+Decision = Store | Share | Cluster
 
 
 class Costs:
@@ -290,7 +290,7 @@ class Costs:
             return number in self._relations or not changes or changes[-1] < place or changes[0] > place
         return self.mode[number] == TRANSIENT and (not changes or changes[-1] < place)
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: Decision) -> None:
         """Change what is stored, kept or sorted of a node, and all costs that depend on it."""
         number = change.node
         match change:
@@ -333,7 +333,7 @@ class Costs:
         self.total += part - self._parts[number]
         self._parts[number] = part
 
-    def tried(self, change: Change) -> float:
+    def tried(self, change: Decision) -> float:
         """The total cost under a change, which is taken back."""
         number = change.node
         shared, clustered = self.shared.get(number, frozenset()), self.clustered.get(number)

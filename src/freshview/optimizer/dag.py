@@ -31,7 +31,7 @@ from freshview.optimizer.operations import (
     Applied,
     Block,
     Call,
-    ColumnNames,
+    CanonicalNames,
     Equivalence,
     Group,
     Grouping,
@@ -39,7 +39,7 @@ from freshview.optimizer.operations import (
     Leaf,
     OperationInput,
     Other,
-    Read,
+    ReadRelation,
     Relabel,
     StoredRelation,
 )
@@ -50,7 +50,7 @@ MOST_LEAVES = 8  # of a block with all its connected subsets
 _MOST_ORDERS = 720  # of equal leaves that are tried for a canonical labelling
 _LONGEST = 2_000  # characters of an expression that is inlined
 
-Columns = Mapping[str, Mapping[str, str]]  # Spark's type of each column, by relation
+ColumnTypes = Mapping[str, Mapping[str, str]]  # Spark's type of each column, by relation
 Meaning = dict[str, exp.Expr]  # the columns of a tree as expressions over an equivalence node
 
 
@@ -89,10 +89,10 @@ class Root:
 class Dag:
     """The search space of all plans for a set of views; `columns` has the types of the relations' columns."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: ColumnTypes) -> None:
         self.nodes: list[Equivalence] = []
         self.roots: list[Root] = []
-        self.names = ColumnNames()
+        self.names = CanonicalNames()
         self.types: dict[str, str] = {}  # of canonical columns in their first occurrence, where they are known
         self._columns = columns
         self._same = Relabel(self.names)
@@ -195,7 +195,7 @@ class Dag:
                 own = self.names.new(node.number, f"{name}_{stored}")
                 node.fields[own] = stored
                 self.types[own] = type_
-            node.add(Read("stored", (), node))
+            node.add(ReadRelation("stored", (), node))
         held = {stored: own for own, stored in node.fields.items()}
         return node, {own: column(held[stored]) for stored, own in scan.fields}
 

@@ -23,7 +23,7 @@ from freshview.optimizer.operations import (
     Joined,
     Operation,
     OperationInput,
-    Read,
+    ReadRelation,
     StoredRelation,
 )
 from freshview.optimizer.prices import Prices
@@ -55,9 +55,8 @@ class Formula:
 
 @dataclass(frozen=True)
 class Priced:
-    """An operation with its formulas: for the full result, and per updated relation, by its place in the order."""
+    """The formulas of an operation: for the full result, and per updated relation, by its place in the order."""
 
-    operation: Operation
     full: Formula
     deltas: Mapping[int, Formula]
 
@@ -80,14 +79,14 @@ class Formulas:
     def of(self, node: Equivalence, operation: Operation) -> Priced:
         own, inputs = self._size(node), [self._size(u.node) for u in operation.inputs]
         numbers = tuple(u.node.number for u in operation.inputs)
-        if isinstance(operation, Read):
+        if isinstance(operation, ReadRelation):
             at_hand = {
                 i: Formula(self._prices.embedded.row * own.deltas[self._updated[i]]) for i in self.changes[node.number]
             }
-            return Priced(operation, Formula(self._prices.scanned(own.rows)), at_hand)
+            return Priced(Formula(self._prices.scanned(own.rows)), at_hand)
         full = Formula(self._prices.processed(sum(s.rows for s in inputs), own.rows), numbers)
         deltas = {i: self._delta(node, operation, i) for i in self.changes[node.number]}
-        return Priced(operation, full, deltas)
+        return Priced(full, deltas)
 
     def _delta(self, node: Equivalence, operation: Operation, place: int) -> Formula:
         """The formula of one differential of an operation."""

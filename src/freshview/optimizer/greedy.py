@@ -19,7 +19,7 @@ import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Change, Cluster, Costs, Share, Store
+from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Decision, Share, Store
 from freshview.optimizer.dag import Dag
 from freshview.optimizer.operations import Equivalence, StoredRelation
 from freshview.optimizer.prices import Prices
@@ -27,6 +27,7 @@ from freshview.optimizer.statistics import Statistics
 
 _NEAR = 40  # refused candidates whose benefit beside the final choice is computed
 LEAST = 0.001  # seconds per refresh: a smaller benefit is not worth a decision
+_Candidate = tuple[Decision, ...]  # ways to do one thing, of which one is taken at most
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Limits:
 class Taken:
     """A decision, with what it saved when it was taken."""
 
-    change: Change
+    change: Decision
     benefit: float  # seconds per refresh
     bytes: float
 
@@ -55,10 +56,9 @@ class Taken:
 class Refused:
     """A candidate that was not taken, and why."""
 
-    change: Change
+    change: Decision
     alone: float  # its benefit before any decision
     benefit: float  # its benefit beside what was chosen, or instead of it
-    bytes: float
     why: str
 
 
@@ -80,7 +80,7 @@ class Selection:
         gone = [t for t in self.taken if t.change.node in nodes]
         for decision in reversed(gone):
             self.costs.apply(_opposite(decision.change))
-        refused = (*(Refused(t.change, t.benefit, 0.0, t.bytes, why) for t in gone), *self.refused)
+        refused = (*(Refused(t.change, t.benefit, 0.0, why) for t in gone), *self.refused)
         return replace(self, taken=tuple(t for t in self.taken if t not in gone), refused=refused)
 
 
@@ -104,12 +104,12 @@ class _Greedy:
         self._by_bytes = any(b is not None for b in self._budget.values())
         self._spent = {PERMANENT: 0.0, TRANSIENT: 0.0}
         self._taken: list[Taken] = []
-        self._alone: dict[Change, float] = {}
-        self._refused: dict[Change, Refused] = {}
+        self._alone: dict[Decision, float] = {}
+        self._refused: dict[Decision, Refused] = {}
 
     def run(self) -> Selection:
         before = self._costs.total
-        heap: list[tuple[float, int, tuple[Change, ...]]] = []
+        heap: list[tuple[float, int, _Candidate]] = []
         for rank, ways in enumerate(self._candidates()):
             self._offer(heap, rank, ways)
         rank = len(heap) + 1
@@ -133,7 +133,7 @@ class _Greedy:
         lost[:_NEAR] = [replace(r, benefit=self._costs.total - self._costs.tried(r.change)) for r in lost[:_NEAR]]
         return Selection(self._costs, before, tuple(self._taken), tuple(lost))
 
-    def _offer(self, heap: list[tuple[float, int, tuple[Change, ...]]], rank: int, ways: tuple[Change, ...]) -> None:
+    def _offer(self, heap: list[tuple[float, int, _Candidate]], rank: int, ways: _Candidate) -> None:
         best = self._best(ways)
         if best is not None:
             heapq.heappush(heap, (self._priority(best), rank, ways))
@@ -141,7 +141,7 @@ class _Greedy:
     def _priority(self, candidate: Taken) -> float:
         return -candidate.benefit / max(candidate.bytes, 1.0) if self._by_bytes else -candidate.benefit
 
-    def _best(self, ways: Iterable[Change]) -> Taken | None:
+    def _best(self, ways: Iterable[Decision]) -> Taken | None:
         """The way of a candidate that saves most; None, with the reason noted, if none is worth it."""
         tried = [Taken(w, self._costs.total - self._costs.tried(w), self._bytes(w)) for w in ways if self._is_open(w)]
         fitting = [t for t in tried if self._fits(t)]
@@ -151,10 +151,10 @@ class _Greedy:
             why = _why_not(alone, t.benefit) if t in fitting else "it does not fit the space that is left"
             if best is not None and t is not best and t.benefit > LEAST:
                 why = f"to {_word(best.change)} it saves more"
-            self._refused[t.change] = Refused(t.change, alone, t.benefit, t.bytes, why)
+            self._refused[t.change] = Refused(t.change, alone, t.benefit, why)
         return best if best is not None and best.benefit > LEAST else None
 
-    def _is_open(self, change: Change) -> bool:
+    def _is_open(self, change: Decision) -> bool:
         if isinstance(change, Store):
             return self._costs.mode[change.node] == NOT_STORED
         if isinstance(change, Cluster):
@@ -168,7 +168,7 @@ class _Greedy:
         budget = self._budget.get(place) if place is not None else None
         return budget is None or place is None or self._spent[place] + candidate.bytes <= budget
 
-    def _bytes(self, change: Change) -> float:
+    def _bytes(self, change: Decision) -> float:
         size = self._costs.sizes.of[change.node]
         if isinstance(change, Share):
             deltas = size.deltas
@@ -195,13 +195,11 @@ class _Greedy:
                 self._costs.apply(back)
                 self._taken.remove(candidate)
                 why = "later decisions made it superfluous"
-                self._refused[candidate.change] = Refused(
-                    candidate.change, candidate.benefit, 0.0, candidate.bytes, why
-                )
+                self._refused[candidate.change] = Refused(candidate.change, candidate.benefit, 0.0, why)
 
     # -- candidates --------------------------------------------------------------------------------
 
-    def _candidates(self) -> Iterable[tuple[Change, ...]]:
+    def _candidates(self) -> Iterable[_Candidate]:
         costs, limits = self._costs, self._limits
         degrees = sharing(costs)
         for node in costs.nodes:
@@ -211,7 +209,7 @@ class _Greedy:
                 continue
             if not node.needs:
                 continue  # users need only how many rows there are: a relation without columns cannot be stored
-            full: list[Change] = []
+            full: list[Decision] = []
             if limits.permanent:
                 full.append(Store(number, PERMANENT))
             if limits.transient:
@@ -222,7 +220,7 @@ class _Greedy:
                 places: Sequence[int | None] = costs.changes[number] if limits.one_by_one else [None]
                 yield from ((Share(number, on=True, place=place),) for place in places)
 
-    def _clusterings(self, change: Change) -> list[Cluster]:
+    def _clusterings(self, change: Decision) -> list[Cluster]:
         """The columns by which a result that has just been stored may be sorted."""
         if not isinstance(change, Store) or change.mode != PERMANENT or not self._limits.clustering:
             return []
@@ -253,13 +251,13 @@ def _degree(costs: Costs, node: Equivalence, users: Mapping[int, list[Equivalenc
     return sum(n * len(costs.roots.get(number, ())) for number, n in degree.items())
 
 
-def _place(change: Change) -> int | None:
+def _place(change: Decision) -> int | None:
     if isinstance(change, Store):
         return change.mode
     return TRANSIENT if isinstance(change, Share) else None
 
 
-def _opposite(change: Change) -> Change:
+def _opposite(change: Decision) -> Decision:
     if isinstance(change, Store):
         return Store(change.node, NOT_STORED)
     return replace(change, on=False) if isinstance(change, Share) else Cluster(change.node, "")
@@ -273,5 +271,5 @@ def _why_not(alone: float, benefit: float) -> str:
     return "it costs more than it saves" if benefit < 0 else "no plan would use it"
 
 
-def _word(change: Change) -> str:
+def _word(change: Decision) -> str:
     return "store" if isinstance(change, Store) and change.mode == PERMANENT else "share"

@@ -23,7 +23,7 @@ COUNT, SUM, MIN, MAX = "count", "sum", "min", "max"
 _CALLS: dict[str, type[exp.Expr]] = {COUNT: exp.Count, SUM: exp.Sum, MIN: exp.Min, MAX: exp.Max}
 
 
-class ColumnNames:
+class CanonicalNames:
     """Canonical column names: (equivalence node, column, occurrence in a block), each under a name of its own.
 
     No two names differ only in case: Spark and DuckDB would take them for one.
@@ -64,7 +64,7 @@ class ColumnNames:
 class Relabel:
     """Other occurrence numbers for the leaves of a block; a leaf that is not listed keeps its own."""
 
-    names: ColumnNames = field(repr=False)
+    names: CanonicalNames = field(repr=False)
     leaves: Mapping[Leaf, int] = field(default_factory=dict)
 
     def name(self, name: str) -> str:
@@ -154,7 +154,7 @@ class Grouping(Equivalence):
     input: Equivalence = field(default=None, repr=False)  # type: ignore[assignment]  # always given
     keys: tuple[tuple[str, Term], ...] = ()  # (own column, expression over the input)
     calls: dict[Call, str] = field(default_factory=dict)  # own column of each call
-    names: ColumnNames = field(default_factory=ColumnNames, repr=False)
+    names: CanonicalNames = field(default_factory=CanonicalNames, repr=False)
 
     def column_of(self, call: Call) -> str:
         """The column that holds a call; a call that is new is asked of all finer groupings, too."""
@@ -220,7 +220,7 @@ class Operation:
 
 
 @dataclass(frozen=True, eq=False)
-class Read(Operation):
+class ReadRelation(Operation):
     """A stored relation is read."""
 
     relation: StoredRelation
@@ -305,7 +305,7 @@ class Finer:
     def over(self, call: Call) -> exp.Expr:
         """The aggregate over the operation's input that merges the parts of a call.
 
-        A row of the finer grouping stands for as many rows as its count says.
+        A row of the finer grouping stands for as many rows as its count.
         """
         partial = self.column_for(call)
         if self.holds(call):

@@ -32,7 +32,6 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class _Box:
-    key: str
     kind: str
     title: str
     detail: str
@@ -69,7 +68,7 @@ def _graph(choice: Choice) -> tuple[dict[str, _Box], list[tuple[str, str]]]:
         key = f"view {root.name}"
         plan = next((v for v in choice.views if v.name == root.name), None)
         detail = f"{plan.way} {plan.seconds:.3f} s" if plan is not None else f"query, {root.rate:g} per refresh"
-        boxes[key] = _Box(key, "view", root.name, detail, described(costs.dag, root.node))
+        boxes[key] = _Box("view", root.name, detail, described(costs.dag, root.node))
         way = plan.way if plan is not None else FULL
         if costs.owner.get(root.node.number) is not root and _is_stop(costs, root.node, way):
             edges[(_key(costs, root.node), key)] = None
@@ -80,7 +79,7 @@ def _graph(choice: Choice) -> tuple[dict[str, _Box], list[tuple[str, str]]]:
         node, way = waiting.pop()
         key = _key(costs, node)
         if key not in boxes:
-            boxes[key] = _box(costs, node, key)
+            boxes[key] = _box(costs, node)
             if not isinstance(node, StoredRelation):
                 _connect(costs, node, key, way, edges, waiting)
     return boxes, list(edges)
@@ -110,7 +109,7 @@ def _key(costs: Costs, node: Equivalence) -> str:
     return f"view {owner.name}" if owner is not None else f"e{node.number}"
 
 
-def _box(costs: Costs, node: Equivalence, key: str) -> _Box:
+def _box(costs: Costs, node: Equivalence) -> _Box:
     size = costs.size(node)
     kind = "step"
     if isinstance(node, StoredRelation):
@@ -121,7 +120,7 @@ def _box(costs: Costs, node: Equivalence, key: str) -> _Box:
         kind = "shared"
     changed = sum(size.deltas.values())
     detail = f"{_count(size.rows)} rows" + (f", δ {_count(changed)}" if changed else "")
-    return _Box(key, kind, _title(costs, node), detail, described(costs.dag, node))
+    return _Box(kind, _title(costs, node), detail, described(costs.dag, node))
 
 
 def _title(costs: Costs, node: Equivalence) -> str:

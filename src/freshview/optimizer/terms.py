@@ -30,7 +30,7 @@ _FLIPPED: dict[type[exp.Expr], type[exp.Binary]] = {
 _FLIPPED |= {exp.NEQ: exp.NEQ, exp.NullSafeEQ: exp.NullSafeEQ}
 _SYMMETRIC = (exp.EQ, exp.NEQ, exp.NullSafeEQ)
 
-Types = Callable[[str], str]  # Spark's type of a canonical column; empty if it is not known
+TypeOf = Callable[[str], str]  # Spark's type of a canonical column; empty if it is not known
 Constant = Decimal | str | date
 
 
@@ -94,7 +94,7 @@ def _text(expression: exp.Expr) -> str:
 
 
 @dataclass(frozen=True)
-class _Values:
+class _Admitted:
     """What a condition admits of one column: a finite set, or an interval with open or closed ends."""
 
     column: str
@@ -110,7 +110,7 @@ class _Values:
         above = self.low is None or _above(value, self.low, self.open_low)
         return above and (self.high is None or _above(self.high, value, self.open_high))
 
-    def within(self, other: _Values) -> bool:
+    def within(self, other: _Admitted) -> bool:
         """Is every value that this admits also admitted by the other?"""
         if self.members is not None:
             return all(map(other.admits, self.members))
@@ -134,7 +134,7 @@ def _tighter(own: Constant | None, own_open: bool, other: Constant | None, other
     return (own > other) == (sign > 0)  # type: ignore[operator]
 
 
-def implies(given: Iterable[Term], wanted: Term, types: Types) -> bool:
+def implies(given: Iterable[Term], wanted: Term, types: TypeOf) -> bool:
     """Does a conjunction imply a condition? False means: not known to."""
     given = list(given)
     if wanted in given:
@@ -150,13 +150,13 @@ def implies(given: Iterable[Term], wanted: Term, types: Types) -> bool:
     return any(v.within(target) for v in own)
 
 
-def _values(condition: Term, types: Types) -> _Values | None:
+def _values(condition: Term, types: TypeOf) -> _Admitted | None:
     """The restriction of one column that a condition is, or None."""
     return _restriction(condition, types(next(iter(condition.columns)))) if len(condition.columns) == 1 else None
 
 
 @lru_cache(maxsize=10_000)
-def _restriction(condition: Term, type_: str) -> _Values | None:
+def _restriction(condition: Term, type_: str) -> _Admitted | None:
     tree = condition.expression
     subject = tree.this
     if not isinstance(subject, exp.Column):
@@ -167,7 +167,7 @@ def _restriction(condition: Term, type_: str) -> _Values | None:
             return None
         found = [_constant(e, type_) for e in tree.expressions if not isinstance(e, exp.Null)]
         known = [m for m in found if m is not None]
-        return _Values(name, frozenset(known)) if known and len(known) == len(found) else None
+        return _Admitted(name, frozenset(known)) if known and len(known) == len(found) else None
     if not isinstance(tree, exp.EQ | exp.LT | exp.LTE | exp.GT | exp.GTE):
         return None
     value = _constant(tree.expression, type_)
@@ -175,11 +175,11 @@ def _restriction(condition: Term, type_: str) -> _Values | None:
         return None
     match tree:
         case exp.EQ():
-            return _Values(name, frozenset([value]))
+            return _Admitted(name, frozenset([value]))
         case exp.LT() | exp.LTE():
-            return _Values(name, high=value, open_high=isinstance(tree, exp.LT))
+            return _Admitted(name, high=value, open_high=isinstance(tree, exp.LT))
         case _:
-            return _Values(name, low=value, open_low=isinstance(tree, exp.GT))
+            return _Admitted(name, low=value, open_low=isinstance(tree, exp.GT))
 
 
 def _constant(tree: exp.Expr, type_: str) -> Constant | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cachetools import LRUCache
 
 from freshview.algebra.nodes import Node, Scan, Shared
-from freshview.algebra.together import Part, Together
+from freshview.algebra.together import CommonPart, Together
 from freshview.catalog.records import Relation
 from freshview.local.plans import LocalPlan, Prepare, Types, translated
 from freshview.local.typed import Unproven
@@ -59,7 +59,7 @@ class Translation:
         self._prepare = prepare
         self._types: dict[Shared, Types | Unproven] = {}
 
-    def part(self, part: Part) -> LocalPlan | None:
+    def part(self, part: CommonPart) -> LocalPlan | None:
         """A part; None if it is not for the embedded engine. Parts are asked for in order, before queries."""
         source = source_of(part.scan)
         try:

@@ -43,7 +43,7 @@ _UNKNOWN = 0.5  # the share of rows that cancel, if no earlier job has cancelled
 
 
 @dataclass(frozen=True)
-class Use:
+class ChangeUse:
     """How a view reads the change of a source, and what is known of it."""
 
     terms: int  # scans of the source: a delta query reads the change for each of them
@@ -64,7 +64,7 @@ def use_of(
     alone: bool,
     is_keyed: bool,
     past: Sequence[int] | None = None,
-) -> Use | None:
+) -> ChangeUse | None:
     """How a view reads a source; None for forms in which a row that did not cancel may cost far more than itself, since
     its whole group is computed again.
 
@@ -92,10 +92,10 @@ def use_of(
     joins, fanout = fold(form.tree, passed) or (0, 1.0)
     spares = alone and is_keyed and form.rule == "rows" and terms == 1 and joins > 0
     share = 1 - past[1] / past[0] if past is not None and past[0] else None
-    return Use(terms, joins, fanout, form.rule != "rows", size, spares, share)
+    return ChangeUse(terms, joins, fanout, form.rule != "rows", size, spares, share)
 
 
-def expected(rows: int, use: Use, *, by_key: bool) -> Expected:
+def expected(rows: int, use: ChangeUse, *, by_key: bool) -> Expected:
     """What cancelling the equal rows of a change is expected to cost and to save.
 
     `rows` are those that were written. `by_key`: the images of each key were condensed before, and are held in files.
@@ -124,7 +124,7 @@ def condensed(relation: Relation) -> Condense:
 
 
 def condensed_in_spark(
-    relation: Relation, segments: Sequence[Segment], *, grows: bool, is_linear: bool, use: Use | None = None
+    relation: Relation, segments: Sequence[Segment], *, grows: bool, is_linear: bool, use: ChangeUse | None = None
 ) -> Condense:
     """The condense step of a change that stays in Spark. `is_linear`: the view reads it through filters and projections
     only. `use`: how one view reads it; None: several do, and equal rows cancel."""

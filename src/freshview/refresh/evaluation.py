@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from freshview.algebra.nodes import Project, Scan, Table, column, names_in
-from freshview.cdc.dimension import Condition, Extend, Node
+from freshview.cdc.dimension import Extend, RemoteNode, RowTest
 from freshview.errors import NotMaintainable
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.local.plans import LocalPlan, translated
@@ -40,17 +40,17 @@ class Evaluation:
         except Unproven:
             self._embeds = False
 
-    def condition(self, schema: Schema, predicate: exp.Expr) -> Condition:
+    def condition(self, schema: Schema, predicate: exp.Expr) -> RowTest:
         """A predicate over rows of a schema."""
-        one = _Expressions(self, schema, [(_VALUE, predicate)])
+        one = _RowQueries(self, schema, [(_VALUE, predicate)])
         text = predicate.sql(dialect="spark")
         if one.columns[0].type.kind != "boolean":
             raise NotMaintainable(f"condition {text}", "it is no boolean", "Compare it with a value.")
-        return Condition(one.reads, lambda rows: one.values(rows).column(0), text)
+        return RowTest(one.reads, lambda rows: one.values(rows).column(0), text)
 
-    def extended(self, node: Node, items: Items) -> Extend:
+    def extended(self, node: RemoteNode, items: Items) -> Extend:
         """A node with further columns."""
-        some = _Expressions(self, node.schema, items)
+        some = _RowQueries(self, node.schema, items)
         text = ", ".join(e.sql(dialect="spark") for _, e in items)
         return Extend(node, some.columns, some.values, text)
 
@@ -86,7 +86,7 @@ class Evaluation:
         return runner.fetch(frame, wanted)
 
 
-class _Expressions:
+class _RowQueries:
     """Some expressions over rows of one schema."""
 
     def __init__(self, evaluation: Evaluation, schema: Schema, items: Items) -> None:

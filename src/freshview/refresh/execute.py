@@ -30,7 +30,7 @@ from freshview.storage.segments import Written
 
 Runners = Callable[[bool], Runner]  # True: for a job over few rows
 Frames = Callable[[Scan], Any]  # the frame of a scan
-Sizes = Mapping[str, Sequence[int]]  # of a job's deltas, by source or view: rows read and left by condensing (LAZY §4)
+CondenseSizes = Mapping[str, Sequence[int]]  # by source or view: rows of deltas read, and left by condensing (LAZY §4)
 Rows: TypeAlias = pa.Table | Written  # delta rows of a view: on the driver, or in files if they are many
 
 
@@ -41,7 +41,7 @@ class Change:
     strategy: str  # "incremental" | "full" | "nothing"
     rows: Rows
     delta_rows: int  # of the sources
-    sizes: Sizes = field(default_factory=dict)
+    sizes: CondenseSizes = field(default_factory=dict)
     engine: str = ""  # "embedded", or "spark" and what kept the job there
     expected: float = 0.0  # seconds, of the way that was chosen; 0 if they were not estimated
     otherwise: float = 0.0  # seconds that the best rejected way was expected to take; 0 if there was no other way

@@ -22,12 +22,12 @@ from freshview.interruption import stop_if_asked
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.refresh.execute import Change, Frames, execute, frames_of
 from freshview.refresh.job_input import GroupInput
-from freshview.refresh.plan import RefreshPlan, SharedPart
+from freshview.refresh.plan import SPARK, RefreshPlan, SharedPart
 from freshview.refresh.runner import Runner
 from freshview.refresh.stages import Stages
 
 Alone = str  # why a view's own job is to compute its change
-Rows = TypeVar("Rows")
+Computed = TypeVar("Computed")
 
 
 class _Left(Exception):
@@ -44,16 +44,14 @@ def execute_together(
     shared = _Parts(plan, group, runners, local, stages)
     members = sum(one is not None for one in plan.jobs)
     changes: list[Change | Alone] = []
-    for place, (one, job) in enumerate(zip(plan.jobs, group.jobs, strict=True)):
+    for one, job in zip(plan.jobs, group.jobs, strict=True):
         if one is None:
             changes.append("it shares nothing")
             continue
         stop_if_asked(f"view {job.view.name}")
         begun = time.monotonic()
         try:
-            query = plan.queries.get(place)
-            over = one if query is None else replace(one, query=query)
-            change = execute(over, job, runners, local, stages, shared.table, shared.frames)
+            change = execute(one, job, runners, local, stages, shared.table, shared.frames)
         except Cancelled:
             raise
         except _REASONS as error:
@@ -81,7 +79,7 @@ class _Parts:
         self._stages = stages
         self.frames: Frames | None = None
         begun = time.monotonic()
-        if plan.queries:
+        if any(one is not None and one.engine == SPARK for one in plan.jobs):
             self.frames = frames_of(group, runners(False), stages, self._frame)
         for part in plan.parts:
             if part.local is not None:
@@ -116,7 +114,7 @@ class _Parts:
         return frame
 
 
-def _tried(compute: Callable[[], Rows]) -> Rows | Alone:
+def _tried(compute: Callable[[], Computed]) -> Computed | Alone:
     """What a function returns, or why it failed."""
     try:
         return compute()

@@ -117,9 +117,10 @@ def _costs(done: Sequence[Job], learnt: Mapping[str, float]) -> list[str]:
 
 
 def planned_together(name: str, plan: RefreshPlan) -> list[str]:
-    """The lines that describe what a view shares with others that are refreshed with it."""
+    """The lines that describe what a view shares with others that are refreshed with it, and the query over that."""
     jobs = dict(zip((taken.view for taken in plan.takes), plan.jobs, strict=True))
-    if jobs[name] is None:
+    own = jobs[name]
+    if own is None:
         return ["  refreshed alone: it shares nothing with the other views that have the same changes pending"]
     members = [view for view, job in jobs.items() if job is not None and view != name]
     found = [f"  refreshed together with {', '.join(members)}"] if members else []
@@ -136,7 +137,7 @@ def planned_together(name: str, plan: RefreshPlan) -> list[str]:
             how = "in the embedded engine" if part.local is not None else "on Spark, held in files"
             found.append(f"    {names[part.source]}, computed once for {', '.join(part.users)}, {how}:")
             found.append(render(part.query, source))
-    return found
+    return found if own.query is None else [*found, "    in this refresh it runs:", render(own.query, source)]
 
 
 def planned(plan: JobPlan) -> list[str]:

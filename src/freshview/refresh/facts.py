@@ -75,7 +75,7 @@ def _counted(statistics: StatisticsCatalog, over: Workload, count: Count) -> dic
 def _changes(
     statistics: StatisticsCatalog, over: Workload, rows: Mapping[str, float], changes: ExpectedChanges
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
-    """Of each leaf the delta rows per refresh and the share of them that delete; and remarks on where they are from."""
+    """For each leaf, its delta rows per refresh and the share that deletes; and remarks on where they are from."""
     tables = {name: leaf for name, leaf in over.relations.items() if leaf.kind != "view"}
     churn = statistics.churn([leaf.id for leaf in tables.values()])
     if isinstance(changes, float):

@@ -25,7 +25,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.algebra.nodes import WEIGHT, Node, Scan, Source, Stored, Table
+from freshview.algebra.nodes import WEIGHT, Node, Scan, ScanSource, Stored, Table
 from freshview.algebra.traversal import columns_read
 from freshview.catalog.records import Relation, RelationState, Segment
 from freshview.catalog.views import ViewCatalog
@@ -33,7 +33,7 @@ from freshview.definition.analysis import Definition
 from freshview.delta.signed import part, undone
 from freshview.errors import SnapshotExpired
 from freshview.interruption import stop_if_asked
-from freshview.refresh.condense import Use, condensed, condensed_in_spark, is_linear, use_of
+from freshview.refresh.condense import ChangeUse, condensed, condensed_in_spark, is_linear, use_of
 from freshview.refresh.cost import DEFAULT, Calibration, Estimate, Rates, estimate_full, rows_in_files
 from freshview.refresh.deltas import fits_driver, images, member_rows, netted
 from freshview.refresh.lookups import Lookups
@@ -104,7 +104,7 @@ class SourceInput:
         """Is a change read by one plan, once, through filters and projections only?"""
         return False
 
-    def use(self, source: str) -> Use | None:  # noqa: ARG002
+    def use(self, source: str) -> ChangeUse | None:  # noqa: ARG002
         """How one plan reads the change of a source; None if several do."""
         return None
 
@@ -258,7 +258,7 @@ class JobInput(SourceInput):
         form = self.definition.form
         return self.shared is None and form is not None and is_linear(form.tree)
 
-    def use(self, source: str) -> Use | None:
+    def use(self, source: str) -> ChangeUse | None:
         form = self.definition.form
         if self.shared is not None or form is None:
             return None
@@ -340,7 +340,7 @@ class GroupInput(SourceInput):
     def _stored(self) -> dict[int, RelationState]:
         return {job.view.id: job.stored for job in self.jobs}
 
-    def reading(self, place: int, scan: Scan) -> tuple[Source, str]:
+    def reading(self, place: int, scan: Scan) -> tuple[ScanSource, str]:
         """What a scan in the plan of a job reads, by the names of this input."""
         job = self.jobs[place]
         if isinstance(scan.source, Stored):

@@ -32,7 +32,7 @@ from freshview.errors import (
     WriteConflict,
 )
 from freshview.events import Events
-from freshview.refresh.execute import Change, Rows, Sizes
+from freshview.refresh.execute import Change, CondenseSizes, Rows
 from freshview.refresh.span import Point, Span
 from freshview.refresh.stages import Pauses
 from freshview.refresh.tasks import Pending, combined, pending
@@ -272,7 +272,7 @@ class JobRunner:
         emit("job.cancelled") if isinstance(error, Cancelled) else emit("job.failed")
 
 
-def detailed(job: Job, view: Relation, rows_in: int, phases: Phases, sizes: Sizes) -> Job:
+def detailed(job: Job, view: Relation, rows_in: int, phases: Phases, sizes: CondenseSizes) -> Job:
     """A finished job with what else the history keeps; a job that recomputed condensed none of its rows."""
     condensed = max(rows_in - job.delta_rows, 0) if job.strategy in ("incremental", "nothing") else 0
     return replace(job, view=view.name, rows_in=rows_in, condensed=condensed, phases=phases, condense=sizes)

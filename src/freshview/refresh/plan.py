@@ -175,7 +175,7 @@ class JobPlan:
         return sum(c.rows for c in self.changes) if self.strategy == INCREMENTAL else 0
 
     def on_spark(self, why: str) -> JobPlan:
-        """This plan on Spark, since the embedded engine could not compute its query."""
+        """The plan on Spark, since the embedded engine could not compute its query."""
         assert self.estimate is not None
         return replace(self, local=None, why_spark=why, estimate=on_spark(self.estimate))
 
@@ -184,7 +184,7 @@ class JobPlan:
         return recompute(self.takes, self.changes, (*self.rejected, Rejected(self.strategy, why)))
 
     def stored_for(self, readers: Mapping[str, float], rows: int, rates: Rates = DEFAULT) -> JobPlan:
-        """This plan to recompute, with the decision whether a large result replaces the stored rows or is compared with
+        """The plan to recompute, with the decision whether a large result replaces the stored rows or is compared with
         them. `readers` are the views that read this one, with the seconds in which they recompute; `rows` are stored.
 
         If no view reads this one, nobody needs the differences. Otherwise they are computed unless the readers
@@ -220,14 +220,12 @@ class SharedPart:
 class RefreshPlan:
     """The plan of one refresh of several views over one span: what is computed once, and a job for each view.
 
-    The queries of jobs in the embedded engine read the shared parts. A job on Spark has its own query, for EXPLAIN, and
-    here the one that reads the parts.
+    The queries of the jobs read the shared parts.
     """
 
     takes: tuple[ViewSpan, ...]  # the views, and from where to where
     jobs: tuple[JobPlan | None, ...]  # of each view; None: its own job computes it
     parts: tuple[SharedPart, ...] = ()
-    queries: Mapping[int, Node] = field(default_factory=dict)  # by the place of a job
 
 
 def source_of(scan: Scan) -> Shared:

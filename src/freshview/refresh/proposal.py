@@ -137,6 +137,6 @@ class Proposing:
 
 
 def _since_rewritten(view: Relation, jobs: Sequence[Job]) -> list[Job]:
-    """Those of a view's jobs that may have used its rewriting; all of them if it has none."""
+    """The jobs of a view that may have used its rewriting; all of them if it has none."""
     rewriting = Rewriting.of(view)
     return [job for job in jobs if rewriting is None or job.from_csn >= rewriting.since]

@@ -73,7 +73,7 @@ class _Touched:
 
 
 @dataclass(frozen=True)
-class _Projection:
+class _OverTables:
     """A view's definition over tables alone, and the paths from these. Scans name tables by their ids."""
 
     tree: Node
@@ -121,7 +121,7 @@ class Relevance:
         self._events = events
         self._definitions = definitions
         self._engines = engines
-        self._projections: dict[tuple[int, int], _Projection] = {}
+        self._projections: dict[tuple[int, int], _OverTables] = {}
 
     def needed(
         self,
@@ -180,7 +180,7 @@ class Relevance:
         return times is not None and times.seconds(rows) - times.seconds(int(_FEW * rows)) > _WORTH
 
     def _touched(
-        self, view: Relation, left: Pending, projection: _Projection, conditions: list[exp.Expr], reader: SparkEngine
+        self, view: Relation, left: Pending, projection: _OverTables, conditions: list[exp.Expr], reader: SparkEngine
     ) -> _Touched | None:
         """The paths from tables that have changed, with the conditions that fit them; None: ask no further."""
         # Without conditions of the query, nothing is evaluated that its session could read otherwise.
@@ -198,7 +198,7 @@ class Relevance:
         return _Touched(tuple(found), frozenset(t for t, path, fitting in found if is_open(restricted(path, fitting))))
 
     def _own(
-        self, view: Relation, left: Pending, csn: int, projection: _Projection, touched: _Touched, saves: bool
+        self, view: Relation, left: Pending, csn: int, projection: _OverTables, touched: _Touched, saves: bool
     ) -> Own | None:
         """The rows of the pending changes that the query has to see, as segments; None: all of them."""
         found = touched.paths
@@ -216,7 +216,7 @@ class Relevance:
         self,
         view: Relation,
         left: Pending,
-        projection: _Projection,
+        projection: _OverTables,
         found: Sequence[tuple[str, Node, list[exp.Expr]]],
         span: Span,
     ) -> Own | None:
@@ -239,7 +239,7 @@ class Relevance:
         rows = sum(segment.rows for segments in own.values() for segment in segments)
         return own if _is_few(rows, left) else None
 
-    def _projection(self, view: Relation) -> _Projection:
+    def _projection(self, view: Relation) -> _OverTables:
         key = (view.id, view.epoch)
         known = self._projections.get(key)
         if known is None or not self._is_current(known, view):
@@ -247,10 +247,10 @@ class Relevance:
             definitions: dict[int, Definition] = {}
             tree = self._expanded(view, settings_of(view), tables, definitions)
             runner = PlanRunner(self._engines.under(settings_of(view), small=True))
-            known = self._projections[key] = _Projection(tree, tables, definitions, runner)
+            known = self._projections[key] = _OverTables(tree, tables, definitions, runner)
         return known
 
-    def _is_current(self, known: _Projection, view: Relation) -> bool:
+    def _is_current(self, known: _OverTables, view: Relation) -> bool:
         """Are the definitions that a projection was made of today's? Spark may turn out to read one otherwise."""
         below = known.definitions.keys() - {view.id}
         found = {**(self._catalog.relations_by_id(below) if below else {}), view.id: view}
@@ -296,7 +296,7 @@ def _means_the_same(condition: exp.Expr, types: Mapping[str, str], view: Relatio
     return all(types.get(c) == str(view.schema.column(c).type) for c in names_in(condition))
 
 
-def _is_met(projection: _Projection, path: Node, table: str, delta: pa.Table) -> bool:
+def _is_met(projection: _OverTables, path: Node, table: str, delta: pa.Table) -> bool:
     """Does a row of the delta meet the path? Spark needs no job to answer that over few rows of the driver."""
     if not delta.num_rows:
         return False
@@ -308,7 +308,7 @@ def _is_met(projection: _Projection, path: Node, table: str, delta: pa.Table) ->
 
 
 def _met(
-    projection: _Projection, path: Node, conditions: Sequence[exp.Expr], relation: Relation, rows: pa.Table
+    projection: _OverTables, path: Node, conditions: Sequence[exp.Expr], relation: Relation, rows: pa.Table
 ) -> pa.Array:
     """The positions of the rows that meet a path with these conditions."""
     number = hidden("row", relation.schema.names)

@@ -35,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Span:
-    """From one point to another. What lies at its points never changes, so the catalog is asked for it once."""
+    """The way from one point to another. What lies at its points never changes, so the catalog is asked for it once."""
 
     catalog: Catalog
     storage: Storage

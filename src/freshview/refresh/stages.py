@@ -96,7 +96,7 @@ class Stages:
         if not engine.fits_files(frame):
             return frame
         places = [f"c{i}" for i in range(len(frame.columns))]
-        return engine.reread(0, self.files(label, frame.toDF(*places), engine), frame)
+        return engine.reread(self.files(label, frame.toDF(*places), engine), frame)
 
     def are_kept(self) -> bool:
         """Are the leases on all results still held?"""

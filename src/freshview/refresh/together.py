@@ -21,8 +21,8 @@ from dataclasses import replace
 
 from freshview.algebra.facts import comes_from_delta
 from freshview.algebra.loosening import loosened
-from freshview.algebra.nodes import Aggregate, Join, Node, Scan, SetOperation, Source, Window
-from freshview.algebra.together import Part, Together, Worth, put_together
+from freshview.algebra.nodes import Aggregate, Join, Node, Scan, ScanSource, SetOperation, Window
+from freshview.algebra.together import CommonPart, Together, Worth, put_together
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.local.plans import LocalPlan
 from freshview.refresh.combined import Combinations, Translation
@@ -69,11 +69,10 @@ def plan_together(
         tuple(job.takes for job in group.jobs),
         tuple(plans.get(place) for place in range(len(ways))),
         (*embedded.parts(plans), *spark.parts(plans)),
-        {place: query for place, query in spark.queries.items() if place in plans},
     )
 
 
-class _Group:
+class _Combination:
     """The queries of some of the jobs, put together for one engine."""
 
     def __init__(self, group: GroupInput, places: Sequence[int], ways: Sequence[Way], together: Together) -> None:
@@ -82,7 +81,7 @@ class _Group:
         self.ways = ways
         self.together = together
 
-    def users(self, part: Part, plans: Mapping[int, JobPlan]) -> tuple[str, ...]:
+    def users(self, part: CommonPart, plans: Mapping[int, JobPlan]) -> tuple[str, ...]:
         """The views that are planned and read a part."""
         places = (self.places[i] for i in sorted(part.users))
         return tuple(self.group.jobs[place].view.name for place in places if place in plans)
@@ -97,7 +96,7 @@ class _Group:
 
 
 def _put(group: GroupInput, places: Sequence[int], queries: Sequence[Node], worth: Worth) -> Together:
-    def reading(i: int, scan: Scan) -> tuple[Source, str]:
+    def reading(i: int, scan: Scan) -> tuple[ScanSource, str]:
         return group.reading(places[i], scan)
 
     return put_together(queries, reading, worth)
@@ -113,7 +112,7 @@ def worth_a_table(node: Node, users: int) -> bool:
     return users > 1 and any(isinstance(n, _HEAVY) for n in bottom_up(node))
 
 
-class _Embedded(_Group):
+class _Embedded(_Combination):
     """Jobs over rows at hand, in the embedded engine."""
 
     def __init__(
@@ -145,7 +144,7 @@ class _Embedded(_Group):
 
             plan = _chosen(job, ways[place], self.measured, embed)
             if plan.strategy == INCREMENTAL and plan.local is not None:
-                found[place] = plan
+                found[place] = replace(plan, query=self.together.plans[i])
         return found
 
     def parts(self, plans: Mapping[int, JobPlan]) -> list[SharedPart]:
@@ -156,7 +155,7 @@ class _Embedded(_Group):
         ]
 
 
-class _OnSpark(_Group):
+class _OnSpark(_Combination):
     """Jobs that have something to share on Spark."""
 
     def __init__(self, group: GroupInput, places: Sequence[int], ways: Sequence[Way]) -> None:
@@ -172,7 +171,6 @@ class _OnSpark(_Group):
         queries = [_query(way) for way in ways]
         found = [_put(group, places, given, worth) for given in (queries, [loosened(query) for query in queries])]
         super().__init__(group, places, ways, min(found, key=seconds))
-        self.queries = {place: self.together.plans[i] for i, place in enumerate(places)}
 
     def plans(self, ways: Sequence[Sequence[Way]]) -> dict[int, JobPlan]:
         """The plans by place of views that read a part."""
@@ -182,7 +180,7 @@ class _OnSpark(_Group):
                 continue
             plan = _chosen(self.group.jobs[place], ways[place], self.measured, None)
             if plan.strategy == INCREMENTAL and plan.query is _query(self.ways[i]):
-                found[place] = plan
+                found[place] = replace(plan, query=self.together.plans[i])
         return found if len(found) > 1 else {}
 
     def parts(self, plans: Mapping[int, JobPlan]) -> list[SharedPart]:

@@ -1,4 +1,4 @@
-"""Whose turn it is to run a job of a view.
+"""The turn to run a job of a view: who has it.
 
 Threads of one process take a lock, processes a lease on the view's next job. Who finds it taken waits for the job in
 progress, and takes over when the lease has expired on the catalog's clock, or at once from a process of this machine

@@ -96,7 +96,7 @@ class DataType:
         return self.kind in _TEXTS
 
     def walk(self) -> Iterator[DataType]:
-        """This type and all types inside it."""
+        """The type and all types inside it."""
         yield self
         for child in (*self.children, *(f.type for f in self.fields)):
             yield from child.walk()

@@ -20,7 +20,7 @@ from datetime import timedelta
 from freshview.catalog.writer import Catalog
 from freshview.events import Events
 from freshview.storage.store import Storage
-from freshview.storage.vacuum import RETENTION, Part, VacuumReport, vacuum
+from freshview.storage.vacuum import RETENTION, VacuumPart, VacuumReport, vacuum
 
 PASS_SECONDS = 600.0  # between two passes
 PATIENCE_SECONDS = 3600.0  # for which a pass is put off at most
@@ -76,7 +76,7 @@ class Garbage:
         if not self._left:
             self._left = self._relations()
         taken, self._left = self._left[:ROUND_RELATIONS], self._left[ROUND_RELATIONS:]
-        part = Part(frozenset(taken), ROUND_FILES, self._goes_on)
+        part = VacuumPart(frozenset(taken), ROUND_FILES, self._goes_on)
         try:
             report = vacuum(self._catalog, self._storage, self._events, self._retention, part)
             self._left = [*sorted(report.left), *self._left]

@@ -171,7 +171,7 @@ class Manager:
         return not self._stopped and (job.is_protected or not self._is_busy())
 
     def _protection(self, view: Candidate) -> float | None:
-        """For how many seconds a job of a view that begins now does not give way; None: it gives way at once.
+        """The seconds for which a job of a view that begins now does not give way; None: it gives way at once.
 
         Unless its deadline is near, a job is protected only while no other one is.
         """

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from freshview.catalog.deferred import DeferredCatalog
 from freshview.catalog.lineage import rewriting_ids, source_ids
 from freshview.catalog.records import Backlog, Relation
-from freshview.catalog.uses import Use
+from freshview.catalog.uses import UseHistory
 from freshview.catalog.views import ViewCatalog
 from freshview.definition.properties import is_deferred, parse_deadline, policy_of
 
@@ -112,7 +112,7 @@ def last_csn(view: Candidate, waiting: Iterable[Candidate]) -> int | None:
     return min(below) - 1 if below else None
 
 
-def candidate(backlog: Backlog, view: Relation, use: Use | None, now: int) -> Candidate:
+def candidate(backlog: Backlog, view: Relation, use: UseHistory | None, now: int) -> Candidate:
     """The catalog's data on a view with tasks, as a policy sees it."""
     text, settings = view.properties.get("deadline"), json.loads(view.facts.get("settings", "{}"))
     expected = next_use(use, now) if use is not None else None
@@ -141,7 +141,7 @@ def candidates(views: ViewCatalog) -> list[Candidate]:
     return result
 
 
-def next_use(use: Use, now: int) -> int | None:
+def next_use(use: UseHistory, now: int) -> int | None:
     """When a view is expected to be used again, by the mean gap of its uses; an overdue use is expected now."""
     return max(use.last_at + use.mean_gap, now) if use.mean_gap else None
 

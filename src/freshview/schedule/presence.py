@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from freshview.catalog.activity import ActivityCatalog, Work
+from freshview.catalog.activity import ActivityCatalog, ForegroundWork
 from freshview.errors import CatalogUnavailable, FreshviewError
 from freshview.events import Events
 
@@ -77,13 +77,13 @@ class Presence:
         self._written = self._clock()
         return True
 
-    def others(self) -> Work:
+    def others(self) -> ForegroundWork:
         """The foreground work of other processes; none, if the catalog cannot be reached now."""
         try:
             return self._activity.of_others()
         except CatalogUnavailable as error:
             self._events.emit("background.failed", error=str(error))
-            return Work()
+            return ForegroundWork()
 
     def stop(self) -> None:
         self._ended.set()

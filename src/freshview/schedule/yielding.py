@@ -44,7 +44,7 @@ class BackgroundWork:
 
     @property
     def awaited(self) -> bool:
-        """Whether a statement waits for it: said by `give_way`, or by a statement that finds the view's turn taken."""
+        """Whether a statement waits for the work: set by `give_way`, or by one that finds the view's turn taken."""
         return not self.interruption.gives_way
 
 
@@ -57,7 +57,7 @@ class Yielded:
 
     @property
     def protection(self) -> float:
-        """For how many seconds the next try is protected, if it is."""
+        """The seconds for which the next try is protected; None if it is not."""
         return PROTECTED * 2.0**self.protected
 
     def after(self, work: BackgroundWork) -> Yielded:
@@ -69,11 +69,11 @@ class Yielded:
         return Yielded(max(self.tries - 1, 0), max(self.protected - 1, 0))
 
 
-Work = TypeVar("Work", bound=BackgroundWork)
+AnyWork = TypeVar("AnyWork", bound=BackgroundWork)
 
 
 def give_way(
-    works: Iterable[Work], needed: Collection[int], views: Callable[[Work], Iterable[int]], now: float
+    works: Iterable[AnyWork], needed: Collection[int], views: Callable[[AnyWork], Iterable[int]], now: float
 ) -> None:
     """Have work make way for a statement that waits for the `needed` views: work on one of these (`views`) is raised to
     the statement's priority instead, and protected work ends only when its time is over."""

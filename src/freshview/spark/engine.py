@@ -166,11 +166,11 @@ class SparkEngine:
         """Can the rows be kept in Parquet files? They cannot hold a column without a type."""
         return not any(isinstance(f.dataType, NullType) for f in frame.schema.fields)
 
-    def reread(self, relation_id: int, files: Sequence[DataFile], like: DataFrame) -> DataFrame:
+    def reread(self, files: Sequence[DataFile], like: DataFrame) -> DataFrame:
         """The rows of a frame from files that hold them in columns named by place."""
         fields = like.schema.fields
         struct = StructType([StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(fields)])
-        rows = self._scanner.files(relation_id, files, struct)
+        rows = self._scanner.files(0, files, struct)
         return rows.select(*(F.col(f"c{i}").alias(f.name, metadata=f.metadata) for i, f in enumerate(fields)))
 
     def evaluated(self, frame: DataFrame, query: RowQuery, what: str) -> DataFrame:

@@ -12,7 +12,7 @@ from sqlglot.tokenizer_core import TokenType
 from freshview.relation.schema import Column, fold
 from freshview.sql.statements import (
     AlterSource,
-    Columns,
+    ColumnChoice,
     CreateFlow,
     CreateRemoteTable,
     CreateSource,
@@ -148,11 +148,11 @@ def _begins(cursor: Cursor, at: int, words: tuple[str, ...]) -> bool:
     return len(ahead) == len(words) and all(is_word(t, w) for t, w in zip(ahead, words, strict=True))
 
 
-def _columns(cursor: Cursor) -> Columns:
+def _columns(cursor: Cursor) -> ColumnChoice:
     """(a, b) | a, b | * EXCEPT (a, b)"""
     if not cursor.accept("*"):
-        return Columns(_names(cursor), is_except=False)
-    return Columns(_names(cursor) if cursor.accept("EXCEPT") else ())
+        return ColumnChoice(_names(cursor), is_except=False)
+    return ColumnChoice(_names(cursor) if cursor.accept("EXCEPT") else ())
 
 
 def _names(cursor: Cursor) -> tuple[str, ...]:

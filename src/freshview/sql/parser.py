@@ -213,7 +213,7 @@ _Dropped = TypeVar("_Dropped", bound=Drop)
 
 
 def _drop(kind: type[_Dropped], what: str, *others: str) -> Callable[[Cursor], _Dropped]:
-    """The parser of a DROP: [IF EXISTS] name [CASCADE], or one of the `others`, which say what happens anyway."""
+    """The parser of a DROP: [IF EXISTS] name [CASCADE], or one of the `others`, which are the default."""
 
     def parser(cursor: Cursor) -> _Dropped:
         if_exists = cursor.accept("IF", "EXISTS")

@@ -50,7 +50,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Pins:
-    """What a text asks of single columns, and whether the conditions are all that it says."""
+    """The conditions of a text on single columns, and whether it has no others."""
 
     conditions: Conditions
     exact: bool = False

@@ -26,10 +26,10 @@ from freshview.algebra.traversal import bottom_up
 from freshview.relation.names import backticked
 from freshview.sql.fragments import COMPARISONS
 
-Source = Callable[[Scan], str]  # gives the text that a scan reads from: a placeholder or a name
+TextOf = Callable[[Scan], str]  # gives the text that a scan reads from: a placeholder or a name
 
 
-def render(root: Node, source: Source, outputs: tuple[tuple[str, str], ...] | None = None, *, prefix: str = "") -> str:
+def render(root: Node, source: TextOf, outputs: tuple[tuple[str, str], ...] | None = None, *, prefix: str = "") -> str:
     """The text of a tree; `outputs` (column, name) pairs choose and name the result's columns.
 
     The names of its WITH queries begin with `prefix`: a table of such a name could not be read.
@@ -97,7 +97,7 @@ def _as(what: str, name: str) -> str:
     return what if what == backticked(name) else f"{what} AS {backticked(name)}"
 
 
-def _query(node: Node, inputs: list[str], source: Source) -> tuple[str, str]:
+def _query(node: Node, inputs: list[str], source: TextOf) -> tuple[str, str]:
     """A word for what a node does, and its query. Where a node has no columns, the query has one that nothing reads."""
     match node:
         case Scan():

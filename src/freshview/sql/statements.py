@@ -195,7 +195,7 @@ class DropSource(Drop):
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnChoice:
     """A choice of columns: those named or, if `is_except`, all but those named."""
 
     names: tuple[str, ...] = ()
@@ -215,10 +215,10 @@ class CreateFlow:
     sequence: str = ""
     delete_when: str = ""
     truncate_when: str = ""
-    chosen: Columns = Columns()
+    chosen: ColumnChoice = ColumnChoice()
     ignore_null_updates: bool = False
     scd_type: int = 1
-    tracked: Columns = Columns()
+    tracked: ColumnChoice = ColumnChoice()
     if_not_exists: bool = False
 
 
@@ -257,12 +257,12 @@ class ExplainOptimize:
 Dml = Insert | Update | Delete | Merge
 Ddl = CreateView | DropView | AlterView | CreateTable | DropTable | RenameTable | AddColumns | RenameColumn
 Remotes = CreateRemoteTable | DropRemoteTable
-Flows = CreateSource | AlterSource | DropSource | CreateFlow | DropFlow | RefreshFlow | Quarantine
+FlowStatement = CreateSource | AlterSource | DropSource | CreateFlow | DropFlow | RefreshFlow | Quarantine
 Statement = (
     Query
     | Dml
     | Ddl
-    | Flows
+    | FlowStatement
     | Remotes
     | Show
     | Describe

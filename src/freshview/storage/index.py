@@ -102,7 +102,7 @@ def _numbers(values: pa.Array) -> _Integers:
 
 Files = Callable[[int, int], Sequence[DataFile]]  # of a relation and a version of its main
 # Of a relation and a file: some columns of all rows, as far as the file has them, and texts only up to so many bytes.
-Read = Callable[[int, DataFile, Sequence[str], int], pa.Table]
+ReadFile = Callable[[int, DataFile, Sequence[str], int], pa.Table]
 Fields = Sequence[tuple[str, pa.DataType]]
 _Column = tuple[int, str, str]  # relation, path of the file, name
 
@@ -110,7 +110,7 @@ _Column = tuple[int, str, str]  # relation, path of the file, name
 class ColumnCache:
     """Caches columns of data files of mains in which rows were looked up more than once."""
 
-    def __init__(self, files: Files, read: Read, budget: int | None = None, widest: int = WIDEST) -> None:
+    def __init__(self, files: Files, read: ReadFile, budget: int | None = None, widest: int = WIDEST) -> None:
         if budget is not None and budget < 0:
             raise InvalidStatement(f"lookup_memory {budget}", "is less than nothing", "Give a number of bytes, or 0.")
         self._files = files
@@ -138,7 +138,7 @@ class ColumnCache:
         others: Sequence[tuple[str, pa.DataType, Condition]] = (),
         limit: int | None = None,
     ) -> pa.Table | None:
-        """These columns of the rows whose column `by` holds one of the values; None if they are to be read from files.
+        """Some columns of the rows whose column `by` holds one of the values; None if they are to be read from files.
 
         `fields` are the names and types of the wanted columns, as main stores them. With `nulls`, rows with NULL are
         wanted too: only a column that has none is looked up here. Rows meet the conditions on `others`. Of more rows

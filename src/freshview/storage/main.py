@@ -120,7 +120,7 @@ class MainStore:
         return read_parquet(files, folder, columns)
 
     def read_file(self, relation_id: int, file: DataFile, columns: Sequence[str], most_texts: int) -> pa.Table:
-        """These columns of all rows of one file, as far as it has them, without columns of texts of more bytes.
+        """Some columns of all rows of one file, as far as it has them, without columns of texts of more bytes.
 
         Texts come as numbers of different texts: so they take no more memory than their bytes in the file say, which
         its footer has. A column that is left out is not read.

@@ -32,7 +32,7 @@ from freshview.storage.external import contents as external_contents
 from freshview.storage.files import Layout, check_present
 from freshview.storage.index import INDEXED, ColumnCache, is_fixed
 from freshview.storage.main import MainStore, damage_errors, plain, quoted, read_parquet
-from freshview.storage.sharing import Columns, SharedRows
+from freshview.storage.sharing import RelationColumns, SharedRows
 
 LOCAL_ROWS = 10_000  # relations up to this size are folded on the driver
 OVERLAY_ROWS = 200_000  # deltas up to this size are folded on the driver
@@ -59,7 +59,7 @@ class StateReader:
         self._too_many: LRUCache[Hashable, int] = LRUCache(1000)
         self._lock = threading.Lock()
 
-    def together(self, columns: Columns) -> AbstractContextManager[None]:
+    def together(self, columns: RelationColumns) -> AbstractContextManager[None]:
         """While the block lasts, rows that several jobs look up are kept; `columns` are those that the jobs need."""
         return self._shared.together(columns)
 

@@ -17,7 +17,7 @@ from cachetools import LRUCache
 from freshview.relation.schema import Schema
 
 BUDGET = 128 << 20  # bytes of rows that are kept, at most
-Columns = Mapping[int, Collection[str]]  # by relation id
+RelationColumns = Mapping[int, Collection[str]]  # by relation id
 _Fetch = Callable[[Sequence[str]], pa.Table | None]
 
 
@@ -27,11 +27,11 @@ class SharedRows:
     def __init__(self, budget: int = BUDGET) -> None:
         self._kept: LRUCache[Hashable, pa.Table] = LRUCache(budget, lambda rows: int(rows.nbytes))
         self._turns: dict[Hashable, threading.Lock] = {}
-        self._open: list[Columns] = []
+        self._open: list[RelationColumns] = []
         self._lock = threading.Lock()
 
     @contextmanager
-    def together(self, columns: Columns) -> Iterator[None]:
+    def together(self, columns: RelationColumns) -> Iterator[None]:
         """Keep rows until the block ends. `columns` are those that its jobs need of each relation: rows that are asked
         for a second time are read in all of them."""
         with self._lock:
@@ -53,7 +53,7 @@ class SharedRows:
         columns: Sequence[str],
         fetch: _Fetch,
     ) -> pa.Table | None:
-        """These columns of the rows that a key names, kept or fetched; rows without a key are only fetched."""
+        """Some columns of the rows that a key names, kept or fetched; rows without a key are only fetched."""
         name = key() if self._open else None
         if name is None:
             return fetch(columns)

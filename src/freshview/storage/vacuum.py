@@ -60,7 +60,7 @@ class VacuumReport:
 
 
 @dataclass(frozen=True)
-class Part:
+class VacuumPart:
     """The part of a vacuum that one round in the background does: some relations, and so many files of them."""
 
     relations: Collection[int]  # ids; old versions of other relations stay
@@ -69,7 +69,7 @@ class Part:
 
 
 def vacuum(
-    catalog: Catalog, storage: Storage, events: Events, retention: timedelta = RETENTION, part: Part | None = None
+    catalog: Catalog, storage: Storage, events: Events, retention: timedelta = RETENTION, part: VacuumPart | None = None
 ) -> VacuumReport:
     """Forget old versions, then remove files; the error of an unreadable relation is raised after the others are done.
 

@@ -48,7 +48,7 @@ _LOST = "auxiliaries given up"  # a fact of a view: results that cost more than 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AppliedPart:
     """What became of one part of a choice."""
 
     what: str  # CREATED | KEPT | DROPPED | REFUSED of auxiliary views; REWRITTEN | KEPT | OWN_TEXT | REFUSED of views
@@ -71,7 +71,7 @@ class Auxiliaries:
     def rewritings(self) -> RewritingCatalog:
         return RewritingCatalog(self.views)
 
-    def apply(self, choice: Choice, *, alone: bool = True, without: Collection[str] = ()) -> tuple[Outcome, ...]:
+    def apply(self, choice: Choice, *, alone: bool = True, without: Collection[str] = ()) -> tuple[AppliedPart, ...]:
         """Store what was chosen, rewrite the views over it, and drop auxiliary views that nothing reads any more.
 
         What cannot be created, or not be proven, is left out with the reason; its views keep their own text. Views that
@@ -83,9 +83,9 @@ class Auxiliaries:
                 raise Crowded("optimise", "another process applies a choice", "Try again when it is done.")
             applying = _Applying(self, choice, frozenset(without))
             steps = (*applying.stored(), *applying.rewritten(), *(applying.others() if alone else ()))
-        return (*steps, *(Outcome(DROPPED, view.name, "no view reads it") for view in self.lifecycle.drop_unread()))
+        return (*steps, *(AppliedPart(DROPPED, view.name, "no view reads it") for view in self.lifecycle.drop_unread()))
 
-    def keep(self, propose: Callable[[Sequence[Relation]], Choice]) -> tuple[Outcome, ...]:
+    def keep(self, propose: Callable[[Sequence[Relation]], Choice]) -> tuple[AppliedPart, ...]:
         """Look after the views that leave their auxiliary views to the background; return what was done.
 
         Auxiliary views that have cost more than they saved, over enough jobs, are given up for good by the views that
@@ -182,7 +182,7 @@ class _Applying:
 
     # -- auxiliary views ---------------------------------------------------------------------------
 
-    def stored(self) -> Iterator[Outcome]:
+    def stored(self) -> Iterator[AppliedPart]:
         """Create the auxiliary views that are not there yet, lower ones first."""
         chosen = self._chosen
         reads = {name: _read(self._alone(a.tree)) & chosen.keys() for name, a in chosen.items()}
@@ -193,9 +193,9 @@ class _Applying:
                 if is_transient(error):
                     raise
                 self.why_not[name] = str(error)
-                yield Outcome(REFUSED, name, str(error))
+                yield AppliedPart(REFUSED, name, str(error))
 
-    def _stored(self, chosen: StoredResult) -> Outcome:
+    def _stored(self, chosen: StoredResult) -> AppliedPart:
         if chosen.what in self.without:
             raise _refused("it cost more than it saved before")
         text, sources = self._text(chosen.tree)
@@ -208,12 +208,12 @@ class _Applying:
             if self._holds(there, chosen, facts, sources.values()):
                 self.to.maintenance.right_since(there)  # another version of the program may have read it
                 self.known[chosen.name] = self.to.views.catalog.view(there.name)
-                return Outcome(KEPT, there.name, chosen.what)
+                return AppliedPart(KEPT, there.name, chosen.what)
         name = self._free(chosen.name)
         rows, _ = self.to.lifecycle.create(CreateView(name, text), facts)
         self.known[chosen.name] = self.to.views.catalog.view(name)
         self.to.events.emit("auxiliary.created", view=name, rows=rows)
-        return Outcome(CREATED, name, chosen.what)
+        return AppliedPart(CREATED, name, chosen.what)
 
     def _holds(self, there: Relation, chosen: StoredResult, facts: Auxiliary, sources: Iterable[Relation]) -> bool:
         """Does an auxiliary view hold what was chosen, from the same tables?
@@ -279,41 +279,41 @@ class _Applying:
 
     # -- views -------------------------------------------------------------------------------------
 
-    def rewritten(self) -> Iterator[Outcome]:
+    def rewritten(self) -> Iterator[AppliedPart]:
         """Rewrite the views over what is stored; those that read nothing of it get their own text back."""
         for plan in self.choice.views:
             view = self.to.views.catalog.find(plan.name)
             if view is not None:
                 yield from self._rewritten(view, plan)
 
-    def others(self) -> Iterator[Outcome]:
+    def others(self) -> Iterator[AppliedPart]:
         """Give views that were not optimised their own text back."""
         planned = {fold(p.name) for p in self.choice.views}
         for view in self.to.views.catalog.relations():
             if fold(view.name) not in planned and self.to.rewritings.detach(view):
-                yield Outcome(OWN_TEXT, view.name, "it is not among the views that were optimised")
+                yield AppliedPart(OWN_TEXT, view.name, "it is not among the views that were optimised")
 
-    def _rewritten(self, view: Relation, plan: ViewPlan) -> Iterator[Outcome]:
+    def _rewritten(self, view: Relation, plan: ViewPlan) -> Iterator[AppliedPart]:
         try:
             if plan.way != INCREMENTAL or not self._chosen.keys() & _read(self._alone(plan.tree)):
                 if self.to.rewritings.detach(view):
-                    yield Outcome(OWN_TEXT, view.name, "nothing that is stored helps it")
+                    yield AppliedPart(OWN_TEXT, view.name, "nothing that is stored helps it")
                 return
             text, sources = self._text(plan.tree)
             rewriting, has = Rewriting.over(text, sources), Rewriting.of(view)
             if has is not None and (has.text, has.sources) == (rewriting.text, rewriting.sources):
-                yield Outcome(KEPT, view.name, f"rewritten over {_names(sources.values())}")
+                yield AppliedPart(KEPT, view.name, f"rewritten over {_names(sources.values())}")
                 return
             if has is not None:  # the view has to see what its present rewriting reads, if that was recomputed
                 self.to.maintenance.bring(view, self.to.views.catalog.snapshot())
             proven = self.to.rewrite(view, rewriting, sources)
             self.to.maintenance.bring(view, self.to.views.catalog.snapshot())  # from here on all move together
-            yield Outcome(REWRITTEN, view.name, f"over {_names(sources.values())}; {proven.proof}")
+            yield AppliedPart(REWRITTEN, view.name, f"over {_names(sources.values())}; {proven.proof}")
         except FreshviewError as error:
             if is_transient(error):
                 raise
             self.to.rewritings.detach(view)
-            yield Outcome(REFUSED, view.name, error.cause if isinstance(error, NotMaintainable) else str(error))
+            yield AppliedPart(REFUSED, view.name, error.cause if isinstance(error, NotMaintainable) else str(error))
 
 
 def _read(tree: Node) -> set[str]:

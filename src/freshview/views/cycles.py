@@ -275,8 +275,8 @@ class Cycles:
         return [self.tables.open(r) for r in group.tables if group.positions[r.name].text]
 
     def _require_last(self, read: Sequence[RemoteTable], positions: Mapping[str, Position]) -> None:
-        """WriteConflict if an error of a poll says nothing, because another process has moved a position meanwhile, or
-        has installed a capture anew and is about to."""
+        """Raise WriteConflict if an error of a poll does not count, because another process has moved a position
+        meanwhile, or has installed a capture anew and is about to."""
         known = [t for t in read if positions[t.relation.name].text]
         for is_again in (False, True):
             if is_again:

@@ -70,7 +70,7 @@ class Deferred:
         return self._show(view)
 
     def refresh_for_query(self, view: Relation) -> None:
-        """Refresh a view whose policy is 'on query', as far as the policy says. Nothing is written if nothing moves."""
+        """Refresh a view whose policy is 'on query', as far as the policy goes. Nothing is written if nothing moves."""
         partial, stand = policy_of(view).partial, self.catalog.deferral(view)
         if partial and stand.shown < stand.propagated:
             self.partial_refresh(view)

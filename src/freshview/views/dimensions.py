@@ -221,7 +221,7 @@ class DimensionViews:
                 self.events.emit("remote.failed", view=view.name, error=str(error))
 
     def _poll_mode(self, view: Relation) -> timedelta | str:
-        """When the view is polled: as its sources say, most often first."""
+        """When the view is polled: by the options of its sources, most often first."""
         modes = [poll_of(self.tables.record(r).options) for r in self._sources(view)]
         spans = [m for m in modes if isinstance(m, timedelta)]
         return "on query" if "on query" in modes else min(spans) if spans else "manual"

@@ -131,7 +131,7 @@ class Maintenance:
         return self.groups.step(view, known[1:], csn, most_rows=most_rows) if view in known[:1] else []
 
     def _known(self, views: Sequence[Relation]) -> list[Relation]:
-        """Those of the views that can be maintained by jobs: their rows are right, and they are not deferred."""
+        """The views that can be maintained by jobs: their rows are right, and they are not deferred."""
         known = []
         for view in views:
             with suppress(FreshviewError):  # maintenance of the view raises it again

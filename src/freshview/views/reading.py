@@ -27,7 +27,7 @@ from freshview.transactions.transaction import Transaction
 from freshview.views.deferred import Deferred
 from freshview.views.maintenance import Maintenance
 
-States = Callable[[Relation], RelationState]
+StateOf = Callable[[Relation], RelationState]
 Reads = tuple[int, int]  # a view's id, and the CSN at which a query reads it
 Freshness = str | timedelta | None  # "fresh", "any", or the greatest age; None: as the view's mode has it
 
@@ -195,7 +195,7 @@ class Reading:
         stored = self.views.version(view, csn)
         return self.from_definition(view, csn) if stored is None else runner.visible(stored)
 
-    def from_definition(self, view: Relation, csn: int, state: States | None = None) -> Frame:
+    def from_definition(self, view: Relation, csn: int, state: StateOf | None = None) -> Frame:
         """The rows that the definition gives at a CSN, or over the states of the caller's transaction."""
         reader = self._reader()
         settings = settings_of(view)
@@ -206,7 +206,7 @@ class Reading:
         schema = visible_schema(view)
         return reader.engine.frame(runner.fetch(self.defined(view, csn, state, runner), schema), schema)
 
-    def defined(self, view: Relation, csn: int, state: States | None, runner: Runner) -> Frame:
+    def defined(self, view: Relation, csn: int, state: StateOf | None, runner: Runner) -> Frame:
         """The definition at a CSN, as a query of this runner's session."""
         definition = self.definitions.of(view)
         frames = {}

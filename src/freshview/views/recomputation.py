@@ -16,7 +16,7 @@ from freshview.refresh.runner import Runner
 from freshview.spark.running import Frame
 from freshview.storage.reader import LOCAL_ROWS
 from freshview.views.invariants import compared
-from freshview.views.shapes import Runners, Shape, Shapes
+from freshview.views.shapes import RunnerFor, Shape, Shapes
 
 Whole = Mapping[str, pa.Table]  # the rows of remote tables, by the names of these
 
@@ -26,7 +26,7 @@ class Recomputation:
     """Computes dimension views from the rows of their tables."""
 
     shapes: Shapes
-    runner: Runners
+    runner: RunnerFor
 
     def of(self, view: Relation, whole: Whole) -> pa.Table:
         """The rows of a stored view."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from freshview.catalog.records import Relation
 from freshview.cdc.application import delta_rows
-from freshview.cdc.dimension import Node, Remote, check_maintainable, keyed
+from freshview.cdc.dimension import Remote, RemoteNode, check_maintainable, keyed
 from freshview.cdc.dumps import difference
 from freshview.cdc.model import PartialDelta, keys_of, partial_delta
 from freshview.cdc.remote import RemoteTable, RemoteTables
@@ -31,7 +31,7 @@ EFFECTIVENESS = "effectiveness test"  # the property that leaves the test out ('
 class Shape:
     """A dimension view, ready to be kept: the tree with its key, the stored columns, and the tables that it reads."""
 
-    node: Node
+    node: RemoteNode
     schema: Schema
     tables: tuple[RemoteTable, ...]
     effectiveness: bool
@@ -61,7 +61,7 @@ class Shape:
         return pa.concat_tables(parts)
 
 
-class Runners(Protocol):
+class RunnerFor(Protocol):
     """Finds the session for a view's settings."""
 
     def __call__(self, settings: Mapping[str, str], *, small: bool) -> Runner: ...
@@ -70,7 +70,7 @@ class Runners(Protocol):
 class Shapes:
     """Finds the shapes of dimension views."""
 
-    def __init__(self, tables: RemoteTables, definitions: Definitions, runner: Runners) -> None:
+    def __init__(self, tables: RemoteTables, definitions: Definitions, runner: RunnerFor) -> None:
         self.definitions = definitions
         self._tables = tables
         self._runner = runner

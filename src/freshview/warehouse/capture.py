@@ -39,7 +39,7 @@ def _take(
 ) -> tuple[Outcome, bool]:
     """Take the changes of one poll; return them, and whether another poll would find more at once.
 
-    An error of the poll says nothing if another process has moved the position meanwhile: then it is polled again.
+    An error of the poll does not count if another process has moved the position meanwhile: then it is polled again.
 
     The source is confirmed after the commit. If the process dies in between, the next poll begins at the stored
     position, and its confirmation covers this one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from freshview.catalog.records import Relation
-from freshview.cdc.dimension import Extend, Join, Node, Project, Remote, Select, remotes
+from freshview.cdc.dimension import Extend, KeyJoin, Projection, Remote, RemoteNode, RowFilter, remotes
 from freshview.cdc.model import SETS
 from freshview.cdc.opening import poll_of
 from freshview.cdc.trade import at_source, delivered, here, statements
@@ -71,22 +71,22 @@ def _tables(shape: Shape, states: Mapping[str, RemoteState]) -> Iterator[str]:
             yield f"  {slot}{warning}"
 
 
-def _rules(node: Node, shape: Shape) -> Iterator[str]:
+def _rules(node: RemoteNode, shape: Shape) -> Iterator[str]:
     """The operators of a view, inputs first, each with its rule."""
     for below in node.inputs:
         yield from _rules(below, shape)
     sets = _sets(delivered(node))
     match node:
-        case Select():
+        case RowFilter():
             yield f"σ {node.condition.text}: partial rows pass, up becomes ups (§5.5) → {sets}"
         case Extend():
             yield f"ε {node.text}: computed from new and old images → {sets}"
-        case Join():
+        case KeyJoin():
             right = ", ".join(dict.fromkeys(t.name for t in remotes(node.right)))
             left = delivered(node.left) - {"ins", "del", "un/uo"}
             extra = f", extra term for {_sets(left)} of the left side" if left else ""
             yield f"⋈ {right}: flags by j{extra} (§5.6) → {sets}"
-        case Project() if not isinstance(node.input, Remote):
+        case Projection() if not isinstance(node.input, Remote):
             test = "with the effectiveness test" if shape.effectiveness else "without the effectiveness test"
             yield f"π ({len(node.columns)} columns): {test} (§5.4) → {sets}"
 

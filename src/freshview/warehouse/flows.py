@@ -23,10 +23,10 @@ from freshview.sql.statements import (
     CreateSource,
     DropFlow,
     DropSource,
+    FlowStatement,
     Quarantine,
     RefreshFlow,
 )
-from freshview.sql.statements import Flows as Statement
 from freshview.transactions.transaction import Outcome
 from freshview.views.reading import Freshness
 from freshview.warehouse.altering import alter_source
@@ -48,7 +48,7 @@ class Flows:
     def records(self) -> FlowCatalog:
         return FlowCatalog(self.poller.catalog)
 
-    def run(self, statement: Statement) -> Outcome:
+    def run(self, statement: FlowStatement) -> Outcome:
         """Run a statement about sources and flows."""
         match statement:
             case CreateSource():

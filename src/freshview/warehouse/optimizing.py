@@ -21,7 +21,7 @@ from freshview.refresh.facts import PENDING, USUAL, ExpectedChanges
 from freshview.refresh.proposal import Proposal, Proposing
 from freshview.sql.parser import parse
 from freshview.sql.statements import Query
-from freshview.views.auxiliaries import Outcome
+from freshview.views.auxiliaries import AppliedPart
 
 CONSIDERED = 20  # queries of the history: each costs Spark's analysis, and all of them the search
 
@@ -36,9 +36,9 @@ class Optimization:
     proposal: Proposal
     rates: tuple[str, ...] = ()  # a line per view: how often it is updated and queried
     history: tuple[KeptQuery, ...] = ()  # all texts of queries that are kept, if the queries are of these
-    applied: tuple[Outcome, ...] = ()  # what became of the proposal, if it was applied
+    applied: tuple[AppliedPart, ...] = ()  # what became of the proposal, if it was applied
 
-    def carried_out(self, apply: Callable[[Choice], tuple[Outcome, ...]]) -> Optimization:
+    def carried_out(self, apply: Callable[[Choice], tuple[AppliedPart, ...]]) -> Optimization:
         """The report after the choice was applied."""
         return replace(self, applied=apply(self.proposal.choice))
 

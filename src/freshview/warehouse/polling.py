@@ -215,8 +215,8 @@ class Poller:
             raise WriteConflict(f"table {target.name}", "another process polled its flow meanwhile", "Poll again.")
 
     def _require_last(self, opened: Opened, known: tuple[str, str] | None) -> None:
-        """WriteConflict if an error of a poll says nothing, because another process has moved the position meanwhile,
-        or has installed the capture anew and is about to."""
+        """Raise WriteConflict if an error of a poll does not count, because another process has moved the position
+        meanwhile, or has installed the capture anew and is about to."""
         self._require_position(opened.feed.target, known)
         if isinstance(opened.source, PostgresTable) and isinstance(opened.source, Installed):
             with suppress(CaptureFailed), opened.source.installing(INSTALLING):
@@ -334,7 +334,7 @@ class Poller:
                 self.events.emit("flow.altered", flow=plan.flow.name, columns=[c.name for c in new])
         return self.open(opened.record)
 
-    def _taken(self, poll: Poll, opened: Opened) -> _Taken:
+    def _taken(self, poll: Poll, opened: Opened) -> _Delivery:
         """What a poll brought, as the flow means it."""
         plan, fit = opened.feed.plan, opened.feed.fit
         stops = on_error_of(opened.options) == "stop"
@@ -342,7 +342,7 @@ class Poller:
             delta, unfit, keys = fitting(poll.delta, fit, plan.keys)
             if unfit and stops:
                 raise bad_events(opened.origin, unfit)
-            return _Taken(poll, delta, bad=unfit, bad_keys=keys)
+            return _Delivery(poll, delta, bad=unfit, bad_keys=keys)
         limit = 1 if stops else _FAILING
         found = arrivals(poll, plan, fit, self.evaluate(plan), limit=limit)
         is_net = isinstance(opened.source, EventFiles) and poll.changes is None
@@ -355,9 +355,9 @@ class Poller:
                 f"its expressions fail on {limit} changes of one poll or more, such as {last.place}: {last.cause}",
                 "Correct the expressions: drop the flow, and create it anew.",
             ).at(last.place)
-        return _Taken(poll, None, found.changes, found.bad, found.ignored, frozenset(found.bad_keys))
+        return _Delivery(poll, None, found.changes, found.bad, found.ignored, frozenset(found.bad_keys))
 
-    def _difference(self, transaction: UserTransaction, taken: _Taken, opened: Opened) -> _Taken:
+    def _difference(self, transaction: UserTransaction, taken: _Delivery, opened: Opened) -> _Delivery:
         """What was taken, which is all rows of the source, as the difference to the rows that are here."""
         feed, plan = opened.feed, opened.feed.plan
         here, schema = transaction.contents(feed.target.name), feed.target.schema
@@ -385,7 +385,7 @@ class Poller:
         return replace(taken, changes=[*taken.changes, *ended])
 
     def _write(
-        self, transaction: UserTransaction, taken: _Taken, opened: Opened, truncated: Any, *, whole: bool
+        self, transaction: UserTransaction, taken: _Delivery, opened: Opened, truncated: Any, *, whole: bool
     ) -> tuple[int, Any]:
         feed, plan = opened.feed, opened.feed.plan
         if taken.delta is not None:
@@ -402,7 +402,7 @@ class Poller:
         taken.bad.extend(bad)
         return rows, truncated
 
-    def _report(self, bad: Sequence[Quarantined], poll: Poll, taken: _Taken, opened: Opened) -> None:
+    def _report(self, bad: Sequence[Quarantined], poll: Poll, taken: _Delivery, opened: Opened) -> None:
         name = opened.feed.target.name
         for event in bad:
             details = {"place": event.place, "cause": event.cause, "text": event.text}
@@ -430,7 +430,7 @@ class Poller:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _Delivery:
     """What a poll brought: its net effect (`delta`), or else each change with its sequence."""
 
     poll: Poll

@@ -36,16 +36,8 @@ def show(catalog: Catalog, statement: Show) -> Listing:
     """SHOW TABLES | MATERIALIZED VIEWS | TASKS | COLUMNS | SOURCES | FLOWS | QUARANTINE."""
     if statement.what == "columns":
         return Listing(("col_name",), [(c.name,) for c in catalog.relation(statement.name).schema.columns])
-    if statement.what == "tasks":
-        return _tasks(catalog, statement)
-    if statement.what == "views":
-        return _views(catalog, statement)
-    if statement.what == "sources":
-        return _sources(catalog, statement)
-    if statement.what == "flows":
-        return _flows(catalog, statement)
-    if statement.what == "quarantine":
-        return _quarantine(catalog, statement)
+    if statement.what in _LISTS:
+        return _LISTS[statement.what](catalog, statement)
     kinds = ("table", "external", REMOTE)
     found = [r for r in catalog.relations() if r.kind in kinds and _matches(r.name, statement.pattern)]
     return Listing(("name", "kind", "primary_key"), [(r.name, r.kind, ", ".join(r.schema.key)) for r in found])
@@ -114,6 +106,9 @@ def _quarantine(catalog: Catalog, statement: Show) -> Listing:
         if e.flow_id in names and _matches(names[e.flow_id], statement.pattern)
     ]
     return Listing(("flow", "place", "cause", "text", "at"), rows)
+
+
+_LISTS = {"tasks": _tasks, "views": _views, "sources": _sources, "flows": _flows, "quarantine": _quarantine}
 
 
 def _seconds(age: timedelta) -> str:

@@ -14,7 +14,7 @@ from tests.unit.sql.view_grammar import Change, State, lowered_view, noises, sta
 
 from freshview.algebra.classes import exactly
 from freshview.algebra.loosening import loosened
-from freshview.algebra.nodes import Aggregate, Join, Node, Scan, Shared, Source, Table
+from freshview.algebra.nodes import Aggregate, Join, Node, Scan, ScanSource, Shared, Table
 from freshview.algebra.together import Together, put_together
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.delta.derive import derive
@@ -135,7 +135,7 @@ def test_the_largest_common_parts_are_taken_with_those_inside_that_others_read()
 def test_scans_are_one_where_they_read_the_same_whatever_they_are_called() -> None:
     first, second = _plans(["SELECT a FROM t WHERE b = 1", "SELECT a, c FROM u WHERE b = 1"])
 
-    def read(_: int, scan: Scan) -> tuple[Source, str]:
+    def read(_: int, scan: Scan) -> tuple[ScanSource, str]:
         return Table("one relation"), scan.version
 
     together = put_together([first, second], read)

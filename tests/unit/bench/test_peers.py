@@ -17,11 +17,11 @@ from freshview.bench.data import tpch
 from freshview.bench.peers import (
     OURS,
     TABLES,
-    Change,
-    Changes,
     Missing,
     Starters,
     System,
+    TableChange,
+    TableChanges,
     canonical,
     figures,
     gathered,
@@ -57,7 +57,7 @@ class Fake:
         self.closed = False
         self._rows = [_ROW] if rows is None else rows
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: TableChange) -> None:
         self.seen.append(change.name)
 
     def answer(self) -> list[tuple[object, ...]]:
@@ -71,8 +71,8 @@ class Fake:
 
 
 def test_the_same_seed_makes_the_same_changes(folder: Path) -> None:
-    one, two = Changes(folder, _SCALE, seed=3), Changes(folder, _SCALE, seed=3)
-    for make in (Changes.customers, Changes.orders, Changes.customers):
+    one, two = TableChanges(folder, _SCALE, seed=3), TableChanges(folder, _SCALE, seed=3)
+    for make in (TableChanges.customers, TableChanges.orders, TableChanges.customers):
         assert make(one) == make(two)
 
 
@@ -81,8 +81,8 @@ def test_what_leaves_is_what_was_there_and_what_comes_is_new(folder: Path) -> No
     data = tpch(folder, _SCALE, TABLES)
     key = {"customer": ("c_custkey",), "orders": ("o_orderkey",), "lineitem": ("l_orderkey", "l_linenumber")}
     state = {t: _by_key(pq.read_table(data / f"{t}.parquet"), columns) for t, columns in key.items()}
-    changes = Changes(folder, _SCALE, seed=4)
-    for change in [make(changes) for _ in range(5) for make in (Changes.customers, Changes.orders)]:
+    changes = TableChanges(folder, _SCALE, seed=4)
+    for change in [make(changes) for _ in range(5) for make in (TableChanges.customers, TableChanges.orders)]:
         come = {**change.come, **({"customer": change.customers} if change.customers else {})}
         assert set(change.left) == set(come)
         for table, rows in change.left.items():
@@ -105,7 +105,7 @@ def _by_key(rows: pa.Table, columns: tuple[str, ...]) -> dict[tuple[object, ...]
 
 def test_all_get_the_same_changes_and_take_turns_to_begin(folder: Path) -> None:
     systems = [Fake(OURS), Fake("other")]
-    race, compared = raced(systems, Changes(folder, _SCALE, seed=1), repeat=2)
+    race, compared = raced(systems, TableChanges(folder, _SCALE, seed=1), repeat=2)
     assert systems[0].seen == systems[1].seen
     assert len(systems[0].seen) == 6  # with the warm-up
     assert compared == 12
@@ -117,7 +117,7 @@ def test_an_answer_that_differs_ends_the_run(folder: Path) -> None:
     cent = (*_ROW[:3], Decimal("1.51"), Decimal("2"))
     for rows in ([cent], [], [_ROW, _ROW]):
         with pytest.raises(QueryFailed, match=r"Freshview and wrong differ"):
-            raced([Fake(OURS), Fake("wrong", rows)], Changes(folder, _SCALE, seed=1), repeat=1)
+            raced([Fake(OURS), Fake("wrong", rows)], TableChanges(folder, _SCALE, seed=1), repeat=1)
 
 
 def test_answers_are_equal_by_value_and_sums_are_exact() -> None:
@@ -138,14 +138,14 @@ def test_a_system_that_is_not_there_is_told_and_all_others_are_closed(folder: Pa
         assert found.systems == [ours]
     assert ours.closed
     assert not (folder / "peers").exists()
-    told = figures(*raced([ours], Changes(folder, _SCALE, seed=1), repeat=1), found)
+    told = figures(*raced([ours], TableChanges(folder, _SCALE, seed=1), repeat=1), found)
     assert "made up; loaded in" in told[0].details[OURS]
     assert told[-1].details == {"absent": "is not installed"}
 
 
 def test_the_comparison_shows_all_systems_and_names_those_that_are_faster() -> None:
-    def spent(update: float, answer: float) -> peers.Spent:
-        return peers.Spent([update], [answer])
+    def spent(update: float, answer: float) -> peers.SystemTimes:
+        return peers.SystemTimes([update], [answer])
 
     systems = [Fake(OURS), Fake("slow"), Fake("fast")]
     race = {"a": {OURS: spent(0.01, 0.5), "slow": spent(2.0, 6.0), "fast": spent(0.02, 0.3)}}
@@ -200,7 +200,7 @@ def test_while_one_system_is_measured_the_others_are_stopped(folder: Path) -> No
     systems: list[Running] = []
     systems += [Running(OURS, systems), Running("other", systems)]
     try:
-        raced(systems, Changes(folder, _SCALE, seed=1), repeat=1)
+        raced(systems, TableChanges(folder, _SCALE, seed=1), repeat=1)
         assert all(s.states == {"own running", "other stopped"} for s in systems)
         assert [_state(s, "running") for s in systems] == ["running", "running"]
     finally:
@@ -212,9 +212,9 @@ def test_while_one_system_is_measured_the_others_are_stopped(folder: Path) -> No
 def test_the_limits_of_the_race_are_judged() -> None:
     names = (OURS, peers.DUCKDB, peers.PATHWAY)
     spent = {
-        OURS: peers.Spent([0.4], [0.5]),
-        peers.DUCKDB: peers.Spent([0.1], [2.0]),
-        peers.PATHWAY: peers.Spent([1], [1]),
+        OURS: peers.SystemTimes([0.4], [0.5]),
+        peers.DUCKDB: peers.SystemTimes([0.1], [2.0]),
+        peers.PATHWAY: peers.SystemTimes([1], [1]),
     }
     race = {kind: dict(spent) for kind in ("100 customers", "0.1 % of orders and lineitem")}
     starters = Starters([Fake(n) for n in names], dict.fromkeys(names, 1.0))
@@ -233,7 +233,7 @@ def test_duckdb_and_postgres_answer_alike(folder: Path) -> None:
         assert not found.missing
         systems = found.systems
         before = canonical(systems[0].answer())
-        _, compared = raced(systems, Changes(folder, _SCALE, seed=5), repeat=1)
+        _, compared = raced(systems, TableChanges(folder, _SCALE, seed=5), repeat=1)
         assert compared == 8
         after = canonical(systems[0].answer())
     assert before != after

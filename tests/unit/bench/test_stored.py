@@ -13,7 +13,7 @@ import pytest
 from freshview.bench.data import tpch
 from freshview.bench.estimates import estimated, keep_estimates
 from freshview.bench.measure import Timing
-from freshview.bench.peers import STORED, TABLES, Change, Changes
+from freshview.bench.peers import STORED, TABLES, TableChange, TableChanges
 from freshview.bench.stored import BOTH, NONE, PERMANENT, TRANSIENT, _ratios, _single
 from freshview.bench.stored_v1 import _raced
 from freshview.bench.variants import variants
@@ -65,7 +65,7 @@ class _Counted:
     def optimise(self) -> None:
         self.optimised_after = self.changes
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: TableChange) -> None:
         assert change.customers is not None
         self.changes += 1
 
@@ -81,7 +81,7 @@ class _Counted:
 def test_the_optimiser_knows_two_changes_and_what_follows_is_measured(tmp_path: Path) -> None:
     tpch(tmp_path, _SCALE, TABLES)
     system = _Counted()
-    seconds, compared = _raced([system], Changes(tmp_path, _SCALE, seed=1), 3, 1, system.optimise)
+    seconds, compared = _raced([system], TableChanges(tmp_path, _SCALE, seed=1), 3, 1, system.optimise)
     assert (system.optimised_after, system.changes) == (2, 6)
     assert len(seconds[STORED]) == 3
     assert compared == 6

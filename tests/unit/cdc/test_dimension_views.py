@@ -29,13 +29,13 @@ from freshview.cdc.captures import (
     Capture,
 )
 from freshview.cdc.dimension import (
-    Condition,
     Extend,
-    Join,
-    Node,
-    Project,
+    KeyJoin,
+    Projection,
     Remote,
-    Select,
+    RemoteNode,
+    RowFilter,
+    RowTest,
     check_maintainable,
     is_stored,
     keyed,
@@ -156,27 +156,27 @@ class _Views:
     def __init__(self, rng: random.Random, sources: list[_Source]) -> None:
         self._rng, self._sources, self._occurrences = rng, sources, 0
 
-    def view(self, joins: int) -> Node:
+    def view(self, joins: int) -> RemoteNode:
         node = self._wrapped(self._leaf())
         while joins:
             inner = self._rng.randrange(joins)
             right = self.view(inner)
             joins -= inner + 1
             numbers = [c.name for c in node.schema.columns if c.type.kind in INTEGERS and is_stored(node, c.name)]
-            node = self._wrapped(Join(node, right, tuple(self._rng.choice(numbers) for _ in right.schema.key)))
+            node = self._wrapped(KeyJoin(node, right, tuple(self._rng.choice(numbers) for _ in right.schema.key)))
         return node
 
-    def _leaf(self) -> Node:
+    def _leaf(self) -> RemoteNode:
         self._occurrences += 1
         remote = self._rng.choice(self._sources).remote
-        return Project(remote, tuple((f"{c}_{self._occurrences}", c) for c in remote.schema.names))
+        return Projection(remote, tuple((f"{c}_{self._occurrences}", c) for c in remote.schema.names))
 
-    def _wrapped(self, node: Node) -> Node:
+    def _wrapped(self, node: RemoteNode) -> RemoteNode:
         rng = self._rng
         if rng.random() < 0.4:
             column = rng.choice(node.schema.columns)
             accepted = ["x", "y"] if column.type.kind == "string" else [0, 1, 2]
-            node = Select(node, _among(column.name, accepted, rng.random() < 0.3))
+            node = RowFilter(node, _among(column.name, accepted, rng.random() < 0.3))
         if rng.random() < 0.3:
             self._occurrences += 1
             node = _sums(
@@ -184,11 +184,11 @@ class _Views:
             )
         if rng.random() < 0.4:
             kept = [n for n in node.schema.names if n in node.schema.key or rng.random() < 0.7]
-            node = Project(node, tuple((n, n) for n in kept))
+            node = Projection(node, tuple((n, n) for n in kept))
         return node
 
 
-def _sums(node: Node, name: str, columns: list[str]) -> Extend:
+def _sums(node: RemoteNode, name: str, columns: list[str]) -> Extend:
     def compute(rows: pa.Table) -> pa.Table:
         values = [sum(v or 0 for v in row) for row in zip(*(rows.column(c).to_pylist() for c in columns), strict=True)]
         return pa.table({name: pa.array(values, pa.int64())})
@@ -196,14 +196,14 @@ def _sums(node: Node, name: str, columns: list[str]) -> Extend:
     return Extend(node, (Column(name, parse_type("bigint")),), compute)
 
 
-def _among(column: str, accepted: list[Any], or_null: bool) -> Condition:
+def _among(column: str, accepted: list[Any], or_null: bool) -> RowTest:
     def test(rows: pa.Table) -> pa.ChunkedArray:
         values = rows.column(column)
         found = pc.is_in(values, pa.array(accepted, values.type))
         known = pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))  # NULL, as in SQL
         return pc.fill_null(known, True) if or_null else known
 
-    return Condition((column,), test)
+    return RowTest((column,), test)
 
 
 @settings(max_examples=examples(150))
@@ -235,7 +235,7 @@ def test_a_view_without_its_key_equals_its_recomputation_if_deltas_are_complete(
     sources = [_Source(n, rng, rng.choice(_COMPLETE)) for n in range(_TABLES)]
     full = _Views(rng, sources).view(joins)
     kept = [n for n in full.schema.names if n not in full.schema.key] or [full.schema.names[-1]]
-    view = Project(full, tuple((n, n) for n in kept))
+    view = Projection(full, tuple((n, n) for n in kept))
     check_maintainable(view, "v")
     wide, bag = keyed(view), Schema(view.schema.columns)
     stored = rows_of(bag, *recomputed(view, _states(sources)))
@@ -265,16 +265,16 @@ def _customers(capture: Capture) -> Remote:
 
 
 def test_the_key_of_the_referencing_table_identifies_a_join() -> None:
-    view = Join(_orders(TRACKING), _customers(TRACKING), ("customer",))
+    view = KeyJoin(_orders(TRACKING), _customers(TRACKING), ("customer",))
     assert view.schema.key == ("id",)
-    assert Project(view, (("o", "id"), ("name", "name"))).schema.key == ("o",)  # cid depends on id (§5.6)
+    assert Projection(view, (("o", "id"), ("name", "name"))).schema.key == ("o",)  # cid depends on id (§5.6)
 
 
 def test_a_column_that_a_join_equates_with_the_key_serves_as_well() -> None:
     """customers ⋈ details on cid = did: did stays, cid may go, and partial rows still have their key."""
     details = Remote("details", schema_of("did int, note string", "did"), LOG)
-    join = Join(_customers(LOG_CHEAP), details, ("cid",))
-    view = Project(join, (("d", "did"), ("name", "name")))
+    join = KeyJoin(_customers(LOG_CHEAP), details, ("cid",))
+    view = Projection(join, (("d", "did"), ("name", "name")))
     assert view.schema.key == ("d",)
     new = {
         "customers": rows_of(_CUSTOMER, (1, "Ada")),
@@ -288,7 +288,7 @@ def test_a_column_that_a_join_equates_with_the_key_serves_as_well() -> None:
 
 
 def test_a_view_that_drops_its_key_is_refused_if_a_table_is_captured_in_part() -> None:
-    view = Project(Join(_orders(LOG), _customers(TRACKING), ("customer",)), (("name", "name"),))
+    view = Projection(KeyJoin(_orders(LOG), _customers(TRACKING), ("customer",)), (("name", "name"),))
     with pytest.raises(NotMaintainable) as raised:
         check_maintainable(view, "names")
     assert str(raised.value) == (
@@ -296,12 +296,12 @@ def test_a_view_that_drops_its_key_is_refused_if_a_table_is_captured_in_part() -
         "needed to find the rows that changed. Add orders.id to the view, capture customers by a log with old images "
         "or by snapshots, or copy the table into the warehouse."
     )
-    check_maintainable(Project(Join(_orders(LOG), _customers(LOG), ("customer",)), (("name", "name"),)), "names")
+    check_maintainable(Projection(KeyJoin(_orders(LOG), _customers(LOG), ("customer",)), (("name", "name"),)), "names")
 
 
 def test_the_cheap_net_effect_lacks_insertions_too() -> None:
     with pytest.raises(NotMaintainable, match="delivers ups, delk where ins, un/uo, del would be needed"):
-        check_maintainable(Project(_orders(LOG_CHEAP), (("total", "total"),)), "totals")
+        check_maintainable(Projection(_orders(LOG_CHEAP), (("total", "total"),)), "totals")
 
 
 @pytest.mark.parametrize("capture", [ONE_AUDIT_COLUMN, TWO_AUDIT_COLUMNS])
@@ -317,16 +317,16 @@ def test_deletions_that_nobody_reports_are_a_reason_to_refuse(capture: Capture) 
 def test_a_join_that_is_not_to_a_primary_key_is_refused() -> None:
     orders = _orders(LOG)
     with pytest.raises(NotMaintainable, match=r"join on \(id, total\): the right side is not identified by \(cid\)"):
-        Join(orders, _customers(LOG), ("id", "total"))
+        KeyJoin(orders, _customers(LOG), ("id", "total"))
     with pytest.raises(NotMaintainable, match="which a projection dropped"):
-        Join(orders, Project(_customers(LOG), (("name", "name"),)), ("customer",))
+        KeyJoin(orders, Projection(_customers(LOG), (("name", "name"),)), ("customer",))
     with pytest.raises(NotMaintainable, match="date and int do not compare by identity"):
-        Join(Remote("r", schema_of("id int, c date", "id"), LOG), _customers(LOG), ("c",))
+        KeyJoin(Remote("r", schema_of("id int, c date", "id"), LOG), _customers(LOG), ("c",))
     computed = Extend(orders, (Column("c", parse_type("int")),), lambda rows: rows.select(["customer"]))
     with pytest.raises(NotMaintainable, match="one side is computed"):
-        Join(computed, _customers(LOG), ("c",))
+        KeyJoin(computed, _customers(LOG), ("c",))
     with pytest.raises(NotMaintainable, match=r"char\(3\) and string do not compare"):
-        Join(
+        KeyJoin(
             Remote("r", schema_of("id int, c char(3)", "id"), LOG),
             Remote("t", schema_of("name string", "name"), LOG),
             ("c",),
@@ -339,5 +339,5 @@ def test_a_remote_table_needs_a_key() -> None:
 
 
 def test_remote_tables_are_named_from_left_to_right() -> None:
-    view = Join(_orders(LOG), _customers(LOG), ("customer",))
+    view = KeyJoin(_orders(LOG), _customers(LOG), ("customer",))
     assert [r.name for r in remotes(view)] == ["orders", "customers"]

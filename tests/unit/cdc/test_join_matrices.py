@@ -11,14 +11,14 @@ from tests.unit.cdc.running_example import cells, rows_of, schema_of
 from tests.unit.cdc.worlds import InMemory, recomputed
 
 from freshview.cdc.captures import LOG, SNAPSHOTS
-from freshview.cdc.dimension import Join, Remote
+from freshview.cdc.dimension import KeyJoin, Remote
 from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.rules import propagate
 from freshview.relation.schema import Schema
 
 S = schema_of("s int, a int, b string", "s")
 T = schema_of("t int, v string", "t")
-VIEW = Join(Remote("S", S, LOG), Remote("T", T, SNAPSHOTS), ("a",))
+VIEW = KeyJoin(Remote("S", S, LOG), Remote("T", T, SNAPSHOTS), ("a",))
 
 # Figure 9: columns are the sets of S, rows those of T; the columns up, ups and delk hold for all rows.
 _FIGURE_9 = """

@@ -24,7 +24,16 @@ from tests.unit.cdc.worlds import InMemory, recomputed
 
 from freshview.cdc.application import delta_rows
 from freshview.cdc.captures import LOG, SNAPSHOTS, TRACKING
-from freshview.cdc.dimension import Condition, Join, Node, Project, Remote, Select, check_maintainable, keyed
+from freshview.cdc.dimension import (
+    KeyJoin,
+    Projection,
+    Remote,
+    RemoteNode,
+    RowFilter,
+    RowTest,
+    check_maintainable,
+    keyed,
+)
 from freshview.cdc.flagged import Flagged
 from freshview.cdc.model import SETS, keys_of, partial_delta
 from freshview.cdc.rules import _Propagation, propagate
@@ -37,13 +46,13 @@ DELTAS = {"Cust": cust_delta(), "Addr": addr_delta()}
 OLD = {"Cust": CUST_OLD, "Addr": ADDR_OLD}
 NEW = {"Cust": CUST_NEW, "Addr": ADDR_NEW}
 
-GERMAN = Condition(("ACountry",), lambda t: pc.equal(t.column("ACountry"), "DE"))
-CUST_ = Project(Remote("Cust", CUST, LOG), tuple((c, c) for c in ("CID", "CName", "CAddr")))
-ADDR_ = Select(Remote("Addr", ADDR, TRACKING), GERMAN)
-D = Join(CUST_, ADDR_, ("CAddr",))
+GERMAN = RowTest(("ACountry",), lambda t: pc.equal(t.column("ACountry"), "DE"))
+CUST_ = Projection(Remote("Cust", CUST, LOG), tuple((c, c) for c in ("CID", "CName", "CAddr")))
+ADDR_ = RowFilter(Remote("Addr", ADDR, TRACKING), GERMAN)
+D = KeyJoin(CUST_, ADDR_, ("CAddr",))
 
 
-def _flagged(view: Node, *, effectiveness: bool = True) -> Flagged:
+def _flagged(view: RemoteNode, *, effectiveness: bool = True) -> Flagged:
     return _Propagation(DELTAS, InMemory(NEW), effectiveness).change(view)
 
 
@@ -61,7 +70,7 @@ def test_projection_without_the_effectiveness_test_passes_it_on() -> None:
 
 def test_projection_never_tests_partial_rows() -> None:
     """πA,flag(∇S) − πA,comp(ΔS): a partial row is no old image, even where its columns look like the new one."""
-    view = Project(Remote("Addr", ADDR, TRACKING), (("AID", "AID"),))
+    view = Projection(Remote("Addr", ADDR, TRACKING), (("AID", "AID"),))
     change = _flagged(view)
     assert cells(change.inserted) == [(1,), (4,)]
     assert cells(change.removed) == [(1, "up"), (3, "up")]
@@ -74,8 +83,8 @@ def test_figure_8_selection_turns_partial_updates_into_upserts() -> None:
 
 
 def test_selection_of_complete_rows_asks_both_states() -> None:
-    discounted = Condition(("CDiscount",), lambda t: pc.not_equal(t.column("CDiscount"), "0%"))
-    delta = propagate(Select(Remote("Cust", CUST, LOG), discounted), "v", DELTAS, InMemory(NEW))
+    discounted = RowTest(("CDiscount",), lambda t: pc.not_equal(t.column("CDiscount"), "0%"))
+    delta = propagate(RowFilter(Remote("Cust", CUST, LOG), discounted), "v", DELTAS, InMemory(NEW))
     assert delta.filled == {"ins"}
     assert cells(delta.ins) == [(1, "Adam", "5%", 1)]
 
@@ -196,9 +205,9 @@ def test_a_view_without_its_key_is_kept_from_complete_sets() -> None:
         pairs=(rows_of(ADDR, (1, "Aachen", "DE")), rows_of(ADDR, (1, "Austin", "US"))),
         deleted=rows_of(ADDR, (3, "Chemnitz", "DE")),
     )
-    addresses = Project(Select(Remote("Addr", ADDR, SNAPSHOTS), GERMAN), (("a", "AID"), ("city", "ACity")))
-    inner = Project(Remote("Cust", CUST, LOG), (("at", "CAddr"), ("CID", "CName")))  # a name as of the dropped key
-    view = Project(Join(inner, addresses, ("at",)), (("city", "city"),))
+    addresses = Projection(RowFilter(Remote("Addr", ADDR, SNAPSHOTS), GERMAN), (("a", "AID"), ("city", "ACity")))
+    inner = Projection(Remote("Cust", CUST, LOG), (("at", "CAddr"), ("CID", "CName")))  # a name as of the dropped key
+    view = Projection(KeyJoin(inner, addresses, ("at",)), (("city", "city"),))
     check_maintainable(view, "cities")
     wide = keyed(view)
     assert wide.schema.names == ("city", "CID_key")

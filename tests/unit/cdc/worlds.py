@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from freshview.cdc.dimension import Extend, Join, Node, Project, Remote, Select
+from freshview.cdc.dimension import Extend, KeyJoin, Projection, Remote, RemoteNode, RowFilter
 
 Row = dict[str, Any]
 
@@ -28,28 +28,28 @@ class InMemory:
         return found
 
 
-def recomputed(view: Node, tables: Mapping[str, pa.Table]) -> list[tuple[Any, ...]]:
+def recomputed(view: RemoteNode, tables: Mapping[str, pa.Table]) -> list[tuple[Any, ...]]:
     """The rows of a view over whole tables, sorted."""
     rows = _rows(view, tables)
     return sorted((tuple(r[n] for n in view.schema.names) for r in rows), key=repr)
 
 
-def _rows(view: Node, tables: Mapping[str, pa.Table]) -> list[Row]:
+def _rows(view: RemoteNode, tables: Mapping[str, pa.Table]) -> list[Row]:
     match view:
         case Remote():
             return list(tables[view.name].to_pylist())
-        case Select():
+        case RowFilter():
             condition = view.condition
             rows = _rows(view.input, tables)
             as_table = pa.Table.from_pylist(rows, view.input.schema.arrow).select(list(condition.columns))
             return [r for r, keep in zip(rows, condition.test(as_table).to_pylist(), strict=True) if keep]
-        case Project():
+        case Projection():
             return [{n: r[s] for n, s in view.sources.items()} for r in _rows(view.input, tables)]
         case Extend():
             rows = _rows(view.input, tables)
             added = view.compute(pa.Table.from_pylist(rows, view.input.schema.arrow)).to_pylist()
             return [{**r, **a} for r, a in zip(rows, added, strict=True)]
-        case Join():
+        case KeyJoin():
             left, right = _rows(view.left, tables), _rows(view.right, tables)
             pairs = list(zip(view.on_columns, view.right.schema.key, strict=True))
             return [{**s, **t} for s in left for t in right if all(s[a] is not None and s[a] == t[k] for a, k in pairs)]

@@ -9,7 +9,7 @@ from tests.unit.sql.view_grammar import KINDS, SCHEMAS
 
 from freshview.algebra.nodes import Lowered
 from freshview.delta.forms import choose_form
-from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Change, Cluster, Costs, Share, Store
+from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Decision, Share, Store
 from freshview.optimizer.dag import Dag, View
 from freshview.optimizer.operations import StoredRelation
 from freshview.optimizer.rules import expand
@@ -97,10 +97,10 @@ def from_sql(texts: Mapping[str, str], columns: Mapping[str, Sequence[str] | Map
     return [view(name, lower(text, schemas)) for name, text in texts.items()]
 
 
-def changes(costs: Costs) -> list[Change]:
+def changes(costs: Costs) -> list[Decision]:
     """Every change of what is stored, kept or sorted that a choice may make, and those that take it back."""
     nodes = [n for n in costs.nodes if not isinstance(n, StoredRelation) and n.number not in costs.owner and n.needs]
-    found: list[Change] = [Store(n.number, m) for n in nodes for m in (PERMANENT, TRANSIENT, NOT_STORED)]
+    found: list[Decision] = [Store(n.number, m) for n in nodes for m in (PERMANENT, TRANSIENT, NOT_STORED)]
     found += [Share(n.number, on) for n in nodes for on in (True, False) if costs.changes[n.number]]
     found += [Share(n.number, on, p) for n in nodes for on in (True, False) for p in costs.changes[n.number][:1]]
     found += [Cluster(n, by) for n, columns in costs.lookups_by.items() for by in columns if costs.mode[n] == PERMANENT]

@@ -18,7 +18,7 @@ from freshview.optimizer.cost import NOT_STORED, PERMANENT, Costs, Store
 from freshview.optimizer.dag import MOST_LEAVES, Dag, View
 from freshview.optimizer.greedy import Limits, Selection, Taken
 from freshview.optimizer.identity import Identities
-from freshview.optimizer.operations import Block, ColumnNames, Grouping, Other
+from freshview.optimizer.operations import Block, CanonicalNames, Grouping, Other
 from freshview.optimizer.prices import Prices
 from freshview.optimizer.rules import MOST_EAGER
 from freshview.optimizer.statistics import Facts
@@ -221,7 +221,7 @@ def test_what_no_plan_reads_is_not_proposed() -> None:
 
 
 def test_names_differ_in_more_than_case() -> None:
-    names = ColumnNames()
+    names = CanonicalNames()
     found = [names.new(0, "x_Y_z"), names.new(1, "x_y_z"), names.new(2, "x y.z")]
     found += [names.at(found[0], 1), names.at(found[1], 1), names.new(3, "x_y_z__1")]
     assert len({n.casefold() for n in found}) == len(found)

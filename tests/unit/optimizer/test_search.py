@@ -13,7 +13,7 @@ import pytest
 from tests.unit.optimizer.sets import built, changes, from_sql
 
 from freshview.bench import workload
-from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Change, Costs, Share, Store
+from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Costs, Decision, Share, Store
 from freshview.optimizer.dag import Dag
 from freshview.optimizer.greedy import LEAST, Limits, select, sharing
 from freshview.optimizer.operations import StoredRelation
@@ -41,12 +41,12 @@ def _costs(rounds: float = 1000.0) -> Costs:
 
 
 @contextmanager
-def _tried(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Change]]:
+def _tried(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Decision]]:
     """The changes whose benefit a search asks for."""
-    asked: list[Change] = []
+    asked: list[Decision] = []
     tried = Costs.tried
 
-    def noted(costs: Costs, change: Change) -> float:
+    def noted(costs: Costs, change: Decision) -> float:
         asked.append(change)
         return tried(costs, change)
 
@@ -82,7 +82,7 @@ def test_costs_are_followed_upwards_only_as_far_as_they_change(monkeypatch: pyte
 # -- §6.2: monotonicity ----------------------------------------------------------------------------
 
 
-def _benefits(costs: Costs, *, open_: set[int]) -> dict[Change, float]:
+def _benefits(costs: Costs, *, open_: set[int]) -> dict[Decision, float]:
     """What each full result would save now."""
     found = (Store(n, mode) for n in open_ for mode in (PERMANENT, TRANSIENT) if costs.mode[n] == NOT_STORED)
     return {change: costs.total - costs.tried(change) for change in found}
@@ -153,5 +153,5 @@ def test_building_a_stored_result_is_written_off_over_the_refreshes() -> None:
     assert not [t for t in select(_dag(), FACTS, limits=PLAIN, rounds=1.0).taken if t.change in _stores(often)]
 
 
-def _stores(costs: Costs) -> set[Change]:
+def _stores(costs: Costs) -> set[Decision]:
     return {Store(node.number, PERMANENT) for node in costs.nodes}

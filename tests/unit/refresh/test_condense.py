@@ -18,7 +18,7 @@ from freshview.catalog.records import DIMENSION, DataFile, Relation, Segment
 from freshview.definition.analysis import Definition
 from freshview.delta.condense import BY_ROWS, Condense, Expected
 from freshview.delta.signed import net, with_weight
-from freshview.refresh.condense import Use, condensed, condensed_in_spark, is_linear, use_of
+from freshview.refresh.condense import ChangeUse, condensed, condensed_in_spark, is_linear, use_of
 from freshview.refresh.cost import estimate_full
 from freshview.refresh.deltas import images, netted
 from freshview.refresh.plan import INCREMENTAL, JobPlan, SourceChange, alternatives, choose
@@ -176,7 +176,7 @@ def test_figure_3c_a_condense_below_the_join_does_for_both() -> None:
 # -- a choice by cost ------------------------------------------------------------------------------
 
 
-def _use(text: str, source: str, past: Sequence[int] | None = None, **sizes: int) -> Use:
+def _use(text: str, source: str, past: Sequence[int] | None = None, **sizes: int) -> ChangeUse:
     form = with_sources(text).form
     assert form is not None
     use = use_of(form, source, lambda name: sizes.get(name, 1000), alone=True, is_keyed=True, past=past)
@@ -185,11 +185,11 @@ def _use(text: str, source: str, past: Sequence[int] | None = None, **sizes: int
 
 
 def test_how_a_view_reads_a_change() -> None:
-    assert _use(JOIN, "t", t=1000, u=10) == Use(1, 1, 1.0, False, 1000, spares_full=True)
-    assert _use(JOIN, "t", t=1000, u=4000) == Use(1, 1, 4.0, False, 1000, spares_full=True)
-    assert _use("SELECT b FROM t", "t") == Use(1, 0, 1.0, False, 1000)
-    assert _use("SELECT x.b FROM t x JOIN t y ON x.a = y.a", "t") == Use(2, 1, 1.0, False, 1000)
-    assert _use("SELECT a, SUM(b) AS s FROM t GROUP BY a", "t", past=(100, 75)) == Use(
+    assert _use(JOIN, "t", t=1000, u=10) == ChangeUse(1, 1, 1.0, False, 1000, spares_full=True)
+    assert _use(JOIN, "t", t=1000, u=4000) == ChangeUse(1, 1, 4.0, False, 1000, spares_full=True)
+    assert _use("SELECT b FROM t", "t") == ChangeUse(1, 0, 1.0, False, 1000)
+    assert _use("SELECT x.b FROM t x JOIN t y ON x.a = y.a", "t") == ChangeUse(2, 1, 1.0, False, 1000)
+    assert _use("SELECT a, SUM(b) AS s FROM t GROUP BY a", "t", past=(100, 75)) == ChangeUse(
         1, 0, 1.0, True, 1000, cancelled=0.25
     )
     inexact = analysed("SELECT a, SUM(b) AS s FROM t GROUP BY a", types="double").form

@@ -94,11 +94,15 @@ def test_explain_prints_what_views_that_are_refreshed_together_share() -> None:
     both = put_together([query for query in queries if query is not None])
     parts = [SharedPart(part.scan, part.node, ("v", "w"), None) for part in both.parts]
     takes = tuple(taking(view, 1, 2) for view in ("v", "w", "x"))
-    plan = RefreshPlan(takes, (JobPlan("incremental"), JobPlan("incremental"), None), tuple(parts))
+    jobs = [JobPlan("incremental", query=query) for query in both.plans]
+    plan = RefreshPlan(takes, (*jobs, None), tuple(parts))
     text = "\n".join(planned_together("v", plan))
     assert "  refreshed together with w\n" in text
     assert "    shared1, computed once for v, w, on Spark, held in files:\n" in text
-    assert "t@delta" in text
+    shared, own = text.split("    in this refresh it runs:\n")
+    assert "t@delta" in shared
+    assert "t@delta" not in own
+    assert "FROM shared1" in own
     assert planned_together("x", plan) == [
         "  refreshed alone: it shares nothing with the other views that have the same changes pending"
     ]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from freshview.catalog.queries import MOST
 from freshview.catalog.records import Backlog, Relation, Task
-from freshview.catalog.uses import Use
+from freshview.catalog.uses import UseHistory
 from freshview.definition.properties import parse_deadline
 from freshview.errors import Cancelled, InvalidStatement, StorageUnavailable, TypeMismatch
 from freshview.events import Events
@@ -90,9 +90,9 @@ def test_lower_views_go_before_upper_ones() -> None:
 
 
 def test_the_next_use_is_expected_from_the_gaps_between_uses() -> None:
-    assert next_use(Use(4, last_at=100, mean_gap=50), now=120) == 150
-    assert next_use(Use(4, last_at=100, mean_gap=50), now=400) == 400
-    assert next_use(Use(1, last_at=100, mean_gap=0), now=400) is None
+    assert next_use(UseHistory(4, last_at=100, mean_gap=50), now=120) == 150
+    assert next_use(UseHistory(4, last_at=100, mean_gap=50), now=400) == 400
+    assert next_use(UseHistory(1, last_at=100, mean_gap=0), now=400) is None
 
 
 def test_deadlines_are_times_of_day_in_the_views_zone() -> None:

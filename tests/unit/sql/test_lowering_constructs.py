@@ -10,7 +10,7 @@ from tests.unit.sql.duck import Duck, means
 from tests.unit.sql.view_grammar import SCHEMAS, Change, State, states
 
 from freshview.algebra import stages
-from freshview.algebra.nodes import Aggregate, Filter, Node, Scan, Source, Table, names_in
+from freshview.algebra.nodes import Aggregate, Filter, Node, Scan, ScanSource, Table, names_in
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.delta.derive import at_version, derive
@@ -103,7 +103,7 @@ def test_refresh_equals_recompute_also_in_stages(name: str, run: list[State]) ->
 
 def _in_stages(plan: Node, change: Change) -> Bag:
     """The plan's rows as the runner gets them: every stage is evaluated once, before what reads it."""
-    known: dict[Source, Bag] = {}
+    known: dict[ScanSource, Bag] = {}
 
     def read(scan: Scan) -> Bag:
         return known[scan.source] if scan.source in known else change.read(scan)

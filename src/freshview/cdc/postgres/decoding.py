@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Line:
+class _PrintedChange:
     """A change as the plug-in prints it: values as texts, None for NULL; NULLs of old images are left out.
 
     `not_sent` are large values of the new image that did not change, and which the log does not have.
@@ -47,13 +47,13 @@ class _Line:
     new: dict[str, str | None] | None
     not_sent: frozenset[str] = frozenset()
 
-    def without(self, columns: Collection[str]) -> _Line:
+    def without(self, columns: Collection[str]) -> _PrintedChange:
         """The change of the other columns."""
         old, new = (
             image and {name: value for name, value in image.items() if name not in columns}
             for image in (self.old, self.new)
         )
-        return _Line(self.operation, old, new, self.not_sent.difference(columns))
+        return _PrintedChange(self.operation, old, new, self.not_sent.difference(columns))
 
 
 class Decoding(PostgresTable):
@@ -223,7 +223,7 @@ class Decoding(PostgresTable):
         except BadEvent as reason:
             raise unreadable(f"change of {self.name} at {place}", str(reason)) from reason
 
-    def _change(self, line: _Line, place: str) -> LoggedChange:
+    def _change(self, line: _PrintedChange, place: str) -> LoggedChange:
         if line.operation == "TRUNCATE":
             raise BadEvent("the table was truncated, which no change of rows can express")
         old = line.old
@@ -248,7 +248,7 @@ class Decoding(PostgresTable):
         return LoggedChange(key_of(image, self.schema), True, new, image, place)
 
 
-def _parsed(operation: str, text: str) -> _Line:
+def _parsed(operation: str, text: str) -> _PrintedChange:
     """The columns of a printed change; a value is NULL, a quoted text, or a bare word."""
     images: dict[str, dict[str, str | None]] = {"old-key": {}, "new-tuple": {}}
     current = "old-key" if operation == "DELETE" else "new-tuple"
@@ -265,7 +265,7 @@ def _parsed(operation: str, text: str) -> _Line:
             not_sent.update([_unquoted(name)] if value == NOT_SENT and current == "new-tuple" else [])
     if operation != "TRUNCATE" and place != len(text) and text != " (no-tuple-data)":
         raise BadEvent(f"it cannot be parsed after character {place}")
-    return _Line(operation, images["old-key"] or None, images["new-tuple"] or None, frozenset(not_sent))
+    return _PrintedChange(operation, images["old-key"] or None, images["new-tuple"] or None, frozenset(not_sent))
 
 
 def _value(printed: str) -> str | None:

@@ -57,7 +57,7 @@ class Lines:
         return f" (?:{re.escape(name)}|{spelled}){_TYPE}:{value}"
 
     def changes(self, lines: pa.Array, places: pa.ChunkedArray, name: str) -> ChangeColumns:
-        """The changes that lines tell; NotColumns if one of them has another form."""
+        """The changes that lines describe; NotColumns if a line has another form."""
         at, kinds = [], []
         images: dict[str, list[pa.Array]] = {group: [] for group in self._groups}
         for operation, kind in _KINDS.items():

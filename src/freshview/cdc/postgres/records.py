@@ -8,9 +8,13 @@ warehouse which was restored from a backup, or of a copy whose original went on.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from freshview.cdc.postgres.server import ANEW, Server, Snapshot, Visible, fetch, qualified, quoted
+from freshview.cdc.postgres.tables import PostgresTable
 from freshview.errors import CaptureFailed
 
 _LONGEST = 63 - len("fv_track_")  # bytes of a name in PostgreSQL
@@ -43,6 +47,60 @@ class Helper:
         """The names of the triggers for rows and for TRUNCATE."""
         name = f"fv_{self.what}_{self.owner}" if self.owner else f"fv_{self.what}"
         return name, f"{name}_all"
+
+
+class RecordedTable(PostgresTable):
+    """A table whose changes are written to a table of records (`records`) by triggers; a technique adds what they
+    write."""
+
+    def __init__(self, server: Server, name: str, what: str, owner: str, columns: Sequence[str] | None) -> None:
+        super().__init__(server, name, columns)
+        self._helper = Helper(name, what, owner)
+        self.records = qualified(self._helper.name)
+
+    @property
+    def installed(self) -> str:
+        return self._helper.name
+
+    @property
+    def is_other_key(self) -> str:
+        """The condition that an update of a row changed its key."""
+        sides = (", ".join(self.identity(f"{row}.{quoted(k)}", k) for k in self.schema.key) for row in ("OLD", "NEW"))
+        return " IS DISTINCT FROM ".join(f"({side})" for side in sides)
+
+    def install_triggers(self, columns: str, body: str) -> None:
+        """Create the table of records with these columns, and triggers that run a body of PL/pgSQL."""
+        self.server.run(create_command(self._helper, columns), *trigger_commands(self._helper, body))
+
+    def drop(self) -> None:
+        """Remove the triggers and the table of records."""
+        self.server.run(*drop_commands(self._helper))
+
+    def confirm(self, position: str) -> None:
+        """Delete the records up to a position."""
+        remove(self.server, self._helper, json.loads(position)["snapshot"])
+
+    def start(self, snapshot: Snapshot, records: int | None = None) -> dict[str, Any]:
+        return {"snapshot": snapshot.text, "records": check_triggers(snapshot, self._helper, records)}
+
+    def since(self, snapshot: Snapshot, position: str) -> str:
+        """The snapshot of a position; CaptureFailed if records that it has not seen were removed, or if the server's
+        transactions went back behind it."""
+        then = snapshot.since(position, f"table {self.name}")
+        found = snapshot.fetch(  # by JSON: a table that an earlier version installed may lack the columns
+            "SELECT r ->> 'taken', left(r ->> 'taken_at', 19), r ->> 'taken_by' "
+            f"FROM (SELECT to_jsonb(t) AS r FROM {self.records} t WHERE seq = 0) x"
+        )
+        if found and not then.covers(Visible.of(found[0][0])):
+            taken, at, by = found[0]
+            raise CaptureFailed(
+                f"table {self.name}",
+                f"changes after the position ({position}) were taken up to {taken} at {at} by {by}, "
+                "and what was noted of them is removed",
+                "This warehouse was restored from a backup, or a copy of it or another reader has the same capture: "
+                f"{ANEW}.",
+            )
+        return position
 
 
 def trigger_commands(helper: Helper, body: str) -> list[str]:
@@ -126,23 +184,3 @@ def remove(server: Server, helper: Helper, snapshot: str) -> None:
             columns = ", ".join(f"ADD COLUMN IF NOT EXISTS {column}" for column in _TAKEN)
             fetch(connection, f"ALTER TABLE {table} {columns}")
             fetch(connection, command, (snapshot, snapshot))
-
-
-def since(snapshot: Snapshot, helper: Helper, position: str) -> str:
-    """The snapshot of a position; CaptureFailed if records that it has not seen were removed, or if the server's
-    transactions went back behind it."""
-    then = snapshot.since(position, f"table {helper.table}")
-    found = snapshot.fetch(  # by JSON: a table that an earlier version installed may lack the columns
-        "SELECT r ->> 'taken', left(r ->> 'taken_at', 19), r ->> 'taken_by' "
-        f"FROM (SELECT to_jsonb(t) AS r FROM {qualified(helper.name)} t WHERE seq = 0) x"
-    )
-    if found and not then.covers(Visible.of(found[0][0])):
-        taken, at, by = found[0]
-        raise CaptureFailed(
-            f"table {helper.table}",
-            f"changes after the position ({position}) were taken up to {taken} at {at} by {by}, "
-            "and what was noted of them is removed",
-            "This warehouse was restored from a backup, or a copy of it or another reader has the same capture: "
-            f"{ANEW}.",
-        )
-    return position

@@ -183,7 +183,7 @@ class Server:
 
     @property
     def identity(self) -> frozenset[tuple[str, str]]:
-        """What the connection string says: servers with equal ones are the same."""
+        """The parts of the connection string that identify the server: servers with equal ones are the same."""
         return frozenset((key, str(value)) for key, value in self._given.items())
 
     @contextmanager

@@ -93,7 +93,7 @@ class Marks:
 class ServerTable:
     """A table as the server has it: its schema, PostgreSQL's type of each column, replica identity and number (oid).
 
-    `marks` tell whether values changed without a change of any row, which no technique reports.
+    `marks` show whether values changed without a change of any row, which no technique reports.
     """
 
     schema: Schema
@@ -277,17 +277,12 @@ class PostgresTable:
         return "::text" if is_text_form(self.layout.types[column]) else ""
 
     def identity(self, value: str, column: str) -> str:
-        """What tells values of a column apart as the relation does: texts by their characters.
+        """An expression that is equal where the relation takes values of a column for equal: texts by their characters.
 
         The server finds other values equal where a collation or type says so, such as 1.0 and 1.00, or one day and 24
         hours; to the relation these are different texts.
         """
         return f'({value})::text COLLATE "C"' if self.schema.column(column).type.is_text else value
-
-    def is_other_key(self, some: str, others: str) -> str:
-        """The condition that the keys of two rows, by their aliases, are different ones."""
-        sides = (", ".join(self.identity(f"{row}.{quoted(k)}", k) for k in self.schema.key) for row in (some, others))
-        return " IS DISTINCT FROM ".join(f"({side})" for side in sides)
 
     def expressions(self, alias: str) -> str:
         """The columns of the relation as a select list, over a row with this alias."""
@@ -356,35 +351,24 @@ class PostgresTable:
             [list(c) for c in zip(*given, strict=True)] or [[] for _ in asked],
         )
 
-    def _asked(self, column: str) -> _Asked:
+    def _asked(self, column: str) -> _LookupColumn:
         """How values of a column are looked up: those of a type that Spark has not are texts here, and may be any.
 
-        Where the texts of a type have a form that is easily told, the others are left out, and the server's own values
-        are compared, which an index helps; else their texts.
+        Where the texts of a type have a form that is easily checked, the others are left out, and the server's own
+        values are compared, which an index helps; else their texts.
         """
         type_, of_table = self.layout.types[column], f"t.{quoted(column)}"
         if not is_text_form(type_):
-            return _Asked(of_table, type_)
+            return _LookupColumn(of_table, type_)
         plain = type_.partition("(")[0]
         if plain in _FORMS:
-            return _Asked(of_table, plain, _FORMS[plain])
-        return _Asked(self.identity(of_table, column), "text")
+            return _LookupColumn(of_table, plain, _FORMS[plain])
+        return _LookupColumn(self.identity(of_table, column), "text")
 
 
-class _Asked(NamedTuple):
+class _LookupColumn(NamedTuple):
     """A column of a lookup: what is compared of the table, with values of which type, and which form these have."""
 
     of_table: str
     type: str
     form: re.Pattern[str] | None = None
-
-
-class SnapshotStates:
-    """The states of tables in one snapshot, for the rules of views (`rules.States`)."""
-
-    def __init__(self, snapshot: Snapshot, tables: Sequence[PostgresTable]) -> None:
-        self._snapshot = snapshot
-        self._tables = {t.name: t for t in tables}
-
-    def rows(self, name: str, columns: tuple[str, ...], values: pa.Table) -> pa.Table:
-        return self._tables[name].lookup(self._snapshot, columns, values)

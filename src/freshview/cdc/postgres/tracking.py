@@ -8,7 +8,6 @@ one follows from the numbers of notes, whatever their order (a trigger of the ta
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,36 +16,20 @@ import pyarrow.compute as pc
 
 from freshview.cdc.captures import TRACKING, Capture
 from freshview.cdc.model import PartialDelta, partial_delta
-from freshview.cdc.postgres.records import (
-    Helper,
-    check_triggers,
-    create_command,
-    drop_commands,
-    remove,
-    since,
-    trigger_commands,
-)
+from freshview.cdc.postgres.records import RecordedTable
 from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
-from freshview.cdc.postgres.tables import PostgresTable, unreadable
-
-_WHAT = "track"
+from freshview.cdc.postgres.tables import unreadable
 
 
-class Tracking(PostgresTable):
+class Tracking(RecordedTable):
     """A table of whose changes a trigger notes the keys."""
 
     def __init__(self, server: Server, name: str, *, owner: str = "", columns: Sequence[str] | None = None) -> None:
-        super().__init__(server, name, columns)
-        self._helper = Helper(name, _WHAT, owner)
-        self._notes = qualified(self._helper.name)
+        super().__init__(server, name, "track", owner, columns)
 
     @property
     def capture(self) -> Capture:
         return TRACKING
-
-    @property
-    def installed(self) -> str:
-        return self._helper.name
 
     def install(self) -> None:
         """Create the table of notes and the trigger."""
@@ -54,31 +37,20 @@ class Tracking(PostgresTable):
         names = ", ".join(f'"k{i}"' for i in range(len(key)))
         types = ", ".join(f'"k{i}" {self.layout.types[k]}' for i, k in enumerate(key))
         old, new = (", ".join(f"{row}.{quoted(k)}" for k in key) for row in ("OLD", "NEW"))
-        insert = f"INSERT INTO {self._notes} (op, {names}) VALUES"
+        insert = f"INSERT INTO {self.records} (op, {names}) VALUES"
         body = f"""
-            IF TG_OP = 'TRUNCATE' THEN INSERT INTO {self._notes} (op) VALUES ('T');
+            IF TG_OP = 'TRUNCATE' THEN INSERT INTO {self.records} (op) VALUES ('T');
             ELSIF TG_OP = 'INSERT' THEN {insert} ('I', {new});
             ELSIF TG_OP = 'DELETE' THEN {insert} ('D', {old});
-            ELSIF {self.is_other_key("OLD", "NEW")} THEN {insert} ('D', {old}), ('I', {new});
+            ELSIF {self.is_other_key} THEN {insert} ('D', {old}), ('I', {new});
             ELSE {insert} ('U', {new}); END IF;"""
-        self.server.run(create_command(self._helper, types), *trigger_commands(self._helper, body))
-
-    def drop(self) -> None:
-        """Remove the trigger and the notes."""
-        self.server.run(*drop_commands(self._helper))
-
-    def confirm(self, position: str) -> None:
-        """Delete the notes up to a position."""
-        remove(self.server, self._helper, json.loads(position)["snapshot"])
-
-    def start(self, snapshot: Snapshot, records: int | None = None) -> dict[str, Any]:
-        return {"snapshot": snapshot.text, "records": check_triggers(snapshot, self._helper, records)}
+        self.install_triggers(types, body)
 
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
         end = self.start(snapshot, (position or {}).get("records"))
         if position is None:
             return partial_delta(self.name, self.schema, ins=self.rows(snapshot)), end
-        before = since(snapshot, self._helper, position["snapshot"])
+        before = self.since(snapshot, position["snapshot"])
         key = self.schema.key
         noted = [f'"k{i}"' for i in range(len(key))]
         grouped = ", ".join([*noted, *(self.identity(n, k) for n, k in zip(noted, key, strict=True))])
@@ -91,7 +63,7 @@ class Tracking(PostgresTable):
             f"SELECT c.emptied::text, c.more::text, {as_key}, {self.expressions('t')} FROM "
             f"(SELECT {', '.join(noted)}, bool_or(op = 'T') AS emptied, "
             f"count(*) FILTER (WHERE op = 'I') - count(*) FILTER (WHERE op = 'D') AS more "
-            f"FROM {self._notes} WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot) GROUP BY {grouped}) c "
+            f"FROM {self.records} WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot) GROUP BY {grouped}) c "
             f"LEFT JOIN {qualified(self.name)} t ON {on}"
         )
         (emptied, more), (keys, rows) = self.extracted(snapshot, query, (before,), 2, key, self.schema.names)

@@ -10,7 +10,6 @@ of that row puts the records out of order. `depth` shows it, and the poll is an 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,23 +19,13 @@ import pyarrow.compute as pc
 from freshview.cdc.captures import LOG, LOG_CHEAP, Capture
 from freshview.cdc.columns import DELETED, ChangeColumns, net_effect_of
 from freshview.cdc.model import key_schema, partial_delta
-from freshview.cdc.postgres.records import (
-    Helper,
-    check_triggers,
-    create_command,
-    drop_commands,
-    remove,
-    since,
-    trigger_commands,
-)
+from freshview.cdc.postgres.records import RecordedTable
 from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
-from freshview.cdc.postgres.tables import Changes, PostgresTable, unreadable
+from freshview.cdc.postgres.tables import Changes, unreadable
 from freshview.errors import CaptureFailed
 
-_WHAT = "log"
 
-
-class TriggerLog(PostgresTable):
+class TriggerLog(RecordedTable):
     """A table whose changes a trigger records."""
 
     def __init__(
@@ -50,42 +39,25 @@ class TriggerLog(PostgresTable):
         columns: Sequence[str] | None = None,
     ) -> None:
         """`each`: deliver each record, not the net effect."""
-        super().__init__(server, name, columns)
+        super().__init__(server, name, "log", owner, columns)
         self._precise, self._each = precise or each, each
-        self._helper = Helper(name, _WHAT, owner)
-        self._log = qualified(self._helper.name)
 
     @property
     def capture(self) -> Capture:
         return LOG if self._precise else LOG_CHEAP
 
-    @property
-    def installed(self) -> str:
-        return self._helper.name
-
     def install(self) -> None:
         """Create the log table and the trigger. A changed key is recorded as a deletion and an insertion."""
-        insert = f"INSERT INTO {self._log} (op, old, new) VALUES"
+        insert = f"INSERT INTO {self.records} (op, old, new) VALUES"
         body = f"""
             IF TG_OP = 'TRUNCATE' THEN {insert} ('T', NULL, NULL);
             ELSIF TG_OP = 'INSERT' THEN {insert} ('I', NULL, NEW::text);
             ELSIF TG_OP = 'DELETE' THEN {insert} ('D', OLD::text, NULL);
-            ELSIF {self.is_other_key("OLD", "NEW")} THEN
+            ELSIF {self.is_other_key} THEN
                 {insert} ('D', OLD::text, NULL), ('I', NULL, NEW::text);
             ELSE {insert} ('U', OLD::text, NEW::text); END IF;"""
         columns = "old text, new text, depth int NOT NULL DEFAULT pg_trigger_depth()"
-        self.server.run(create_command(self._helper, columns), *trigger_commands(self._helper, body))
-
-    def drop(self) -> None:
-        """Remove the trigger and the log."""
-        self.server.run(*drop_commands(self._helper))
-
-    def confirm(self, position: str) -> None:
-        """Delete the records up to a position."""
-        remove(self.server, self._helper, json.loads(position)["snapshot"])
-
-    def start(self, snapshot: Snapshot, records: int | None = None) -> dict[str, Any]:
-        return {"snapshot": snapshot.text, "records": check_triggers(snapshot, self._helper, records)}
+        self.install_triggers(columns, body)
 
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[Changes, dict[str, Any]]:
         end = self.start(snapshot, (position or {}).get("records"))
@@ -100,14 +72,14 @@ class TriggerLog(PostgresTable):
 
         Changes of one row wait for each other's locks, so for each key this is the order of commits.
         """
-        since(snapshot, self._helper, before)
+        self.since(snapshot, before)
         self._require_order(snapshot, before)
         key, images = self._key(), self._images()
         last_only = "" if self._precise else f"DISTINCT ON (op = 'T', {key})"
         order = "l.seq" if self._precise else f"op = 'T', {key}, l.seq DESC"
         query = (
             f"SELECT {last_only} l.seq::text, l.op::text, {self.expressions('o')}, {self.expressions('n')} "
-            f"FROM {self._log} l, {images} "
+            f"FROM {self.records} l, {images} "
             f"WHERE NOT pg_visible_in_snapshot(l.xid, %s::pg_snapshot) ORDER BY {order}"
         )
         names = self.schema.names
@@ -130,8 +102,8 @@ class TriggerLog(PostgresTable):
         new = "NOT pg_visible_in_snapshot({}.xid, %s::pg_snapshot)"
         query = (
             "SELECT seq FROM (SELECT l.seq, l.depth, max(l.depth) OVER (PARTITION BY l.xid, "
-            f"{self._key()} ORDER BY l.seq) AS deepest FROM {self._log} l, {self._images()} WHERE {new.format('l')} "
-            f"AND l.xid IN (SELECT d.xid FROM {self._log} d WHERE d.depth > 1 AND {new.format('d')})) x "
+            f"{self._key()} ORDER BY l.seq) AS deepest FROM {self.records} l, {self._images()} WHERE {new.format('l')} "
+            f"AND l.xid IN (SELECT d.xid FROM {self.records} d WHERE d.depth > 1 AND {new.format('d')})) x "
             "WHERE depth < deepest ORDER BY seq LIMIT 1"
         )
         found = snapshot.fetch(query, (before, before))
