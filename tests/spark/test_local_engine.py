@@ -20,6 +20,7 @@ from tests.internals import internals
 from tests.spark.sessions import apart, jobs_run, setting
 from tests.unit.local.grammar import COLUMNS, SCHEMA, WORLDS, Expressions, rows
 from tests.unit.local.queries import Queries
+from tests.unit.local.test_order import ANSWERED, FAILING, table
 
 from freshview import Warehouse
 from freshview.algebra.nodes import Node
@@ -224,6 +225,19 @@ def test_plans_have_sparks_rows(spark: SparkSession) -> None:
         engine.close()
     assert len(taken) == len(WORLDS)
     assert len(failed) <= _FAILED, f"(seed {SEED}) an answer here, an error in Spark: {failed}"
+
+
+def test_conditions_that_can_fail_are_computed_for_sparks_rows(spark: SparkSession) -> None:
+    """Spark fails on each query that the embedded engine is required to fail on, and answers the others."""
+    session = apart(spark)
+    session.conf.set("spark.sql.optimizer.excludedRules", _NO_LOCAL_TABLES)
+    for name in ("t", "u"):
+        session.createDataFrame(table(name)).createOrReplaceTempView(name)
+    for text in ANSWERED:
+        assert session.sql(text).toArrow().num_rows == 1, text
+    for text in FAILING:
+        with pytest.raises((PySparkException, Py4JError)):
+            print(text, session.sql(text).toArrow())
 
 
 def _side_by_side(widths: Mapping[str, int], queries: list[str]) -> str:
