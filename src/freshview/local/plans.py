@@ -28,6 +28,7 @@ from freshview.algebra.nodes import (
 )
 from freshview.algebra.traversal import bottom_up
 from freshview.local.expressions import over
+from freshview.local.order import in_order
 from freshview.local.typed import COMPARED, INT, STRING, ByName, Expressions, Typed, Unproven, cast, common, duck_type
 from freshview.relation.types import DataType
 
@@ -96,6 +97,7 @@ def translated(root: Node, types: Callable[[Scan], Types], prepare: Prepare = _n
     Filters and projections that stand on a scan may be computed by Spark before, if one of them is not proven:
     `prepare` is asked for that. Raise the first obstacle that is left.
     """
+    root, kept = in_order(root)
     found: dict[Node, _NodeQuery] = {}
     obstacles: dict[Node, Unproven] = {}
     parts: list[str] = []
@@ -127,7 +129,7 @@ def translated(root: Node, types: Callable[[Scan], Types], prepare: Prepare = _n
             body, made = _body(node, inputs)
             places = inputs[0].places if isinstance(node, Filter | TopK) else None  # they hand on all that they read
             found[node] = _NodeQuery(f"n{number}", made, places)
-            parts.append(f"n{number} AS ({body})")
+            parts.append(f"n{number} AS {'MATERIALIZED ' if node in kept else ''}({body})")
         except Unproven as obstacle:
             obstacles[node] = obstacle
     result = usable(root)

@@ -51,9 +51,9 @@ _EXTREME: dict[str, list[Any]] = {
 WORLDS = (_PLAIN, _ODD, _EXTREME)
 
 
-def rows(world: dict[str, list[Any]], count: int, rng: random.Random) -> pa.Table:
+def rows(world: dict[str, list[Any]], count: int, rng: random.Random, first: int = 0) -> pa.Table:
     """Rows of a world's values and NULLs; the column `id` numbers them."""
-    columns = [pa.array(range(count), pa.int32())]
+    columns = [pa.array(range(first, first + count), pa.int32())]
     for type_ in list(COLUMNS.values())[1:]:
         drawn = [None if rng.random() < 0.15 else rng.choice(world[type_]) for _ in range(count)]
         columns.append(_array(drawn, type_))

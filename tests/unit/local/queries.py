@@ -136,11 +136,12 @@ class Queries:
         return f" WHERE {self._condition()}" if self._rng.random() < 0.6 else ""
 
     def _condition(self) -> str:
-        """A condition on rows of the table."""
+        """A condition on rows of the table; some fail for rows that a condition after them leaves out."""
         if self._rng.random() < 0.6:
             return self._writer.condition(2)
         by = self._divisor()
-        return self._guarded(self._divided("", by), f"{by} {self._rng.choice(['<>', '>'])} 0")
+        fallible, guard = self._divided("", by), f"{by} {self._rng.choice(['<>', '>'])} 0"
+        return f"{fallible} AND {guard}" if self._rng.random() < 0.3 else self._guarded(fallible, guard)
 
     def _on(self) -> str:
         """A condition on two rows: an equality mostly, and others before or after it, which may fail for some pairs."""
@@ -152,7 +153,8 @@ class Queries:
             one, two = self._rng.sample("pq", 2)
             by = f"{two}.{self._divisor()}"
             fallible = self._rng.choice([self._divided, self._too_large])(f"{one}.", by)
-            other = self._rng.choice([fallible, self._guarded(fallible, f"{by} <> 0")])
+            guard = f"{by} {self._rng.choice(['<>', '>'])} 0"
+            other = self._rng.choice([fallible, self._guarded(fallible, guard), f"{fallible} AND {guard}"])
         both = f"{equal} AND {other}"
         return self._rng.choice([equal, both, both, f"{other} AND {equal}", f"({equal} OR {other})", other])
 
