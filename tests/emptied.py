@@ -16,6 +16,7 @@ from hypothesis import Phase, settings
 
 ROOT = Path(__file__).parents[1]
 VARIABLE = "FRESHVIEW_EMPTIED"
+IN_CHILDREN = "FRESHVIEW_EMPTIED_IN_CHILDREN"
 
 
 def _emptied(*_: Any, **__: Any) -> None:
@@ -39,6 +40,7 @@ def empty(module: str, function: str) -> None:
 
 if target := os.environ.get(VARIABLE):
     empty(*target.split())
+    os.environ[IN_CHILDREN] = target  # for tests/emptying/sitecustomize.py
 
 
 def pytest_collection() -> None:
@@ -51,7 +53,8 @@ def pytest_collection() -> None:
 def fails_without(module: str, function: str, test: str) -> bool:
     """Does a test fail, in a process of its own, when a function is emptied?"""
     options = ["-p", "tests.emptied", "-p", "no:cacheprovider", "-q", "-x", "--no-header", "--hypothesis-seed=0"]
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    own = [str(ROOT / folder) for folder in ("src", ".", "tests/emptying")]
+    paths = os.pathsep.join([*own, os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, test],
         cwd=ROOT,

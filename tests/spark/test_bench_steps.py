@@ -71,6 +71,9 @@ def test_a_step_of_the_lazy_suite_runs_to_its_end(step: Step, folder: Path) -> N
     assert all(figure.met for figure in figures if figure.always)
     assert tuple(figure.chart.name for figure in figures if figure.chart is not None) == _LAZY[step]
     assert all(figure.value > 0 for figure in figures if not figure.always)
+    chosen = [figure for figure in figures if figure.name.endswith("chosen way / better way")]
+    assert len(chosen) == (2 if step is lazy.sizes else 0)
+    assert all({"chosen", "forced incremental", "forced full"} == set(figure.details) for figure in chosen)
 
 
 @pytest.mark.skipif(not IS_SOAK, reason="six steps; how their times are judged: tests/unit/bench/test_strategy.py")

@@ -14,9 +14,11 @@ from unittest.mock import patch
 
 from freshview import Job, Warehouse
 from freshview.bench.foreground import await_job, foreground
+from freshview.bench.lazy_ways import both_ways, choice_figure, way_bars
 from freshview.bench.lazy_world import ONE, TEN, TWO, VIEWS, Customers, opened, set_mode, upsert, world
 from freshview.bench.measure import Bars, Chart, Figure, Timing, alternated, duration, is_trial, seconds_of, spread
 from freshview.bench.serving import served, side_by_side
+from freshview.bench.strategy import FORCED
 from freshview.bench.views import exact
 from freshview.errors import QueryFailed
 from freshview.schedule import upkeep
@@ -143,12 +145,16 @@ def transactions(folder: Path, scale: float, repeat: int) -> list[Figure]:
 
 
 def sizes(folder: Path, scale: float, repeat: int) -> list[Figure]:
-    """Figure 9: time one statement over 0.1 %, 1 %, 10 % and all of the customers."""
+    """Figure 9: time one statement over 0.1 %, 1 %, 10 % and all of the customers.
+
+    Beside the strategy that was chosen at each size stands what both of them take.
+    """
     customers = Customers(folder, scale, seed=9)
     counts = [max(1, customers.count // share) for share in (1000, 100, 10, 1)]
     with opened(folder, scale, ONE) as wh:
-        _raced(wh, VIEWS[ONE], _by_range(wh, customers), counts[1:2], 1)  # warm-up
-        races = _raced(wh, VIEWS[ONE], _by_range(wh, customers), counts, repeat, warmup=0)
+        update = _by_range(wh, customers)
+        _raced(wh, VIEWS[ONE], update, counts[1:2], 1)  # warm-up
+        races = _raced(wh, VIEWS[ONE], update, counts, repeat, warmup=0)
         figures = [
             replace(figure, details=figure.details | {"strategy": races[n].how, "estimates": races[n].estimates})
             for n in races
@@ -159,8 +165,14 @@ def sizes(folder: Path, scale: float, repeat: int) -> list[Figure]:
             for n, race in races.items()
             for mode in _MODES
         }
-        chart = Chart("figure9", "Figure 9: total work of large updates, V1", {"": bars})
-        return [*figures[:-1], _with(figures[-1], chart), exact(wh, ["v1"])]
+        some, warmup = (counts[::3], 0) if is_trial(scale) else (counts, 1)
+        ways = both_ways(wh, update, some, customers.count, repeat, warmup=warmup)
+        choices = [choice_figure(f"V1, UPDATE of {_rows(n)}, maintenance", found) for n, found in ways.items()]
+        forced = {name: bar for n, found in ways.items() for name, bar in way_bars(_rows(n), found).items()}
+        panels = {"eager and lazy": bars, "lazy maintenance, each way": forced}
+        chart = Chart("figure9", "Figure 9: total work of large updates, V1", panels)
+        views = ["v1", *(f"v1_{suffix}" for suffix in FORCED)]
+        return [*figures[:-1], _with(figures[-1], chart), *choices, exact(wh, views)]
 
 
 def fresh_check(folder: Path, scale: float, repeat: int) -> list[Figure]:

@@ -22,8 +22,8 @@ from freshview.errors import FreshviewError
 
 _SHARES = (0.0001, 0.001, 0.01, 0.05, 0.2)  # of orders and lineitem
 _SOME = (0.001, 0.2)  # for a trial
-_WITHIN = 1.15  # the chosen way may take so much longer than the better one
-_FORCED = {"rules": "incremental", "anew": "full"}  # suffix of a view's name → its property 'refresh'
+WITHIN = 1.15  # the chosen way may take so much longer than the better one
+FORCED = {"rules": "incremental", "anew": "full"}  # suffix of a view's name → its property 'refresh'
 _WARM = 0.001  # the share of the first change, which is a warm-up
 _LONGEST = 20 * 60.0  # seconds of one size of change; what is not measured by then is reported as such
 _CHANGED = ("orders", "lineitem")
@@ -47,7 +47,7 @@ class JudgedChoice:
 
     @property
     def is_right(self) -> bool:
-        return self.regret <= _WITHIN
+        return self.regret <= WITHIN
 
     def __str__(self) -> str:
         ways = ", ".join(f"{way} {duration(seconds)}" for way, seconds in self.seconds.items())
@@ -87,7 +87,7 @@ def _choices(folder: Path, scale: float, share: float) -> list[Figure]:
                 if time.monotonic() > until:
                     left_out += turn
                     continue
-                choice = _measured(wh, query, size, first=i % 2)
+                choice = measured_choice(wh, query, size, first=i % 2)
                 print(f"{size:.2%}, {query}: {choice}", file=sys.stderr, flush=True)
                 if turn:
                     found.append(choice)
@@ -124,7 +124,7 @@ def judged(found: Sequence[JudgedChoice], left_out: int = 0) -> list[Figure]:
     details |= {f"wrong: {c.view} at {c.share:.2%}": str(c) for c in found if not c.is_right}
     chosen = sum(c.seconds.get(c.chosen, 0.0) for c in found)
     best = sum(min(c.seconds.values()) for c in found)
-    always = {way: sum(c.seconds.get(way, min(c.seconds.values())) for c in found) for way in _FORCED.values()}
+    always = {way: sum(c.seconds.get(way, min(c.seconds.values())) for c in found) for way in FORCED.values()}
     totals = {"the better of both": duration(best), **{f"always {way}": duration(s) for way, s in always.items()}}
     return [
         Figure(
@@ -139,7 +139,7 @@ def _thrice(folder: Path, scale: float) -> Path:
 
     def create(wh: Warehouse) -> None:
         for query, text in tpch_queries(scale).items():
-            for suffix, refresh in _FORCED.items():
+            for suffix, refresh in FORCED.items():
                 forced = f"TBLPROPERTIES ('refresh' = '{refresh}')"
                 try:
                     wh.sql(f"CREATE MATERIALIZED VIEW {query}_{suffix} {forced} AS {text}")
@@ -149,13 +149,13 @@ def _thrice(folder: Path, scale: float) -> Path:
     return prepared(folder, "strategies", create, on=tpch_views(folder, scale))
 
 
-def _measured(wh: Warehouse, query: str, share: float, first: int) -> JudgedChoice:
+def measured_choice(wh: Warehouse, query: str, share: float, first: int) -> JudgedChoice:
     """Maintain the views of a query; which of the forced ones comes first alternates."""
     jobs = wh.maintain([query])
     chosen = jobs[-1].strategy if jobs else "nothing"
     there = {view.name for view in wh.status().views}
     seconds = {}
-    for suffix, strategy in list(_FORCED.items())[:: 1 if first else -1]:
+    for suffix, strategy in list(FORCED.items())[:: 1 if first else -1]:
         name = f"{query}_{suffix}"
         if name in there:
             begun = time.perf_counter()

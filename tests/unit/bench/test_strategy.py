@@ -8,6 +8,7 @@ import pytest
 
 from freshview.bench.charts import draw
 from freshview.bench.growth import compared
+from freshview.bench.lazy_ways import choice_figure, way_bars
 from freshview.bench.measure import Timing, memory, peak_memory, reset_peak
 from freshview.bench.peers import DUCKDB, OURS
 from freshview.bench.profile import PartSeconds, profiled
@@ -33,6 +34,20 @@ def test_wrong_choices_are_listed_with_both_times() -> None:
     assert share.details["not measured in time"] == "3"
     assert share.details["wrong: q1 at 1.00%"] == "chose incremental (incremental 2.00 s, full 1.00 s)"
     assert cost.value == 1.5
+
+
+def test_figure_9_has_the_time_of_the_way_that_was_not_chosen() -> None:
+    """Law: a size at which the dearer way was chosen misses its limit, and both times stand beside the choice."""
+    right, wrong = [_choice("incremental", 1.0, 3.0)] * 3, [_choice("incremental", 4.0, 1.0)] * 3
+    figure = choice_figure("V1, UPDATE of 150 rows, maintenance", [*right[:2], wrong[0]])
+    assert (figure.value, figure.met, figure.spread) == (1.0, True, (1.0, 4.0))
+    assert figure.details["chosen"] == "incremental (3 of 3)"
+    assert figure.details["forced full"].startswith("3.00 s (1.00 s to 3.00 s")
+    assert choice_figure("", wrong).met is False
+    assert way_bars("150 rows", right) == {
+        "150 rows, incremental (chosen)": {"maintenance": 1.0},
+        "150 rows, full": {"maintenance": 3.0},
+    }
 
 
 def test_a_system_that_does_not_get_far_has_a_shorter_line(tmp_path: Path) -> None:

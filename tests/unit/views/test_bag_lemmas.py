@@ -8,6 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from freshview.delta.signed import undone, weighted
 from freshview.relation.delta import DELETE, INSERT, tag
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
@@ -25,9 +26,11 @@ def within(bag: Bag, whole: Bag) -> Bag:
 
 @given(bags, bags, bags)
 def test_lemma_1_cancellation(o: Bag, d: Bag, i: Bag) -> None:
-    """N ≡ (O ∸ D) ⊎ I implies O ≡ (N ∸ I) ⊎ (O min D)."""
+    """N ≡ (O ∸ D) ⊎ I implies O ≡ (N ∸ I) ⊎ (O min D): the differentials, undone, lead back."""
     n = (o - d) + i
     assert (n - i) + (o & d) == o
+    changed = [weighted(rows_of(some), sign, SCHEMA) for some, sign in ((o & d, -1), (i, 1))]
+    assert bag(undone(rows_of(n), pa.concat_tables(changed), SCHEMA)) == o
 
 
 @given(bags, bags, bags, bags, bags)
@@ -57,8 +60,11 @@ def test_composed_differentials_are_those_of_lemma_3_without_what_cancels(
 
 
 def stored(rows: Bag, action: int) -> pa.Table:
-    table = pa.table({"x": pa.array(sorted(rows.elements()), pa.int32())}, schema=SCHEMA.arrow)
-    return tag(table, SCHEMA, action, 1)
+    return tag(rows_of(rows), SCHEMA, action, 1)
+
+
+def rows_of(rows: Bag) -> pa.Table:
+    return pa.table({"x": pa.array(sorted(rows.elements()), pa.int32())}, schema=SCHEMA.arrow)
 
 
 def bag(rows: pa.Table) -> Bag:
