@@ -12,19 +12,24 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from freshview.cdc.columns import NotColumns
 from freshview.cdc.fitting import Fit, failing
 from freshview.cdc.flow import CHANGE_TIME, CHANGE_TYPE, Plan
+from freshview.cdc.model import PartialDelta, keys_of
 from freshview.cdc.net import Key, LoggedChange, Row, as_table, of_one_key, row_of_key
 from freshview.cdc.sequenced import SequencedChange
+from freshview.cdc.sequenced_columns import SequencedColumns, compares
 from freshview.cdc.source import Poll, Quarantined
-from freshview.errors import QueryFailed, SparkFailed
+from freshview.errors import FieldMismatch, QueryFailed, SparkFailed, TypeMismatch
 from freshview.relation.schema import Column, Schema, fold
 from freshview.relation.types import parse_type
 
-Evaluate = Callable[[pa.Table, Schema, Sequence[str]], list[list[Any]]]
-"""Values of expressions over rows with these columns, a list per expression."""
+Evaluate = Callable[[pa.Table, Schema, Sequence[str]], list[pa.ChunkedArray]]
+"""Values of expressions over rows with these columns, a column per expression."""
 
 
 @dataclass
@@ -35,7 +40,7 @@ class Arrivals:
     `failed` counts the changes on which an expression failed, and is no more than the limit that was given.
     """
 
-    changes: list[SequencedChange] = field(default_factory=list)
+    changes: list[SequencedChange] | SequencedColumns = field(default_factory=list)
     bad: list[Quarantined] = field(default_factory=list)
     bad_keys: set[Key] = field(default_factory=set)
     ignored: int = 0
@@ -43,12 +48,23 @@ class Arrivals:
 
 
 def arrivals(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate, *, limit: int | None = None) -> Arrivals:
+    """The changes of a poll as the flow means them, as columns if all of them can be taken and the source has columns.
+
+    Law: these columns are what `arrivals_by_row` finds.
+    """
+    try:
+        return _as_columns(poll, plan, fit, evaluate)
+    except NotColumns:
+        return arrivals_by_row(poll, plan, fit, evaluate, limit=limit)
+
+
+def arrivals_by_row(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate, *, limit: int | None = None) -> Arrivals:
     """The changes of a poll as the flow means them, with images in the chosen columns, typed as the target's.
 
     A change that the target cannot hold, on which an expression fails, or without a sequence is a bad one. Behind so
     many changes (`limit`) on which an expression fails, no further ones are looked for, and no change is taken.
     """
-    schema, found = plan.source, Arrivals()
+    schema, found, changes = plan.source, Arrivals(), list[SequencedChange]()
     given = list(of_one_key(poll.changes, schema)) if poll.changes is not None else _of_sets(poll)
     if plan.is_feed:
         found.ignored = sum(change.new is None for change in given)
@@ -89,7 +105,7 @@ def arrivals(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate, *, limit: int
             found.bad.append(_bad(change, plan, f"SEQUENCE BY {plan.flow.sequence} is NULL"))
             found.bad_keys.add(tuple(image[p] for p in places))
             continue
-        found.changes.append(
+        changes.append(
             SequencedChange(
                 tuple(image[p] for p in places),
                 sequence,
@@ -100,6 +116,7 @@ def arrivals(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate, *, limit: int
                 is_reported,
             )
         )
+    found.changes = changes
     return found
 
 
@@ -128,7 +145,8 @@ def _evaluated(given: Sequence[LoggedChange], plan: Plan, at: datetime, evaluate
     found: Mapping[str, list[Any]] = {}
     if expressions and given:
         table, schema = _described(given, plan.source, at)
-        found = dict(zip(expressions, evaluate(table, schema, list(expressions.values())), strict=True))
+        columns = evaluate(table, schema, list(expressions.values()))
+        found = {name: column.to_pylist() for name, column in zip(expressions, columns, strict=True)}
     nothing: list[Any] = [None] * len(given)
     sequences = found.get("sequence", nothing)
     if plain is not None:
@@ -142,11 +160,16 @@ def _evaluated(given: Sequence[LoggedChange], plan: Plan, at: datetime, evaluate
 def _described(given: Sequence[LoggedChange], schema: Schema, at: datetime) -> tuple[pa.Table, Schema]:
     """The rows with the kind and the time of their changes, unless the source has columns of these names."""
     rows = as_table([_seen(change, schema) for change in given], schema)
-    kinds = {False: "insert", True: "update", None: "upsert"}
-    more = {
-        CHANGE_TYPE: ("STRING", [kinds[c.existed] if c.new is not None else "delete" for c in given]),
-        CHANGE_TIME: ("TIMESTAMP", [c.at or at for c in given]),
-    }
+    names = {False: "insert", True: "update", None: "upsert"}
+    kinds = [names[c.existed] if c.new is not None else "delete" for c in given]
+    return _with_kinds(rows, schema, kinds, [c.at or at for c in given])
+
+
+def _with_kinds(
+    rows: pa.Table, schema: Schema, kinds: Sequence[str], times: Sequence[datetime]
+) -> tuple[pa.Table, Schema]:
+    """Rows with these values of `_change_type` and `_change_time`, unless the source has columns of these names."""
+    more = {CHANGE_TYPE: ("STRING", kinds), CHANGE_TIME: ("TIMESTAMP", times)}
     columns = list(schema.columns)
     for name, (type_, values) in more.items():
         if not schema.has(name):
@@ -193,3 +216,81 @@ def _bad(change: LoggedChange, plan: Plan, cause: str) -> Quarantined:
     row = change.new or change.old or row_of_key(change, plan.source)
     named = {n: v for n, v in zip(plan.source.names, row, strict=True) if v is not None}
     return Quarantined(change.place or f"row {named}", cause, repr(named))
+
+
+# -- as columns --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The changes of six sets, deletions first: the rows that expressions see, and the new rows (of a deletion, its key
+    alone)."""
+
+    kinds: np.ndarray
+    seen: pa.Table
+    rows: pa.Table
+
+
+def _columns_of_sets(delta: PartialDelta, *, deletions: bool) -> _Given:
+    schema = delta.schema
+    new = {"update": [delta.un, delta.up], "insert": [delta.ins], "upsert": [delta.ups]}
+    gone = [delta.deleted, schema.widened(delta.delk)] if deletions else []
+    sets = {"delete": gone, **new}
+    kinds = np.repeat(list(sets), [sum(rows.num_rows for rows in tables) for tables in sets.values()])
+    keys = [schema.widened(keys_of(rows, schema)) for rows in gone]
+    images = [rows for tables in new.values() for rows in tables]
+    return _Given(kinds, pa.concat_tables([*gone, *images]), pa.concat_tables([*keys, *images]))
+
+
+def _as_columns(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate) -> Arrivals:
+    """What a poll brought, as columns; NotColumns if it has each change, or one of them may be a bad one."""
+    delta, keys = poll.delta, tuple(fit.target.column(k).name for k in plan.keys)
+    exact = [*(fit.target.column(k).type for k in keys), *([plan.sequence_type] if plan.sequence_type else ())]
+    is_other = not plan.source.arrow.equals(delta.schema.arrow)
+    if poll.changes is not None or is_other or not all(map(compares, exact)):
+        raise NotColumns
+    given, at = _columns_of_sets(delta, deletions=not plan.is_feed), poll.at or datetime.now(UTC)
+    try:
+        images, values = fit.stored(given.rows), _values(given, plan, at, evaluate)
+    except (QueryFailed, TypeMismatch, FieldMismatch) as error:
+        if isinstance(error, SparkFailed):
+            raise
+        raise NotColumns from error
+    count, reported = given.rows.num_rows, given.kinds == "delete"
+    type_ = plan.sequence_type.arrow if plan.sequence_type else pa.null()
+    sequences = values.get("sequence", pa.chunked_array([pa.nulls(count, type_)]))
+    lacks = bool(plan.flow.sequence) and pc.is_null(sequences).to_numpy()[~reported].any()
+    if sequences.type != type_ or lacks:
+        raise NotColumns
+    deletes, truncates = (_is_true(values.get(name), count) for name in ("d", "t"))
+    schema, places = Schema(fit.target.columns, keys), _places(poll, given)
+    changes = SequencedColumns(
+        schema, images, sequences, reported | deletes, truncates & ~reported, reported, at, places
+    )
+    return Arrivals(changes, ignored=delta.deleted.num_rows + delta.delk.num_rows if plan.is_feed else 0)
+
+
+def _values(given: _Given, plan: Plan, at: datetime, evaluate: Evaluate) -> dict[str, pa.ChunkedArray]:
+    """The sequences of changes, and the values of the conditions, as far as the flow has them."""
+    plain, expressions = plan.plain_sequence, _expressions(plan)
+    found: dict[str, pa.ChunkedArray] = {} if plain is None else {"sequence": given.seen.column(plain)}
+    if not expressions or not given.rows.num_rows:
+        return found
+    table, schema = _with_kinds(given.seen, plan.source, given.kinds.tolist(), [at] * given.rows.num_rows)
+    return {**found, **dict(zip(expressions, evaluate(table, schema, list(expressions.values())), strict=True))}
+
+
+def _is_true(values: pa.ChunkedArray | None, count: int) -> np.ndarray:
+    """Which values are TRUE; none if there are no values, or if they are no truth values."""
+    if values is None or values.type != pa.bool_():
+        return np.zeros(count, dtype=bool)
+    found: np.ndarray = pc.fill_null(values, False).to_numpy()
+    return found
+
+
+def _places(poll: Poll, given: _Given) -> list[str]:
+    """The places of changes, if the source has places."""
+    if not poll.places:
+        return []
+    keys = zip(*(c.to_pylist() for c in keys_of(given.rows, poll.delta.schema).columns), strict=True)
+    return [poll.places.get(key, "") for key in keys]
