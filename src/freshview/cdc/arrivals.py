@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshview.cdc.columns import NotColumns
+from freshview.cdc.columns import DELETED, ChangeColumns, NotColumns
 from freshview.cdc.fitting import Fit, failing
 from freshview.cdc.flow import CHANGE_TIME, CHANGE_TYPE, Plan
-from freshview.cdc.model import PartialDelta, keys_of
+from freshview.cdc.model import keys_of
 from freshview.cdc.net import Key, LoggedChange, Row, as_table, of_one_key, row_of_key
 from freshview.cdc.sequenced import SequencedChange
 from freshview.cdc.sequenced_columns import SequencedColumns, compares
@@ -65,7 +66,8 @@ def arrivals_by_row(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate, *, lim
     many changes (`limit`) on which an expression fails, no further ones are looked for, and no change is taken.
     """
     schema, found, changes = plan.source, Arrivals(), list[SequencedChange]()
-    given = list(of_one_key(poll.changes, schema)) if poll.changes is not None else _of_sets(poll)
+    logged = poll.changes.rows() if isinstance(poll.changes, ChangeColumns) else poll.changes
+    given = list(of_one_key(logged, schema)) if logged is not None else _of_sets(poll)
     if plan.is_feed:
         found.ignored = sum(change.new is None for change in given)
         given = [change for change in given if change.new is not None]
@@ -223,51 +225,80 @@ def _bad(change: LoggedChange, plan: Plan, cause: str) -> Quarantined:
 
 @dataclass(frozen=True)
 class _Given:
-    """The changes of six sets, deletions first: the rows that expressions see, and the new rows (of a deletion, its key
-    alone)."""
+    """Changes in their order: the rows that expressions see, the new rows (of a deletion, its key alone), and the
+    places, if the source has places."""
 
     kinds: np.ndarray
     seen: pa.Table
     rows: pa.Table
+    places: Sequence[str]
+
+    @cached_property
+    def reported(self) -> np.ndarray:
+        """Which changes are deletions."""
+        found: np.ndarray = self.kinds == "delete"
+        return found
+
+    def without_deletions(self) -> _Given:
+        kept = np.flatnonzero(~self.reported)
+        places = [self.places[i] for i in kept.tolist()] if self.places else ()
+        return _Given(self.kinds[kept], self.seen.take(kept), self.rows.take(kept), places)
 
 
-def _columns_of_sets(delta: PartialDelta, *, deletions: bool) -> _Given:
-    schema = delta.schema
-    new = {"update": [delta.un, delta.up], "insert": [delta.ins], "upsert": [delta.ups]}
-    gone = [delta.deleted, schema.widened(delta.delk)] if deletions else []
-    sets = {"delete": gone, **new}
-    kinds = np.repeat(list(sets), [sum(rows.num_rows for rows in tables) for tables in sets.values()])
+def _given_in_sets(poll: Poll) -> _Given:
+    """The changes of six sets, deletions first: no key is in two of them."""
+    delta, schema = poll.delta, poll.delta.schema
+    gone = [delta.deleted, schema.widened(delta.delk)]
+    new = [delta.un, delta.up, delta.ins, delta.ups]
+    kinds = ("delete", "delete", "update", "update", "insert", "upsert")
     keys = [schema.widened(keys_of(rows, schema)) for rows in gone]
-    images = [rows for tables in new.values() for rows in tables]
-    return _Given(kinds, pa.concat_tables([*gone, *images]), pa.concat_tables([*keys, *images]))
+    rows, places = pa.concat_tables([*keys, *new]), list[str]()
+    if poll.places:
+        key_rows = zip(*(c.to_pylist() for c in keys_of(rows, schema).columns), strict=True)
+        places = [poll.places.get(key, "") for key in key_rows]
+    lengths = [part.num_rows for part in (*gone, *new)]
+    return _Given(np.repeat(kinds, lengths), pa.concat_tables([*gone, *new]), rows, places)
+
+
+def _given_each(changes: ChangeColumns) -> _Given:
+    """The changes of a log."""
+    keys, is_gone = changes.schema.widened(changes.keys), pa.array(changes.kinds == DELETED)
+
+    def chosen(gone: pa.Table) -> pa.Table:
+        columns = [pc.if_else(is_gone, a, b) for a, b in zip(gone.columns, changes.new.columns, strict=True)]
+        return pa.table(columns, schema=changes.schema.arrow)
+
+    kinds = np.array(["insert", "update", "delete"])[changes.kinds]  # of INSERTED, UPDATED and DELETED
+    places = pc.binary_join_element_wise(changes.place, changes.places, " ").to_pylist()
+    return _Given(kinds, chosen(keys if changes.old is None else changes.old), chosen(keys), places)
 
 
 def _as_columns(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate) -> Arrivals:
-    """What a poll brought, as columns; NotColumns if it has each change, or one of them may be a bad one."""
-    delta, keys = poll.delta, tuple(fit.target.column(k).name for k in plan.keys)
+    """What a poll brought, as columns; NotColumns if it is no columns, or if a change may be a bad one."""
+    keys = tuple(fit.target.column(k).name for k in plan.keys)
     exact = [*(fit.target.column(k).type for k in keys), *([plan.sequence_type] if plan.sequence_type else ())]
-    is_other = not plan.source.arrow.equals(delta.schema.arrow)
-    if poll.changes is not None or is_other or not all(map(compares, exact)):
+    is_other = not plan.source.arrow.equals(poll.delta.schema.arrow)
+    if isinstance(poll.changes, tuple) or is_other or not all(map(compares, exact)):
         raise NotColumns
-    given, at = _columns_of_sets(delta, deletions=not plan.is_feed), poll.at or datetime.now(UTC)
+    given = _given_in_sets(poll) if poll.changes is None else _given_each(poll.changes)
+    ignored, at = int(given.reported.sum()) if plan.is_feed else 0, poll.at or datetime.now(UTC)
+    given = given.without_deletions() if plan.is_feed else given
     try:
         images, values = fit.stored(given.rows), _values(given, plan, at, evaluate)
     except (QueryFailed, TypeMismatch, FieldMismatch) as error:
         if isinstance(error, SparkFailed):
             raise
         raise NotColumns from error
-    count, reported = given.rows.num_rows, given.kinds == "delete"
+    count, reported = given.rows.num_rows, given.reported
     type_ = plan.sequence_type.arrow if plan.sequence_type else pa.null()
     sequences = values.get("sequence", pa.chunked_array([pa.nulls(count, type_)]))
     lacks = bool(plan.flow.sequence) and pc.is_null(sequences).to_numpy()[~reported].any()
     if sequences.type != type_ or lacks:
         raise NotColumns
     deletes, truncates = (_is_true(values.get(name), count) for name in ("d", "t"))
-    schema, places = Schema(fit.target.columns, keys), _places(poll, given)
-    changes = SequencedColumns(
-        schema, images, sequences, reported | deletes, truncates & ~reported, reported, at, places
-    )
-    return Arrivals(changes, ignored=delta.deleted.num_rows + delta.delk.num_rows if plan.is_feed else 0)
+    masks = (reported | deletes, truncates & ~reported, reported)
+    schema = Schema(fit.target.columns, keys)
+    return Arrivals(SequencedColumns(schema, images, sequences, *masks, at, given.places), ignored=ignored)
 
 
 def _values(given: _Given, plan: Plan, at: datetime, evaluate: Evaluate) -> dict[str, pa.ChunkedArray]:
@@ -286,11 +317,3 @@ def _is_true(values: pa.ChunkedArray | None, count: int) -> np.ndarray:
         return np.zeros(count, dtype=bool)
     found: np.ndarray = pc.fill_null(values, False).to_numpy()
     return found
-
-
-def _places(poll: Poll, given: _Given) -> list[str]:
-    """The places of changes, if the source has places."""
-    if not poll.places:
-        return []
-    keys = zip(*(c.to_pylist() for c in keys_of(given.rows, poll.delta.schema).columns), strict=True)
-    return [poll.places.get(key, "") for key in keys]

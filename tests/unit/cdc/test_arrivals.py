@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from freshview.cdc.arrivals import arrivals, arrivals_by_row
 from freshview.cdc.captures import Capture
+from freshview.cdc.columns import DELETED, INSERTED, UPDATED, ChangeColumns
 from freshview.cdc.fitting import Fit
 from freshview.cdc.flow import Plan
 from freshview.cdc.model import SETS, key_schema, partial_delta
@@ -72,6 +74,31 @@ def _polls(draw: st.DrawFn) -> Poll:
     return Poll(_CAPTURE, delta, "p", at=AT, places=places if draw(st.booleans()) else {})
 
 
+@st.composite
+def _logs(draw: st.DrawFn) -> Poll:
+    """Each change of a log, with old images or without, whose rows may change again and again."""
+    text, number = (
+        st.sampled_from([None, "a", "b"]),
+        st.sampled_from([None, 1, 2, 3, 4] if draw(st.booleans()) else [1]),
+    )
+    kinds = draw(st.lists(st.sampled_from([INSERTED, UPDATED, DELETED]), max_size=8))
+    keys = [(draw(st.integers(0, 3)),) for _ in kinds]
+    none = (None,) * len(SOURCE.columns)
+    new, old = ([(draw(text), key[0], draw(number)) for key in keys] for _ in range(2))
+    changes = ChangeColumns(
+        SOURCE,
+        np.array(kinds, dtype=np.int8),
+        as_table(keys, key_schema(SOURCE)),
+        as_table([none if kind == DELETED else row for row, kind in zip(new, kinds, strict=True)], SOURCE),
+        as_table([none if kind == INSERTED else row for row, kind in zip(old, kinds, strict=True)], SOURCE)
+        if draw(st.booleans())
+        else None,
+        pa.chunked_array([pa.array(list(map(str, range(len(kinds)))), pa.string())]),
+        "record",
+    )
+    return Poll(_CAPTURE, partial_delta("t", SOURCE), "p", changes=changes, at=AT)
+
+
 def _plan(keys: tuple[str, ...], sequence: str, chosen: Columns, *, conditions: bool) -> Plan:
     delete, truncate = ("_change_type = 'insert'", "n > 2" if sequence else "") if conditions else ("", "")
     flow = CreateFlow("f", "t", "s", "t", (), keys, sequence, delete, truncate, chosen)
@@ -79,7 +106,7 @@ def _plan(keys: tuple[str, ...], sequence: str, chosen: Columns, *, conditions: 
 
 
 @given(
-    _polls(),
+    st.one_of(_polls(), _logs()),
     st.sampled_from(["n", "n + 1", ""]),
     st.booleans(),
     st.sampled_from([("id",), ("v", "id"), ("n",)]),
