@@ -13,6 +13,8 @@ from tests.cdc.servers import TECHNIQUES, Captured, Consumer, SnapshotStates
 from tests.unit.cdc.applying import applied
 from tests.unit.cdc.running_example import cells
 
+from freshview.cdc.columns import NotColumns
+from freshview.cdc.postgres import audit
 from freshview.cdc.postgres.audit import Audit, AuditColumns
 from freshview.cdc.postgres.decoding import Decoding
 from freshview.cdc.postgres.server import Server
@@ -453,6 +455,29 @@ def test_the_image_of_a_row_that_changed_at_the_same_time_is_not_its_old_one(tab
     assert consumer.poll() == {"delk"}
     _run(captured.url, f"UPDATE {captured.name} SET deleted = clock_timestamp() WHERE id = 2")
     assert consumer.poll() == {"del"}
+
+
+@pytest.mark.parametrize("table", ["three audit columns"], indirect=True)
+def test_audit_columns_that_are_read_row_by_row_tell_the_same(
+    table: tuple[Captured, Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a value is no column's: the errors of such values name them."""
+
+    def refused(*_: object) -> None:
+        raise NotColumns
+
+    monkeypatch.setattr(audit, "copied", refused)
+    captured, consumer = table
+    with captured.connect() as connection:
+        for key in (1, 2, 3):
+            captured.insert(connection, key, 0, "a")
+    assert consumer.poll() == {"ins"}
+    with captured.connect() as connection:
+        captured.insert(connection, 4, 0, "b")
+        captured.delete(connection, 1)
+        connection.execute(f"UPDATE {captured.name} SET name = 'c', changed = clock_timestamp() WHERE id = 2".encode())
+    assert consumer.poll() == {"ins", "up", "del"}
+    assert consumer.poll() == frozenset()
 
 
 def test_a_row_without_a_time_is_an_error(database: str) -> None:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from freshview.cdc.captures import Capture
+from freshview.cdc.columns import ChangeColumns
 from freshview.cdc.model import PartialDelta
 from freshview.cdc.net import LoggedChange
 from freshview.errors import CaptureFailed
@@ -58,7 +59,7 @@ class Poll:
     position: str
     quarantined: tuple[Quarantined, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
-    changes: tuple[LoggedChange, ...] | None = None
+    changes: tuple[LoggedChange, ...] | ChangeColumns | None = None
     at: datetime | None = None
     more: bool = False
     places: Mapping[tuple[Any, ...], str] = field(default_factory=dict)

@@ -16,12 +16,14 @@ from typing import Any
 import pyarrow as pa
 
 from freshview.catalog.records import Relation
+from freshview.cdc.columns import NotColumns
 from freshview.cdc.fitting import Fit
 from freshview.cdc.flow import AT, DELETED, END, FLOOR, SEQUENCE, START, Plan, set_at
 from freshview.cdc.history import History, Period, Rules, after, visible
 from freshview.cdc.sequenced import Image, Key, Last, Latest, SequencedChange, in_sequence, latest, rank
+from freshview.cdc.sequenced_columns import SequencedColumns, latest_of_columns
 from freshview.cdc.source import Quarantined
-from freshview.relation.delta import decode, encode
+from freshview.relation.delta import decode, encode, first_positions
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
 from freshview.warehouse.transaction import UserTransaction
@@ -62,7 +64,7 @@ class Feed:
     def write_latest(
         self,
         transaction: UserTransaction,
-        changes: Sequence[SequencedChange],
+        changes: Sequence[SequencedChange] | SequencedColumns,
         truncated: Any,
         bad: list[Quarantined],
         *,
@@ -75,6 +77,11 @@ class Feed:
         `whole`: the changes are all rows that the source has, which count also if later ones were taken: these are lost
         there, as after a failover.
         """
+        if isinstance(changes, SequencedColumns):
+            try:
+                return self._write_columns(transaction, changes, truncated, whole=whole), truncated
+            except NotColumns:
+                changes = changes.rows()
         plan, keys = self.plan, _distinct(c.key for c in changes if not c.truncates)
         stored = self._stored(transaction, keys)
         if whole:
@@ -100,6 +107,35 @@ class Feed:
             ]
             _upsert(transaction, self.memory, states, [*plan.keys, SEQUENCE, DELETED, AT, *self._known_names])
         return rows, found.truncated
+
+    def _write_columns(
+        self, transaction: UserTransaction, changes: SequencedColumns, truncated: Any, *, whole: bool
+    ) -> int:
+        """Apply changes of SCD type 1 as columns; NotColumns, before anything is written, if they are to be applied row
+        by row: where NULL means "as before", all rows go, or the target cannot take a row."""
+        plan, memory = self.plan, self.memory
+        if plan.flow.ignore_null_updates or changes.truncates.any():
+            raise NotColumns
+        keys, sequences = changes.keys.slice(0, 0), changes.sequences.slice(0, 0)
+        if memory is not None:
+            distinct = changes.keys.take(first_positions(changes.identities))
+            found = transaction.lookup(memory.name, _columns_of(memory, plan.keys, distinct))
+            keys, sequences = _chosen(found, plan.keys), _chosen(found, [SEQUENCE]).column(0)
+        last = latest_of_columns(changes, keys, sequences, truncated, whole=whole)
+        live = last.places[~changes.deletes[last.places]]
+        gone = last.places[changes.deletes[last.places]]
+        images = changes.images.take(live)
+        required = [i for i, c in enumerate(plan.values) if not self.target.schema.column(c.name).nullable]
+        if any(images.column(i).null_count for i in required):
+            raise NotColumns
+        rows = _upsert_rows(transaction, self.target, images)
+        rows += _delete_rows(transaction, self.target, _columns_of(self.target, plan.keys, changes.keys.take(gone)))
+        if memory is not None:
+            deleted = pa.array(changes.deletes[last.places])
+            now = pa.repeat(pa.scalar(datetime.now(UTC), memory.schema.column(AT).type.arrow), len(last.places))
+            state = [*changes.keys.take(last.places).columns, last.sequences, deleted, now]
+            _upsert_rows(transaction, memory, pa.table(state, names=[*plan.keys, SEQUENCE, DELETED, AT]))
+        return rows
 
     def _stored(self, transaction: UserTransaction, keys: Sequence[Key]) -> dict[Key, Last]:
         """The last change of each key so far, with its row where NULLs mean "as before"."""
@@ -309,13 +345,31 @@ def table_of(rows: Sequence[Sequence[Any]], names: Sequence[str], schema: Schema
     return pa.table(arrays, names=[c.name for c in columns])
 
 
+def _chosen(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """These columns of a table, which may spell their names in another way."""
+    by_name = {n.casefold(): n for n in table.column_names}
+    return table.select([by_name[n.casefold()] for n in names])
+
+
+def _columns_of(relation: Relation, names: Sequence[str], rows: pa.Table) -> pa.Table:
+    """Rows as these columns of a relation; NotColumns if it has them with other types."""
+    columns = [relation.schema.column(n) for n in names]
+    if rows.schema.types != [c.type.arrow for c in columns]:
+        raise NotColumns
+    return rows.rename_columns([c.name for c in columns])
+
+
 def _upsert(transaction: UserTransaction, relation: Relation, rows: Sequence[Image], names: Sequence[str]) -> int:
-    if not rows:
-        return 0
-    return transaction.upsert(relation.name, table_of(rows, names, relation.schema)).rows
+    return _upsert_rows(transaction, relation, table_of(rows, names, relation.schema))
+
+
+def _upsert_rows(transaction: UserTransaction, relation: Relation, rows: pa.Table) -> int:
+    return transaction.upsert(relation.name, rows).rows if rows.num_rows else 0
 
 
 def _delete(transaction: UserTransaction, relation: Relation, keys: Sequence[Key], names: Sequence[str]) -> int:
-    if not keys:
-        return 0
-    return transaction.delete(relation.name, table_of(keys, names, relation.schema)).rows
+    return _delete_rows(transaction, relation, table_of(keys, names, relation.schema))
+
+
+def _delete_rows(transaction: UserTransaction, relation: Relation, keys: pa.Table) -> int:
+    return transaction.delete(relation.name, keys).rows if keys.num_rows else 0

@@ -35,6 +35,7 @@ from freshview.cdc.opening import KNOWN_COLUMNS, Installed, adds_columns, on_err
 from freshview.cdc.postgres.extraction import Extraction, extraction
 from freshview.cdc.postgres.tables import PostgresTable, UnreadableChange
 from freshview.cdc.sequenced import Key, SequencedChange
+from freshview.cdc.sequenced_columns import SequencedColumns
 from freshview.cdc.source import BadEvents, Poll, Quarantined, Source, bad_events
 from freshview.cdc.turns import INSTALLING, taking_turns
 from freshview.errors import CaptureFailed, FreshviewError, InvalidStatement, WriteConflict, first_line
@@ -379,6 +380,8 @@ class Poller:
         if plan.is_feed:
             return taken
         names = [schema.column(k).name for k in plan.keys]
+        if isinstance(taken.changes, SequencedColumns):
+            return replace(taken, changes=taken.changes.without(here.select(names)))
         known = set(zip(*(here.column(n).to_pylist() for n in names), strict=True))
         gone = sorted(known - {change.key for change in taken.changes} - taken.bad_keys, key=repr)
         ended = [SequencedChange(key, None, None, taken.poll.at, is_reported=True) for key in gone]
@@ -393,7 +396,8 @@ class Poller:
             return transaction.take_rows(feed.target.name, taken.delta, names), truncated
         bad: list[Quarantined] = []
         if plan.flow.scd_type == 2:
-            rows = feed.write_history(transaction, taken.changes, bad)
+            changes = taken.changes.rows() if isinstance(taken.changes, SequencedColumns) else taken.changes
+            rows = feed.write_history(transaction, changes, bad)
         else:
             whole = whole and not plan.is_feed
             rows, truncated = feed.write_latest(transaction, taken.changes, truncated, bad, whole=whole)
@@ -415,7 +419,7 @@ class Poller:
     def evaluate(self, plan: Plan) -> Evaluate:
         """How Spark evaluates expressions over rows of the driver, without a job."""
 
-        def values(rows: pa.Table, schema: Schema, expressions: Sequence[str]) -> list[list[Any]]:
+        def values(rows: pa.Table, schema: Schema, expressions: Sequence[str]) -> list[pa.ChunkedArray]:
             engine, what = self.engine(), f"flow {plan.flow.name}"
             items = (ROW_ID, *(f"{one_value(text)} AS __fv_c{i}" for i, text in enumerate(expressions)))
             parts: list[pa.Table] = []
@@ -424,7 +428,7 @@ class Poller:
                 frame = engine.evaluated(frame, RowQuery(qualifier(plan), "", items), what)
                 parts.append(engine.collect(frame, engine.arrow_fields(frame), what).sort_by(ROW_ID))
             found = pa.concat_tables(parts)
-            return [found.column(i + 1).to_pylist() for i in range(len(expressions))]
+            return [found.column(i + 1) for i in range(len(expressions))]
 
         return values
 
@@ -435,7 +439,7 @@ class _Delivery:
 
     poll: Poll
     delta: PartialDelta | None
-    changes: Sequence[SequencedChange] = ()
+    changes: Sequence[SequencedChange] | SequencedColumns = ()
     bad: list[Quarantined] = field(default_factory=list)
     ignored: int = 0
     bad_keys: frozenset[Key] = frozenset()

@@ -17,17 +17,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from freshview.cdc.captures import ONE_AUDIT_COLUMN, THREE_AUDIT_COLUMNS, TWO_AUDIT_COLUMNS, Capture
+from freshview.cdc.columns import NotColumns, table_of_texts
 from freshview.cdc.model import PartialDelta, partial_delta
+from freshview.cdc.postgres.copying import copied
 from freshview.cdc.postgres.server import Server, Snapshot, qualified, quoted
 from freshview.cdc.postgres.tables import PostgresTable
 from freshview.errors import CaptureFailed
 
 _EVER = -(2**62)  # before all times
+_NEVER = -(2**63)  # the time of a deletion that did not happen
+_NONE = ""  # no set: the row is as it was delivered, or was never delivered
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,55 @@ class AuditColumns:
     inserted: str | None = None
     deleted: str | None = None
     never: frozenset[str] = frozenset()
+
+    def set_of(self, now: Sequence[Any], before: Sequence[Any] | None, since: int) -> str:
+        """The set of a row by its times and checksum: since the position, or since it was delivered ahead of it."""
+        changed, inserted, deleted, checksum = now
+        existed = inserted < since if before is None else before[2] is None
+        was_changed = changed >= since if before is None else checksum != before[-1]
+        if deleted is None:
+            return "ups" if not self.inserted else "up" if existed else "ins"
+        if not existed:
+            may_have = before is None and since > _EVER  # the key may have been there, before it came back
+            return "delk" if may_have else _NONE
+        return "delk" if was_changed else "deleted"  # the image of a changed row is not the old one
+
+    def sets(self, changed: np.ndarray, inserted: np.ndarray, deleted: np.ndarray, since: int) -> np.ndarray:
+        """The set of each row by its times since the position: `set_of` rows that were not delivered ahead of it."""
+        existed = inserted < since
+        live: Any = np.where(existed, "up", "ins") if self.inserted else "ups"
+        gone = np.where(existed, np.where(changed >= since, "delk", "deleted"), "delk" if since > _EVER else _NONE)
+        return np.where(deleted == _NEVER, live, gone).astype("<U7")
+
+
+@dataclass(frozen=True)
+class _Stamped:
+    """Rows with a time since a position: their keys as texts and their times, of which that of the deletion may be
+    `_NEVER`. `rows` gives some columns of the rows at some places, and `checksums` the checksums of these rows."""
+
+    keys: pa.Table
+    changed: np.ndarray
+    inserted: np.ndarray
+    deleted: np.ndarray
+    rows: Callable[[np.ndarray, Sequence[str]], pa.Table]
+    checksums: Callable[[np.ndarray], list[str]]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The keys of the rows, as positions name them."""
+        texts = (column.to_pylist() for column in self.keys.columns)
+        return [json.dumps(key) for key in zip(*texts, strict=True)]
+
+    def among(self, names: Collection[str]) -> np.ndarray:
+        """Which rows have one of these keys."""
+        if not names:
+            return np.zeros(self.keys.num_rows, dtype=bool)
+        return np.array([name in names for name in self.names], dtype=bool)
+
+    def times(self, place: int) -> list[int | None]:
+        """The times of a row: of its change, its insertion and its deletion."""
+        found = (int(times[place]) for times in (self.changed, self.inserted, self.deleted))
+        return [None if time == _NEVER else time for time in found]
 
 
 class Audit(PostgresTable):
@@ -74,57 +132,90 @@ class Audit(PostgresTable):
     def changes(self, snapshot: Snapshot, position: dict[str, Any] | None) -> tuple[PartialDelta, dict[str, Any]]:
         given = position or {"since": _EVER, "ahead": {}}
         until = self._settled(snapshot, given["since"])
-        sets: dict[str, list[Any]] = {name: [] for name in ("ins", "deleted", "up", "ups", "delk")}
+        try:
+            return self._changes(self._copied(snapshot, given["since"]), given, until)
+        except NotColumns:  # an error then names the value
+            return self._changes(self._fetched(snapshot, given["since"]), given, until)
+
+    def _changes(self, found: _Stamped, given: Mapping[str, Any], until: int) -> tuple[PartialDelta, dict[str, Any]]:
+        """The changes that rows with a time since the position tell, and the position after them."""
+        sets, since = self._columns.sets(found.changed, found.inserted, found.deleted, given["since"]), given["since"]
+        is_ahead = np.maximum.reduce([found.changed, found.inserted, found.deleted]) >= until
+        compared = np.flatnonzero(is_ahead | found.among(given["ahead"]))  # other rows are never compared
         ahead: dict[str, list[Any]] = {}
-        for key, stamps, row in self._stamped(snapshot, given["since"]):
-            before = given["ahead"].get(key)
-            is_ahead = max(s for s in stamps if s is not None) >= until
-            now: list[Any] = [*stamps, None]
-            if is_ahead or before is not None:  # other rows are never compared
-                now[-1] = hashlib.sha256(repr(row).encode()).hexdigest()
-            if is_ahead:
+        for i, checksum in zip(compared.tolist(), found.checksums(compared), strict=True):
+            key = found.names[i]
+            before, now = given["ahead"].get(key), [*found.times(i), checksum]
+            if is_ahead[i]:
                 ahead[key] = now
-            if before != now:
-                name = self._set(now, before, given["since"])
-                sets[name or "ins"].extend([row] if name else [])
-        delk = [[row[i] for i in self.schema.key_positions] for row in sets.pop("delk")]
-        full = {name: self.table(rows) for name, rows in sets.items()}
-        delta = partial_delta(self.name, self.schema, **full, delk=self.table(delk, self.schema.key))
-        return delta, {"since": until, "ahead": ahead}
+            sets[i] = self._columns.set_of(now, before, since) if before != now else _NONE
+        rows = {n: found.rows(np.flatnonzero(sets == n), self.schema.names) for n in ("ins", "deleted", "up", "ups")}
+        delk = found.rows(np.flatnonzero(sets == "delk"), self.schema.key)
+        return partial_delta(self.name, self.schema, **rows, delk=delk), {"since": until, "ahead": ahead}
 
-    def _set(self, now: list[Any], before: list[Any] | None, since: int) -> str | None:
-        """The set of a row by its times and checksum: since the position, or since it was delivered ahead of it."""
-        changed, inserted, deleted, checksum = now
-        existed = inserted < since if before is None else before[2] is None
-        was_changed = changed >= since if before is None else checksum != before[-1]
-        if deleted is None:
-            return "ups" if not self._columns.inserted else "up" if existed else "ins"
-        if not existed:
-            may_have = before is None and since > _EVER  # the key may have been there, before it came back
-            return "delk" if may_have else None
-        return "delk" if was_changed else "deleted"  # the image of a changed row is not the old one
-
-    def _stamped(self, snapshot: Snapshot, since: int) -> list[tuple[str, list[int | None], list[Any]]]:
-        """Rows with a time since the position: key as text, times of change, insertion and deletion, and the row."""
+    def _query(self) -> str:
+        """Rows with a time since the position: the key, the times of change, insertion and deletion, and the row."""
         columns = self._columns
         changed = _micros(f"t.{quoted(columns.changed)}")
         inserted = _micros(f"t.{quoted(columns.inserted)}") if columns.inserted else changed
         deleted = _micros(f"t.{quoted(columns.deleted)}") if columns.deleted else "NULL::bigint"
         key = ", ".join(f"t.{quoted(k)}::text" for k in self.schema.key)
-        found = snapshot.fetch(
-            f"SELECT ARRAY[{key}], {changed}, {inserted}, {deleted}, {self.expressions('t')} "
+        return (
+            f"SELECT {key}, {changed}::text, {inserted}::text, {deleted}::text, {self.expressions('t')} "
             f"FROM {qualified(self.name)} t WHERE greatest({changed}, {inserted}, {deleted}) >= %s "
-            f"OR {changed} IS NULL OR {inserted} IS NULL",
-            (since,),
+            f"OR {changed} IS NULL OR {inserted} IS NULL"
         )
-        for key_texts, changed_at, inserted_at, *_ in found:
-            if changed_at is None or inserted_at is None:
+
+    def _copied(self, snapshot: Snapshot, since: int) -> _Stamped:
+        """The rows as columns of texts."""
+        width, names = len(self.schema.key), self.schema.names
+        found = copied(snapshot, self._query(), (since,), width + 3 + len(names))
+        by_name = dict(zip(names, found[width + 3 :], strict=True))
+
+        def rows(places: np.ndarray, wanted: Sequence[str]) -> pa.Table:
+            return table_of_texts([by_name[n].take(pa.array(places)) for n in wanted], self.schema, wanted, self.name)
+
+        def checksums(places: np.ndarray) -> list[str]:
+            texts = (column.take(pa.array(places)).to_pylist() for column in by_name.values())
+            return [_checksum(row) for row in zip(*texts, strict=True)]
+
+        return self._stamped(found[: width + 3], rows, checksums)
+
+    def _fetched(self, snapshot: Snapshot, since: int) -> _Stamped:
+        """The rows one by one."""
+        width, names = len(self.schema.key) + 3, self.schema.names
+        found = snapshot.fetch(self._query(), (since,))
+        texts = [pa.chunked_array([pa.array([row[i] for row in found], pa.string())]) for i in range(width)]
+
+        def rows(places: np.ndarray, wanted: Sequence[str]) -> pa.Table:
+            at = [width + names.index(n) for n in wanted]
+            return self.table([[found[place][i] for i in at] for place in places.tolist()], wanted)
+
+        def checksums(places: np.ndarray) -> list[str]:
+            return [_checksum(found[place][width:]) for place in places.tolist()]
+
+        return self._stamped(texts, rows, checksums)
+
+    def _stamped(
+        self,
+        texts: Sequence[pa.ChunkedArray],
+        rows: Callable[[np.ndarray, Sequence[str]], pa.Table],
+        checksums: Callable[[np.ndarray], list[str]],
+    ) -> _Stamped:
+        """Rows by the texts of their keys and times; CaptureFailed if one of them has no time."""
+        keys = pa.table(list(texts[:-3]), names=[f"k{i}" for i in range(len(texts) - 3)])
+        times = [column.cast(pa.int64()) for column in texts[-3:]]
+        for column in times[:2]:
+            if column.null_count:
+                at = pc.index(pc.is_null(column), True).as_py()
+                key = ", ".join(c[at].as_py() for c in keys.columns)
                 raise CaptureFailed(
                     f"table {self.name}",
-                    f"the row ({', '.join(key_texts)}) has no time in an audit column",
+                    f"the row ({key}) has no time in an audit column",
                     "Give the columns a default, and make them NOT NULL.",
                 )
-        return [(json.dumps(key_texts), list(stamps), row) for key_texts, *stamps, row in map(_grouped, found)]
+        changed, inserted, deleted = (pc.fill_null(column, _NEVER).to_numpy() for column in times)
+        return _Stamped(keys, changed, inserted, deleted, rows, checksums)
 
     def _settled(self, snapshot: Snapshot, since: int) -> int:
         """The time before which no more rows appear; that of the position while prepared transactions hide it."""
@@ -142,5 +233,5 @@ def _micros(column: str) -> str:
     return f"(extract(epoch FROM {column}) * 1000000)::bigint"
 
 
-def _grouped(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*found[:4], list(found[4:]))
+def _checksum(row: Sequence[Any]) -> str:
+    return hashlib.sha256(repr(list(row)).encode()).hexdigest()

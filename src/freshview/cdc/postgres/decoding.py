@@ -137,7 +137,7 @@ class Decoding(PostgresTable):
             if isinstance(data, pa.ChunkedArray):
                 raise NotColumns  # more than one array can hold
             found = form.changes(data, lines.column("lsn"), self.name)
-            return (found.rows() if self._each else net_effect_of(self.name, found, precise=self._precise)), end
+            return (found if self._each else net_effect_of(self.name, found, precise=self._precise)), end
         except NotColumns:
             read = zip(lines.column("lsn").to_pylist(), lines.column("data").to_pylist(), strict=True)
             changes = [change for at, data in read for change in self._decoded(data, f"LSN {at}")]

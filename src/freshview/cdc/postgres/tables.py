@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from freshview.cdc.captures import Capture
-from freshview.cdc.columns import NotColumns, table_of_texts
+from freshview.cdc.columns import ChangeColumns, NotColumns, table_of_texts
 from freshview.cdc.model import PartialDelta, partial_delta
 from freshview.cdc.net import LoggedChange
 from freshview.cdc.postgres.copying import copied
@@ -161,7 +161,7 @@ _FORMS = {
     "numeric": re.compile(r"NaN|-?Infinity|-?[0-9]{1,131072}(\.[0-9]{1,16383})?"),
 }
 
-Changes = PartialDelta | list[LoggedChange]
+Changes = PartialDelta | ChangeColumns | list[LoggedChange]
 
 
 class UnreadableChange(CaptureFailed):
@@ -240,8 +240,8 @@ class PostgresTable:
                 f"No change was taken since the position {position}: {ANEW}.",
             )
         delta, end = changes(snapshot, given)
-        each = None if isinstance(delta, PartialDelta) else tuple(delta)
         net = delta if isinstance(delta, PartialDelta) else partial_delta(self.name, self.schema)
+        each = None if isinstance(delta, PartialDelta) else tuple(delta) if isinstance(delta, list) else delta
         after = json.dumps({**end, "layout": now, "marks": asdict(found.marks), "server": asdict(snapshot.history)})
         return Poll(self.capture, net, after, changes=each, at=snapshot.at)
 

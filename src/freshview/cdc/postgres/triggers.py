@@ -65,7 +65,7 @@ class TriggerLog(RecordedTable):
             rows = self.rows(snapshot)
             return partial_delta(self.name, self.schema, **{"ins" if self._precise else "ups": rows}), end
         records = self._records(snapshot, position["snapshot"])
-        return (records.rows() if self._each else net_effect_of(self.name, records, precise=self._precise)), end
+        return (records if self._each else net_effect_of(self.name, records, precise=self._precise)), end
 
     def _records(self, snapshot: Snapshot, before: str) -> ChangeColumns:
         """The records that were not visible at the position, in the order of their numbers.
