@@ -26,7 +26,7 @@ from freshview.cdc.source import Poll
 from freshview.errors import QueryFailed, SparkFailed
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
-from freshview.sql.statements import Columns, CreateFlow
+from freshview.sql.statements import ColumnChoice, CreateFlow
 
 SOURCE = Schema(
     (
@@ -99,7 +99,7 @@ def _logs(draw: st.DrawFn) -> Poll:
     return Poll(_CAPTURE, partial_delta("t", SOURCE), "p", changes=changes, at=AT)
 
 
-def _plan(keys: tuple[str, ...], sequence: str, chosen: Columns, *, conditions: bool) -> Plan:
+def _plan(keys: tuple[str, ...], sequence: str, chosen: ColumnChoice, *, conditions: bool) -> Plan:
     delete, truncate = ("_change_type = 'insert'", "n > 2" if sequence else "") if conditions else ("", "")
     flow = CreateFlow("f", "t", "s", "t", (), keys, sequence, delete, truncate, chosen)
     return Plan(flow, SOURCE, _CAPTURE, parse_type("BIGINT") if sequence else None)
@@ -110,13 +110,13 @@ def _plan(keys: tuple[str, ...], sequence: str, chosen: Columns, *, conditions: 
     st.sampled_from(["n", "n + 1", ""]),
     st.booleans(),
     st.sampled_from([("id",), ("v", "id"), ("n",)]),
-    st.sampled_from([Columns(), Columns(("n",)), Columns(("id", "v"), is_except=False)]),
+    st.sampled_from([ColumnChoice(), ColumnChoice(("n",)), ColumnChoice(("id", "v"), is_except=False)]),
     st.sampled_from(["STRING", "VARCHAR(2)"]),
 )
 def test_what_a_poll_brought_as_columns_is_what_it_is_row_by_row(
-    poll: Poll, sequence: str, conditions: bool, keys: tuple[str, ...], chosen: Columns, text: str
+    poll: Poll, sequence: str, conditions: bool, keys: tuple[str, ...], chosen: ColumnChoice, text: str
 ) -> None:
-    chosen = Columns() if keys == ("n",) else chosen
+    chosen = ColumnChoice() if keys == ("n",) else chosen
     if keys != ("id",) and not sequence:
         keys = ("id",)  # rows that are events need a sequence
     plan = _plan(keys, sequence, chosen, conditions=conditions)
@@ -133,7 +133,7 @@ def test_what_a_poll_brought_as_columns_is_what_it_is_row_by_row(
 
 def test_all_that_can_be_taken_is_taken_as_columns() -> None:
     delta = partial_delta("t", SOURCE, ups=as_table([("a", 1, 5)], SOURCE), delk=as_table([(2,)], key_schema(SOURCE)))
-    plan = _plan(("id",), "n", Columns(), conditions=True)
+    plan = _plan(("id",), "n", ColumnChoice(), conditions=True)
     found = arrivals(Poll(_CAPTURE, delta, "p", at=AT), plan, Fit("t", SOURCE, Schema(SOURCE.columns)), _evaluate)
     assert isinstance(found.changes, SequencedColumns)
     assert found.changes.deletes.tolist() == [True, False]
@@ -145,6 +145,6 @@ def test_an_error_of_spark_is_none_of_the_changes() -> None:
         raise SparkFailed("n", "Spark is gone", "Start it.")
 
     delta = partial_delta("t", SOURCE, ups=as_table([("a", 1, 5)], SOURCE))
-    plan = _plan(("id",), "n + 1", Columns(), conditions=False)
+    plan = _plan(("id",), "n + 1", ColumnChoice(), conditions=False)
     with pytest.raises(SparkFailed, match=re.escape("Spark is gone")):
         arrivals(Poll(_CAPTURE, delta, "p", at=AT), plan, Fit("t", SOURCE, Schema(SOURCE.columns)), lost)
