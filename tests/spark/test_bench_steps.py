@@ -71,6 +71,10 @@ def test_a_step_of_the_lazy_suite_runs_to_its_end(step: Step, folder: Path) -> N
     assert all(figure.met for figure in figures if figure.always)
     assert tuple(figure.chart.name for figure in figures if figure.chart is not None) == _LAZY[step]
     assert all(figure.value > 0 for figure in figures if not figure.always)
+    if step is lazy.updates:
+        assert figures[0].name.startswith("V1, UPDATE of 1 row"), "the form of the paper comes before the blind upsert"
+    if step is lazy.sizes:
+        assert all("lazy: " in figure.details["strategy"] for figure in figures if "total work" in figure.name)
     chosen = [figure for figure in figures if figure.name.endswith("chosen way / better way")]
     assert len(chosen) == (2 if step is lazy.sizes else 0)
     assert all({"chosen", "forced incremental", "forced full"} == set(figure.details) for figure in chosen)
