@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import dropwhile
 
 from sqlglot import exp
 
@@ -73,7 +74,7 @@ class _Order:
             case Filter() if _can_fail(node.predicate, failing):
                 return self._filtered(node.input, conjuncts(node.predicate))
             case Join() if node.condition is not None and _can_fail(node.condition, failing):
-                return self._known(self._joined(node, conjuncts(node.condition)), failing)
+                return self._joined(node, conjuncts(node.condition), failing.intersection(node.columns))
         return self._known(node, failing.intersection(node.columns) if failing else failing)
 
     def _known(self, node: Node, failing: Iterable[str]) -> Node:
@@ -110,9 +111,16 @@ class _Order:
                     self.ended.add(node)
         return node
 
-    def _joined(self, node: Join, conditions: list[exp.Expr]) -> Join:
-        moved, left = self._moved(node, conditions, _OWN)
-        return node if moved is node else replace(moved, condition=conjunction(left))
+    def _joined(self, node: Join, conditions: list[exp.Expr], failing: frozenset[str]) -> Node:
+        """The join; what follows a condition that can fail for a pair of rows comes after it."""
+        join, left = self._moved(node, conditions, _OWN)
+        of_pairs = [c for c in left if node.kind == "inner" and _is_of_pairs(c, join)]
+        later = list(dropwhile(lambda c: not _can_fail(c, failing), of_pairs))
+        if len(later) < 2:
+            later = []
+        if later or join is not node:
+            join = replace(join, condition=conjunction([c for c in left if c not in later]))
+        return self._in_turn(self._known(join, failing), later, failing)
 
     def _moved(
         self, join: Join, conditions: list[exp.Expr], movable: Mapping[str, Sequence[str]]
@@ -133,6 +141,17 @@ def _is_over_join(node: Node) -> bool:
     while isinstance(node, Project | Filter):
         node = node.input
     return isinstance(node, Join)
+
+
+def _is_of_pairs(condition: exp.Expr, join: Join) -> bool:
+    """Is it tested for pairs of rows that an equality has found?"""
+    left, right = set(join.left.columns), set(join.right.columns)
+    if names_in(condition) <= left or names_in(condition) <= right:
+        return False
+    return not isinstance(condition, exp.EQ | exp.NullSafeEQ) or not (
+        {names_in(condition.this) <= left, names_in(condition.expression) <= left} == {True, False}
+        and {names_in(condition.this) <= right, names_in(condition.expression) <= right} == {True, False}
+    )
 
 
 def _where(node: Node, conditions: Sequence[exp.Expr]) -> Filter:

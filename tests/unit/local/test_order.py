@@ -28,6 +28,7 @@ FAILING = [
     "SELECT a FROM t JOIN u ON a = k WHERE 7 DIV g > 0 AND w > 0",
     "SELECT a FROM t JOIN u ON a = k WHERE 7 DIV w > 0 AND g > 0",
     "SELECT a FROM t JOIN u ON a = k AND 7 DIV g > 0 AND g > 0",
+    "SELECT a FROM t JOIN u ON a = k AND 7 DIV (g + w) > 0 AND w > g",
     "SELECT a FROM (SELECT t.* FROM t JOIN u ON a = k WHERE w + a > 0) AS x WHERE 7 DIV g > 0 AND g > 0",
     "SELECT a FROM t LEFT JOIN u ON a = k AND 7 DIV w > 0 AND w > 0",
     "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE 7 DIV w > 0 AND w > 0 AND k = a)",
@@ -40,6 +41,7 @@ ANSWERED = [
     "SELECT q FROM (SELECT g, 7 DIV g AS q FROM t) AS x WHERE g > 0",
     "SELECT a FROM (SELECT a, g, max(7 DIV g) AS m FROM t GROUP BY a, g) AS x WHERE g > 0",
     "SELECT a FROM t JOIN u ON a = k AND 7 DIV w > g AND w > 0",
+    "SELECT a FROM t JOIN u ON a = k AND w > g AND 7 DIV (g + w) > 0",
     "SELECT a FROM t WHERE a + h > 1 AND g > 0",
 ]
 
