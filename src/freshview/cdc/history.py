@@ -17,7 +17,7 @@ from typing import Any
 
 from freshview.cdc.sequenced import Image, in_sequence, rank
 
-Events = Mapping[Any, Image | None]  # by sequence: the new row, None for a deletion
+KeyEvents = Mapping[Any, Image | None]  # of one key, by sequence: the new row, None for a deletion
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class History:
     """The rows of one key, and its events that they do not show."""
 
     periods: tuple[Period, ...] = ()
-    hidden: Events = field(default_factory=dict)
+    hidden: KeyEvents = field(default_factory=dict)
 
 
-def history(events: Events, rules: Rules) -> tuple[Period, ...]:
+def history(events: KeyEvents, rules: Rules) -> tuple[Period, ...]:
     """The rows of a key from all its events."""
     closed: list[Period] = []
     current: Period | None = None
