@@ -27,10 +27,10 @@ from freshview.sql.binding import bind
 from freshview.storage.checkpoint import CheckpointReport
 from freshview.storage.reader import StateReader
 from freshview.storage.store import Storage
+from freshview.transactions.user_transaction import UserTransaction
 from freshview.views.dimensions import DimensionViews
 from freshview.views.views import Views
 from freshview.warehouse.flows import Flows
-from freshview.warehouse.transaction import UserTransaction
 
 
 class Internals:

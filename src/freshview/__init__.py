@@ -29,13 +29,13 @@ if TYPE_CHECKING:  # type checkers see these names and no others
     from freshview.events import Event, Events
     from freshview.optimizer.prices import Prices
     from freshview.transactions.transaction import Outcome
+    from freshview.transactions.user_transaction import UserTransaction
     from freshview.views.invariants import Invariant
     from freshview.views.reading import Freshness
     from freshview.warehouse.checks import CheckReport
     from freshview.warehouse.optimizing import Optimization
     from freshview.warehouse.overview import ViewStatus
     from freshview.warehouse.status import Status, TableStatus
-    from freshview.warehouse.transaction import UserTransaction
     from freshview.warehouse.warehouse import Warehouse, connect
 else:
     from importlib import import_module
@@ -55,7 +55,7 @@ else:
         "Source": "freshview.cdc.source",
         "Status": "freshview.warehouse.status",
         "TableStatus": "freshview.warehouse.status",
-        "UserTransaction": "freshview.warehouse.transaction",
+        "UserTransaction": "freshview.transactions.user_transaction",
         "ViewStatus": "freshview.warehouse.overview",
         "Warehouse": "freshview.warehouse.warehouse",
         "connect": "freshview.warehouse.warehouse",

@@ -27,7 +27,7 @@ from freshview.errors import FreshviewError, NotMaintainable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from freshview.warehouse.transaction import UserTransaction
+    from freshview.transactions.user_transaction import UserTransaction
 
 
 _CALL = re.compile(r"\b(\w+) *\(")

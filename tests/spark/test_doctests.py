@@ -75,14 +75,12 @@ def test_what_users_call_has_an_example() -> None:
     inner = {
         "freshview.warehouse.warehouse.Warehouse.engine",  # for those who extend it
         "freshview.warehouse.warehouse.Warehouse.propagate",  # shown together with partial_refresh
-        "freshview.warehouse.transaction.UserTransaction.create",
-        "freshview.warehouse.transaction.UserTransaction.run",
-        "freshview.warehouse.transaction.UserTransaction.take",  # shown by Warehouse.capture
-        "freshview.warehouse.transaction.UserTransaction.take_rows",  # this and the next four: for flows
-        "freshview.warehouse.transaction.UserTransaction.write_for",
-        "freshview.warehouse.transaction.UserTransaction.move",
-        "freshview.warehouse.transaction.UserTransaction.lookup",
-        "freshview.warehouse.transaction.UserTransaction.contents",
+        "freshview.transactions.user_transaction.UserTransaction.create",
+        "freshview.transactions.user_transaction.UserTransaction.run",
+        "freshview.transactions.user_transaction.UserTransaction.write_for",  # this and the next three: for flows
+        "freshview.transactions.user_transaction.UserTransaction.move",
+        "freshview.transactions.user_transaction.UserTransaction.lookup",
+        "freshview.transactions.user_transaction.UserTransaction.contents",
         "freshview.warehouse.warehouse.Warehouse.calibrate",  # it takes tens of seconds: tests/spark/test_optimize.py
     }
     results = (

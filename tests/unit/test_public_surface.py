@@ -153,7 +153,7 @@ def test_what_the_public_surface_gives_or_takes_is_public_and_typed() -> None:
     from pyspark.sql import DataFrame, SparkSession
 
     public = {value for name in freshview.__all__ if inspect.isclass(value := getattr(freshview, name))}
-    inner = {"engine", "run", "create", "move", "take", "take_rows"}  # for the parts of the system
+    inner = {"engine", "run", "create", "move"}  # for the parts of the system
     for owner in (freshview.Warehouse, freshview.UserTransaction, freshview.Events):
         for name, value in vars(owner).items():
             function = value.fget if isinstance(value, property) else value

@@ -17,7 +17,7 @@ from freshview.events import Event, Listener
 
 if TYPE_CHECKING:
     from freshview.catalog.writer import Catalog
-    from freshview.warehouse.transaction import UserTransaction
+    from freshview.transactions.user_transaction import UserTransaction
     from freshview.warehouse.warehouse import Warehouse
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

@@ -14,7 +14,8 @@ from freshview.errors import CaptureFailed, InvalidStatement
 from freshview.events import Events
 from freshview.relation.schema import Schema, fold
 from freshview.transactions.transaction import Outcome
-from freshview.warehouse.transaction import UserTransaction
+from freshview.transactions.user_transaction import UserTransaction
+from freshview.warehouse.feeding import take_rows
 
 
 def capture(
@@ -55,7 +56,8 @@ def _take(
             if catalog.position(relation.id) == known:
                 raise
     with begin() as transaction:
-        taken = transaction.take(poll, Move(relation.id, relation.name, source.name, before, poll.position))
+        rows = take_rows(transaction, relation, poll.delta, poll.delta.schema.names)
+        transaction.move(Move(relation.id, relation.name, source.name, before, poll.position))
     for event in poll.quarantined:
         events.emit(
             "capture.quarantined", relation=relation.name, place=event.place, cause=event.cause, text=event.text
@@ -63,7 +65,7 @@ def _take(
     for table, count in poll.skipped.items():
         events.emit("capture.skipped", relation=relation.name, table=table, events=count)
     source.confirm(poll.position)
-    return Outcome(taken.rows, transaction.csn), poll.more
+    return Outcome(rows, transaction.csn), poll.more
 
 
 def _check(relation: Relation, source: Source, fed_by: str | None) -> None:

@@ -27,9 +27,9 @@ from freshview.sql.statements import (
 )
 from freshview.storage.external import describe, external_schema, open_external
 from freshview.transactions.transaction import Outcome
+from freshview.transactions.user_transaction import UserTransaction
 from freshview.views.dimensions import DimensionViews
 from freshview.views.views import Views
-from freshview.warehouse.transaction import UserTransaction
 
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine

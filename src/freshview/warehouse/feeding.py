@@ -20,13 +20,14 @@ from freshview.cdc.columns import NotColumns
 from freshview.cdc.fitting import Fit
 from freshview.cdc.flow import AT, DELETED, END, FLOOR, SEQUENCE, START, Plan, set_at
 from freshview.cdc.history import History, Period, Rules, after, visible
+from freshview.cdc.model import PartialDelta, keys_of
 from freshview.cdc.sequenced import Image, Key, Last, Latest, SequencedChange, in_sequence, latest, rank
 from freshview.cdc.sequenced_columns import SequencedColumns, latest_of_columns
 from freshview.cdc.source import Quarantined
 from freshview.relation.delta import decode, encode, first_positions
 from freshview.relation.schema import Schema
 from freshview.relation.types import DataType
-from freshview.warehouse.transaction import UserTransaction
+from freshview.transactions.user_transaction import UserTransaction
 
 _NO_END = (
     "its sequence is not after {!r}, that of the row's last change (SEQUENCE BY an expression that is later for "
@@ -295,6 +296,17 @@ class Feed:
         keys, names = set(self.plan.keys), [c.name for c in self.plan.values]
         rest = [v for n, v in zip(names, image or (None,) * len(names), strict=True) if n not in keys]
         return (*key, sequence, image is None, at, *rest)
+
+
+def take_rows(transaction: UserTransaction, relation: Relation, delta: PartialDelta, columns: Sequence[str]) -> int:
+    """Write the changes of a source, in these columns; return their number.
+
+    All changes are blind, upserts and deletions by key: the versions of the table have the old rows, also where the
+    source's idea of them differs.
+    """
+    new = pa.concat_tables([delta.ins, delta.un, delta.up, delta.ups]).select(list(columns))
+    gone = pa.concat_tables([keys_of(delta.deleted, delta.schema), delta.delk])
+    return _upsert_rows(transaction, relation, new) + _delete_rows(transaction, relation, gone)
 
 
 def _is_ended(events: Mapping[Any, Image | None], sequence: Any, present: Period | None) -> bool:

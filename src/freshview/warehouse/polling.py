@@ -45,8 +45,8 @@ from freshview.relation.names import backticked
 from freshview.relation.schema import Column, Schema, fold
 from freshview.sql.dml import ROW_ID, RowQuery, one_value
 from freshview.sql.statements import CreateFlow
-from freshview.warehouse.feeding import Feed, value_of, value_text
-from freshview.warehouse.transaction import UserTransaction
+from freshview.transactions.user_transaction import UserTransaction
+from freshview.warehouse.feeding import Feed, take_rows, value_of, value_text
 
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine
@@ -393,7 +393,7 @@ class Poller:
         feed, plan = opened.feed, opened.feed.plan
         if taken.delta is not None:
             names = [c.name for c in plan.values]
-            return transaction.take_rows(feed.target.name, taken.delta, names), truncated
+            return take_rows(transaction, feed.target, taken.delta, names), truncated
         bad: list[Quarantined] = []
         if plan.flow.scd_type == 2:
             changes = taken.changes.rows() if isinstance(taken.changes, SequencedColumns) else taken.changes

@@ -54,6 +54,7 @@ from freshview.storage.vacuum import RETENTION, checked, hours_retained, vacuum
 from freshview.transactions.dml import Statements
 from freshview.transactions.reading import ReadContext
 from freshview.transactions.transaction import Outcome, Transaction
+from freshview.transactions.user_transaction import UserTransaction
 from freshview.views.dimensions import DimensionViews
 from freshview.views.reading import Freshness
 from freshview.views.views import Views
@@ -67,7 +68,6 @@ from freshview.warehouse.optimizing import Optimization, optimized
 from freshview.warehouse.polling import Poller
 from freshview.warehouse.queries import Queries
 from freshview.warehouse.status import Status, status_of
-from freshview.warehouse.transaction import UserTransaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

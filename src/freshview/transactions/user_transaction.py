@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from freshview.catalog.positions import Move
-from freshview.cdc.model import PartialDelta, keys_of
-from freshview.cdc.source import Poll
 from freshview.errors import InvalidStatement
 from freshview.relation.ingest import Data
 from freshview.relation.schema import Schema
@@ -180,23 +178,6 @@ class UserTransaction:
     def move(self, to: Move) -> None:
         """Store a source's position with the commit."""
         self._core.move_position(to)
-
-    def take(self, poll: Poll, to: Move) -> Outcome:
-        """Add the changes of a source, and its position, which is stored with the commit."""
-        rows = self.take_rows(to.table, poll.delta, poll.delta.schema.names)
-        self.move(to)
-        return Outcome(rows)
-
-    def take_rows(self, table: str, delta: PartialDelta, columns: Sequence[str]) -> int:
-        """Add the changes of a source, in these columns; return their number.
-
-        All changes are blind, upserts and deletions by key: the versions of the table have the old rows, also where
-        the source's idea of them differs.
-        """
-        new = pa.concat_tables([delta.ins, delta.un, delta.up, delta.ups]).select(list(columns))
-        gone = pa.concat_tables([keys_of(delta.deleted, delta.schema), delta.delk])
-        rows = self._core.upsert_rows(table, new) if new.num_rows else 0
-        return rows + (self._core.delete_keys(table, gone) if gone.num_rows else 0)
 
     def commit(self) -> int:
         """Make all statements visible and return the CSN.
