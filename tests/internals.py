@@ -18,6 +18,7 @@ from freshview.catalog.frontiers import Job
 from freshview.catalog.records import Commit, DataFile, Main, Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog
 from freshview.errors import FreshviewError
+from freshview.flows.refreshing import Flows
 from freshview.refresh.cost import Calibration
 from freshview.schedule.garbage import Garbage
 from freshview.schedule.manager import CurrentJob, Manager
@@ -30,7 +31,6 @@ from freshview.storage.store import Storage
 from freshview.transactions.user_transaction import UserTransaction
 from freshview.views.dimensions import DimensionViews
 from freshview.views.views import Views
-from freshview.warehouse.flows import Flows
 
 
 class Internals:

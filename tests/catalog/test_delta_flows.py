@@ -23,7 +23,7 @@ from freshview import Warehouse
 from freshview.cdc import delta_versions
 from freshview.cdc.delta_versions import DeltaVersions
 from freshview.errors import CaptureFailed, FreshviewError, InvalidStatement, NotFound
-from freshview.warehouse.explain_flow import explain_flow
+from freshview.flows.explain import explain_flow
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.string()), ("n", pa.int64())])

@@ -19,7 +19,7 @@ import freshview
 from freshview import Warehouse
 from freshview.catalog.flows import FlowCatalog
 from freshview.errors import CaptureFailed, FreshviewError, InvalidStatement
-from freshview.warehouse.explain_flow import explain_flow
+from freshview.flows.explain import explain_flow
 
 pytestmark = pytest.mark.postgres
 

@@ -34,7 +34,7 @@ from freshview.refresh.evaluation import Evaluation
 from freshview.sql.statements import Show
 from freshview.views import cycles
 from freshview.views.dimensions import DimensionViews
-from freshview.warehouse.dimensions import explain_dimension
+from freshview.warehouse.explain_dimension import explain_dimension
 from freshview.warehouse.show import show
 
 pytestmark = pytest.mark.postgres

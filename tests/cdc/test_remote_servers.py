@@ -31,7 +31,7 @@ from freshview.errors import CaptureFailed
 from freshview.refresh.evaluation import Evaluation
 from freshview.views.cycles import connected
 from freshview.views.dimensions import DimensionViews
-from freshview.warehouse.dimensions import explain_dimension
+from freshview.warehouse.explain_dimension import explain_dimension
 
 pytestmark = pytest.mark.postgres
 

@@ -19,9 +19,9 @@ from tests.unit.cdc.running_example import rows_of
 from freshview import Warehouse
 from freshview.cdc.dumps import Dumps
 from freshview.errors import CaptureFailed, FreshviewError
+from freshview.flows.dump_differences import DumpDifference
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import parse_type
-from freshview.warehouse.dump_differences import DumpDifference
 
 _COLUMNS = "(id INT, name STRING, city STRING, op STRING, n BIGINT)"
 # The example that users of AUTO CDC know: users, cities, operations and numbers.

@@ -69,9 +69,9 @@ def _statement(action: str, name: str, full: bool) -> str:
 def _look(place: Place, action: str, flows: list[str] | None, json: bool) -> None:
     """List flows or the events that they set aside, from the catalog alone."""
     from freshview.catalog.flows import FlowCatalog
+    from freshview.flows.states import flow_states
     from freshview.relation.schema import fold
     from freshview.sql.statements import Show
-    from freshview.warehouse.flow_states import flow_states
     from freshview.warehouse.show import show
 
     with place.open_catalog() as catalog:

@@ -13,6 +13,8 @@ from freshview.catalog.records import DIMENSION, RelationState
 from freshview.catalog.writer import Catalog
 from freshview.cdc.notice import Watch
 from freshview.errors import FreshviewError, InvalidStatement
+from freshview.flows.explain import explain_flow
+from freshview.flows.refreshing import Flows
 from freshview.refresh.relevance import Matching
 from freshview.refresh.tasks import Pending
 from freshview.sql.binding import BoundQuery, TableRef, bind
@@ -40,9 +42,7 @@ from freshview.transactions.transaction import Transaction
 from freshview.views.dimensions import DimensionViews
 from freshview.views.reading import Freshness, Reads
 from freshview.views.views import Views
-from freshview.warehouse.dimensions import explain_dimension
-from freshview.warehouse.explain_flow import explain_flow
-from freshview.warehouse.flows import Flows
+from freshview.warehouse.explain_dimension import explain_dimension
 from freshview.warehouse.optimizing import optimized
 from freshview.warehouse.overview import explain_view
 from freshview.warehouse.show import listed

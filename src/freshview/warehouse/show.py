@@ -11,12 +11,12 @@ from freshview.catalog.flows import FlowCatalog
 from freshview.catalog.lineage import source_ids
 from freshview.catalog.records import DIMENSION, REMOTE, Relation
 from freshview.catalog.writer import Catalog
+from freshview.flows.remote_states import remote_states
+from freshview.flows.states import flow_states
 from freshview.relation.schema import fold
 from freshview.sql.statements import Describe, Show
 from freshview.views.cycles import left_behind
-from freshview.warehouse.flow_states import flow_states
 from freshview.warehouse.overview import condition_text, mode_text, overview, pending_tasks
-from freshview.warehouse.remote_states import remote_states
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from freshview.catalog.records import REMOTE
 from freshview.catalog.reports import Amount, Holder, Reports, overdue, overdue_sentence
 from freshview.catalog.writer import Catalog
 from freshview.display import Display, Displayed, Grid
+from freshview.flows.remote_states import RemoteState, remote_states
+from freshview.flows.states import FlowState, flow_states
 from freshview.storage.vacuum import RETENTION
-from freshview.warehouse.flow_states import FlowState, flow_states
 from freshview.warehouse.overview import ViewStatus, condition_text, mode_text, overview
-from freshview.warehouse.remote_states import RemoteState, remote_states
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,10 @@ from freshview.cdc.source import Source
 from freshview.display import Explanation, Jobs
 from freshview.errors import InvalidStatement, WriteConflict
 from freshview.events import Events
+from freshview.flows.capture import capture
+from freshview.flows.dump_differences import DumpDifference
+from freshview.flows.polling import Poller
+from freshview.flows.refreshing import Flows
 from freshview.optimizer.prices import Prices
 from freshview.schedule.activity import BUSY_LOAD
 from freshview.schedule.upkeep import WORKERS, Upkeep, Wishes
@@ -58,14 +62,10 @@ from freshview.transactions.user_transaction import UserTransaction
 from freshview.views.dimensions import DimensionViews
 from freshview.views.reading import Freshness
 from freshview.views.views import Views
-from freshview.warehouse.capture import capture
 from freshview.warehouse.checks import CheckReport, check_dimension, check_table, check_view
 from freshview.warehouse.definitions import DataDefinition
-from freshview.warehouse.dump_differences import DumpDifference
-from freshview.warehouse.flows import Flows
 from freshview.warehouse.opening import folder_of, open_database
 from freshview.warehouse.optimizing import Optimization, optimized
-from freshview.warehouse.polling import Poller
 from freshview.warehouse.queries import Queries
 from freshview.warehouse.status import Status, status_of
 

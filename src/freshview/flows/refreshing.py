@@ -15,6 +15,9 @@ from freshview.cdc.flow import Plan, from_spec, to_spec
 from freshview.cdc.opening import Installed, check_source, poll_of
 from freshview.cdc.postgres.server import Server
 from freshview.errors import AlreadyExists, FreshviewError, InvalidStatement, WriteConflict
+from freshview.flows.altering import alter_source
+from freshview.flows.feeding import forgettable, table_of
+from freshview.flows.polling import Poller, qualifier
 from freshview.relation.types import DataType
 from freshview.sql.dml import ROW_ID, RowQuery, one_value
 from freshview.sql.statements import (
@@ -29,9 +32,6 @@ from freshview.sql.statements import (
 )
 from freshview.transactions.transaction import Outcome
 from freshview.views.reading import Freshness
-from freshview.warehouse.altering import alter_source
-from freshview.warehouse.feeding import forgettable, table_of
-from freshview.warehouse.polling import Poller, qualifier
 
 
 @dataclass(frozen=True)

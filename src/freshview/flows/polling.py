@@ -40,13 +40,13 @@ from freshview.cdc.source import BadEvents, Poll, Quarantined, Source, bad_event
 from freshview.cdc.turns import INSTALLING, taking_turns
 from freshview.errors import CaptureFailed, FreshviewError, InvalidStatement, WriteConflict, first_line
 from freshview.events import Events
+from freshview.flows.feeding import Feed, take_rows, value_of, value_text
 from freshview.relation.ingest import to_table
 from freshview.relation.names import backticked
 from freshview.relation.schema import Column, Schema, fold
 from freshview.sql.dml import ROW_ID, RowQuery, one_value
 from freshview.sql.statements import CreateFlow
 from freshview.transactions.user_transaction import UserTransaction
-from freshview.warehouse.feeding import Feed, take_rows, value_of, value_text
 
 if TYPE_CHECKING:
     from freshview.spark.engine import SparkEngine

@@ -16,7 +16,7 @@ from freshview.cdc.postgres.tracking import Tracking
 from freshview.cdc.postgres.triggers import TriggerLog
 from freshview.cdc.source import Source
 from freshview.errors import FreshviewError
-from freshview.warehouse.flows import Flows
+from freshview.flows.refreshing import Flows
 
 # What a technique costs at the source (PARTIAL §4): at each change, and at each poll.
 _COSTS = {

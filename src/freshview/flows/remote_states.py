@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from freshview.catalog.flows import FlowCatalog
 from freshview.catalog.records import REMOTE
 from freshview.catalog.writer import Catalog
-from freshview.warehouse.flow_states import time_text, unread_slot
+from freshview.flows.states import time_text, unread_slot
 
 
 @dataclass(frozen=True)

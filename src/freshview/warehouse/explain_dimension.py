@@ -10,10 +10,10 @@ from freshview.cdc.model import SETS
 from freshview.cdc.opening import poll_of
 from freshview.cdc.trade import at_source, delivered, here, statements
 from freshview.display import counted
+from freshview.flows.explain import slot_text
+from freshview.flows.remote_states import RemoteState, remote_states
 from freshview.views.dimensions import DimensionViews
 from freshview.views.shapes import Shape
-from freshview.warehouse.explain_flow import slot_text
-from freshview.warehouse.remote_states import RemoteState, remote_states
 
 
 def explain_dimension(dimensions: DimensionViews, view: Relation) -> str:

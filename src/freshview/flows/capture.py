@@ -12,10 +12,10 @@ from freshview.cdc.fitting import Fit
 from freshview.cdc.source import Source
 from freshview.errors import CaptureFailed, InvalidStatement
 from freshview.events import Events
+from freshview.flows.feeding import take_rows
 from freshview.relation.schema import Schema, fold
 from freshview.transactions.transaction import Outcome
 from freshview.transactions.user_transaction import UserTransaction
-from freshview.warehouse.feeding import take_rows
 
 
 def capture(
