@@ -224,7 +224,7 @@ def _bad(change: LoggedChange, plan: Plan, cause: str) -> Quarantined:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _GivenChanges:
     """Changes in their order: the rows that expressions see, the new rows (of a deletion, its key alone), and the
     places, if the source has places."""
 
@@ -239,13 +239,13 @@ class _Given:
         found: np.ndarray = self.kinds == "delete"
         return found
 
-    def without_deletions(self) -> _Given:
+    def without_deletions(self) -> _GivenChanges:
         kept = np.flatnonzero(~self.reported)
         places = [self.places[i] for i in kept.tolist()] if self.places else ()
-        return _Given(self.kinds[kept], self.seen.take(kept), self.rows.take(kept), places)
+        return _GivenChanges(self.kinds[kept], self.seen.take(kept), self.rows.take(kept), places)
 
 
-def _given_in_sets(poll: Poll) -> _Given:
+def _given_in_sets(poll: Poll) -> _GivenChanges:
     """The changes of six sets, deletions first: no key is in two of them."""
     delta, schema = poll.delta, poll.delta.schema
     gone = [delta.deleted, schema.widened(delta.delk)]
@@ -257,10 +257,10 @@ def _given_in_sets(poll: Poll) -> _Given:
         key_rows = zip(*(c.to_pylist() for c in keys_of(rows, schema).columns), strict=True)
         places = [poll.places.get(key, "") for key in key_rows]
     lengths = [part.num_rows for part in (*gone, *new)]
-    return _Given(np.repeat(kinds, lengths), pa.concat_tables([*gone, *new]), rows, places)
+    return _GivenChanges(np.repeat(kinds, lengths), pa.concat_tables([*gone, *new]), rows, places)
 
 
-def _given_each(changes: ChangeColumns) -> _Given:
+def _given_each(changes: ChangeColumns) -> _GivenChanges:
     """The changes of a log."""
     keys, is_gone = changes.schema.widened(changes.keys), pa.array(changes.kinds == DELETED)
 
@@ -270,7 +270,7 @@ def _given_each(changes: ChangeColumns) -> _Given:
 
     kinds = np.array(["insert", "update", "delete"])[changes.kinds]  # of INSERTED, UPDATED and DELETED
     places = pc.binary_join_element_wise(changes.place, changes.places, " ").to_pylist()
-    return _Given(kinds, chosen(keys if changes.old is None else changes.old), chosen(keys), places)
+    return _GivenChanges(kinds, chosen(keys if changes.old is None else changes.old), chosen(keys), places)
 
 
 def _as_columns(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate) -> Arrivals:
@@ -301,7 +301,7 @@ def _as_columns(poll: Poll, plan: Plan, fit: Fit, evaluate: Evaluate) -> Arrival
     return Arrivals(SequencedColumns(schema, images, sequences, *masks, at, given.places), ignored=ignored)
 
 
-def _values(given: _Given, plan: Plan, at: datetime, evaluate: Evaluate) -> dict[str, pa.ChunkedArray]:
+def _values(given: _GivenChanges, plan: Plan, at: datetime, evaluate: Evaluate) -> dict[str, pa.ChunkedArray]:
     """The sequences of changes, and the values of the conditions, as far as the flow has them."""
     plain, expressions = plan.plain_sequence, _expressions(plan)
     found: dict[str, pa.ChunkedArray] = {} if plain is None else {"sequence": given.seen.column(plain)}
