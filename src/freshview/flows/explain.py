@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from freshview.catalog.flows import FlowRecord
 from freshview.cdc.captures import Capture
 from freshview.cdc.delta_versions import DeltaVersions
@@ -17,6 +15,7 @@ from freshview.cdc.postgres.triggers import TriggerLog
 from freshview.cdc.source import Source
 from freshview.errors import FreshviewError
 from freshview.flows.refreshing import Flows
+from freshview.flows.states import time_text
 
 # What a technique costs at the source (PARTIAL §4): at each change, and at each poll.
 _COSTS = {
@@ -38,7 +37,7 @@ _INSTEAD = {
 
 def explain_flow(flows: Flows, name: str) -> str:
     """Return the text of EXPLAIN FLOW."""
-    opened = flows.poller.open(flows.records.flow(name))
+    opened = flows.poller.opener.open(flows.records.flow(name))
     plan, record, source = opened.feed.plan, opened.record, opened.source
     flow = plan.flow
     known = flows.poller.catalog.position(opened.feed.target.id)
@@ -65,12 +64,8 @@ def explain_flow(flows: Flows, name: str) -> str:
 
 
 def _last(record: FlowRecord) -> str:
-    last = f"last {_moment(record.polled_at)}" if record.polled_at else "not yet"
-    return f"{last}; failed {_moment(record.failed_at)}: {record.error}" if record.failed_at else last
-
-
-def _moment(micros: int) -> str:
-    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    last = f"last {time_text(record.polled_at)}" if record.polled_at else "not yet"
+    return f"{last}; failed {time_text(record.failed_at)}: {record.error}" if record.failed_at else last
 
 
 def _undetected(capture: Capture) -> list[str]:

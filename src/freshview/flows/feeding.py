@@ -6,7 +6,6 @@ somebody else to one of them is a write conflict, and the poll is repeated.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,9 +23,8 @@ from freshview.cdc.model import PartialDelta, keys_of
 from freshview.cdc.sequenced import Image, Key, Last, Latest, SequencedChange, in_sequence, latest, rank
 from freshview.cdc.sequenced_columns import SequencedColumns, latest_of_columns
 from freshview.cdc.source import Quarantined
-from freshview.relation.delta import decode, encode, first_positions
+from freshview.relation.delta import first_positions
 from freshview.relation.schema import Schema
-from freshview.relation.types import DataType
 from freshview.transactions.user_transaction import UserTransaction
 
 _NO_END = (
@@ -327,16 +325,6 @@ def forgettable(memory: pa.Table, keys: Sequence[str], scd_type: int, before: da
     for row in rows:
         newest[row[:width]] = max(row[width + 2], newest.get(row[:width], row[width + 2]))
     return [row[: width + 1] for row in rows if newest[row[:width]] < before]
-
-
-def value_text(value: Any, type_: DataType) -> str:
-    """A value as a text from which it is read again, exactly."""
-    return base64.b64encode(encode(pa.table({"v": pa.array([value], type_.arrow)}))).decode()
-
-
-def value_of(text: str) -> Any:
-    """The value of a text that `value_text` wrote."""
-    return decode(base64.b64decode(text), "a flow's position").column("v")[0].as_py()
 
 
 def _distinct(keys: Iterable[Key]) -> list[Key]:

@@ -22,6 +22,7 @@ from freshview.errors import InvalidStatement, WriteConflict
 from freshview.events import Events
 from freshview.flows.capture import capture
 from freshview.flows.dump_differences import DumpDifference
+from freshview.flows.opened import Opener
 from freshview.flows.polling import Poller
 from freshview.flows.refreshing import Flows
 from freshview.optimizer.prices import Prices
@@ -115,8 +116,8 @@ class Warehouse:
         self._watch = Watch(self._catalog, self.events)
         self._remotes = RemoteTables(self._catalog)
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
-        compare = DumpDifference(self._catalog, self._storage, self.engine)
-        poller = Poller(self._catalog, self.events, self.transaction, self.engine, compare)
+        opener = Opener(self._catalog, DumpDifference(self._catalog, self._storage, self.engine))
+        poller = Poller(self._catalog, self.events, self.transaction, self.engine, opener)
         self._flows = Flows(poller, lambda name: self._definitions.run(DropRemoteTable(name, cascade=True)))
         self._views = Views(self._catalog, self._storage, self.events, self.engine)
         self._dimensions = DimensionViews(
