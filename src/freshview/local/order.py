@@ -112,14 +112,18 @@ class _Order:
         return node
 
     def _joined(self, node: Join, conditions: list[exp.Expr], failing: frozenset[str]) -> Node:
-        """The join; what follows a condition that can fail for a pair of rows comes after it."""
+        """The join; what follows a condition that can fail for a pair of rows is tested after it: above an inner join,
+        else as one condition with it."""
         join, left = self._moved(node, conditions, _OWN)
-        of_pairs = [c for c in left if node.kind == "inner" and _is_of_pairs(c, join)]
-        later = list(dropwhile(lambda c: not _can_fail(c, failing), of_pairs))
+        failing_here = self._failing[join.left] | self._failing[join.right]
+        later = list(dropwhile(lambda c: not _can_fail(c, failing_here), _of_pairs(left, join)))
         if len(later) < 2:
             later = []
         if later or join is not node:
-            join = replace(join, condition=conjunction([c for c in left if c not in later]))
+            rest = [c for c in left if c not in later]
+            if later and node.kind != "inner":
+                rest, later = [*rest, _one_after_the_other(later)], []
+            join = replace(join, condition=conjunction(rest))
         return self._in_turn(self._known(join, failing), later, failing)
 
     def _moved(
@@ -143,15 +147,36 @@ def _is_over_join(node: Node) -> bool:
     return isinstance(node, Join)
 
 
+def _of_pairs(conditions: Sequence[exp.Expr], join: Join) -> list[exp.Expr]:
+    """The conditions that are tested for pairs of rows that equalities have found, in Spark's order.
+
+    Those of the left side alone are among them, and come first, where they leave no rows out of that side.
+    """
+    of_left = [c for c in conditions if names_in(c) and _is_of(c, join.left)] if join.kind in ("left", "anti") else []
+    return of_left + [c for c in conditions if _is_of_pairs(c, join)]
+
+
+def _is_of(condition: exp.Expr, node: Node) -> bool:
+    return names_in(condition) <= set(node.columns)
+
+
 def _is_of_pairs(condition: exp.Expr, join: Join) -> bool:
-    """Is it tested for pairs of rows that an equality has found?"""
-    left, right = set(join.left.columns), set(join.right.columns)
-    if names_in(condition) <= left or names_in(condition) <= right:
+    """Is it of both sides, and no equality between them?"""
+    if _is_of(condition, join.left) or _is_of(condition, join.right):
         return False
+    left, right = set(join.left.columns), set(join.right.columns)
     return not isinstance(condition, exp.EQ | exp.NullSafeEQ) or not (
         {names_in(condition.this) <= left, names_in(condition.expression) <= left} == {True, False}
         and {names_in(condition.this) <= right, names_in(condition.expression) <= right} == {True, False}
     )
+
+
+def _one_after_the_other(conditions: Sequence[exp.Expr]) -> exp.Expr:
+    """Their conjunction, in which each is computed for pairs for which the one before it is not false."""
+    *before, made = conditions
+    for condition in reversed(before):
+        made = exp.Case().when(exp.not_(condition), exp.false()).else_(exp.and_(condition, made, copy=True))
+    return made
 
 
 def _where(node: Node, conditions: Sequence[exp.Expr]) -> Filter:

@@ -32,6 +32,10 @@ FAILING = [
     "SELECT a FROM (SELECT t.* FROM t JOIN u ON a = k WHERE w + a > 0) AS x WHERE 7 DIV g > 0 AND g > 0",
     "SELECT a FROM t LEFT JOIN u ON a = k AND 7 DIV w > 0 AND w > 0",
     "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE 7 DIV w > 0 AND w > 0 AND k = a)",
+    "SELECT a FROM t LEFT JOIN u ON a = k AND 7 DIV (g + w) > 0 AND w > g",
+    "SELECT a FROM t LEFT JOIN u ON a = k AND w > g AND 7 DIV g > 0 AND h < w",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE k = a AND 7 DIV (g + w) > 0 AND w > g)",
+    "SELECT a FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE k = a AND 7 DIV g > 0 AND w > g)",
     "SELECT a, g FROM t WHERE h > 10 EXCEPT ALL SELECT a, g FROM t WHERE 7 DIV g > 0 AND g > 0",
 ]
 # Spark answers these: what can fail stands behind a condition that leaves out the row, or Spark moves it there.
@@ -42,6 +46,10 @@ ANSWERED = [
     "SELECT a FROM (SELECT a, g, max(7 DIV g) AS m FROM t GROUP BY a, g) AS x WHERE g > 0",
     "SELECT a FROM t JOIN u ON a = k AND 7 DIV w > g AND w > 0",
     "SELECT a FROM t JOIN u ON a = k AND w > g AND 7 DIV (g + w) > 0",
+    "SELECT w FROM t LEFT JOIN u ON a = k AND w > g AND 7 DIV (g + w) > 0 AND h > w WHERE a > 1",
+    "SELECT a FROM t LEFT JOIN u ON a = k AND g > 0 AND 7 DIV g > 0 AND h > w WHERE w > 0",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE k = a AND w > g AND 7 DIV (g + w) > 0 AND h > w)",
+    "SELECT a FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE k = a AND w > g AND 7 DIV (g + w) > 0 AND h > w)",
     "SELECT a FROM t WHERE a + h > 1 AND g > 0",
 ]
 
