@@ -80,7 +80,7 @@ class LocalEngine:
                 self._require_constants(plan, connection)
                 found = _fetched(connection.execute(plan.text))
                 arrays = [found.column(i).cast(type_.arrow) for i, (_, type_) in enumerate(plan.columns)]
-            except (duckdb.Error, pa.ArrowException, KeyError) as error:
+            except (duckdb.Error, pa.ArrowException, OSError, KeyError) as error:  # OSError: after the first batch
                 stop_if_asked(_WHAT)
                 raise LocalError(str(error)) from error
         return pa.table(arrays, schema=pa.schema([(name, type_.arrow) for name, type_ in plan.columns]))

@@ -113,6 +113,18 @@ def test_constants_that_can_be_computed_are_tried_once(engine: LocalEngine) -> N
 
 
 @pytest.mark.parametrize("small", [0, 10 * MANY])
+def test_a_value_that_is_not_proven_is_left_to_spark_also_behind_many_rows(small: int) -> None:
+    """An error behind the first rows of a result comes from the reader of the result, as another exception."""
+    large = LocalEngine(small)
+    with pytest.raises(LocalError, match="IntDiv"):
+        large.run(
+            _plan(lower(f"SELECT 7 DIV (k - {2 * MANY - 1}) AS q FROM t", {"t": ("k",)}).node),
+            lambda _: _numbers(2 * MANY).select(["a"]).rename_columns(["k"]),
+        )
+    large.close()
+
+
+@pytest.mark.parametrize("small", [0, 10 * MANY])
 def test_a_plan_is_broken_off_when_its_work_is_asked_to_stop(small: int) -> None:
     """Law: within a second, as a cancellation: Spark does not compute the plan instead. The engine goes on."""
     large, work = LocalEngine(small), Interruption(gives_way=True)
