@@ -95,6 +95,17 @@ def test_the_sequence_decides_and_late_changes_lose(wh: Warehouse, tmp_path: Pat
     assert wh.status().csn == csn
 
 
+def test_columns_with_names_that_are_alike_are_two(wh: Warehouse, tmp_path: Path) -> None:
+    """`ß` and `ss` are two names: what is remembered of a key is found by both."""
+    wh.sql(f"CREATE SOURCE s USING EVENTS OPTIONS (path '{tmp_path / 'e'}')")
+    columns = "(`ß` INT, `ss` INT, name STRING, n BIGINT)"
+    wh.sql(f"CREATE FLOW f AS AUTO CDC INTO t FROM s.t {columns} KEYS (`ß`, `ss`) SEQUENCE BY n")
+    for number, (name, n) in enumerate([("b", 20), ("late", 10)]):
+        _events(tmp_path / "e", str(number), {"ß": 1, "ss": 2, "name": name, "n": n})
+        wh.sql("REFRESH FLOW f")
+    assert [row["name"] for row in contents(wh, "t")] == ["b"]
+
+
 def test_a_statement_that_deletes_fed_rows_polls_before(wh: Warehouse, tmp_path: Path) -> None:
     """Law: it reads its target as a query does. INSERT … VALUES reads nothing, and polls nothing."""
     _feed(wh, tmp_path / "e", more=", poll 'on query'")

@@ -24,7 +24,7 @@ from freshview.cdc.sequenced import Image, Key, Last, Latest, SequencedChange, i
 from freshview.cdc.sequenced_columns import SequencedColumns, latest_of_columns
 from freshview.cdc.source import Quarantined
 from freshview.relation.delta import first_positions
-from freshview.relation.schema import Schema
+from freshview.relation.schema import Schema, fold
 from freshview.transactions.user_transaction import UserTransaction
 
 _NO_END = (
@@ -333,8 +333,8 @@ def _distinct(keys: Iterable[Key]) -> list[Key]:
 
 def _rows(table: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
     """Rows in these columns, whose names may be spelled in another way."""
-    by_name = {n.casefold(): n for n in table.column_names}
-    return list(zip(*(table.column(by_name[n.casefold()]).to_pylist() for n in names), strict=True))
+    by_name = {fold(n): n for n in table.column_names}
+    return list(zip(*(table.column(by_name[fold(n)]).to_pylist() for n in names), strict=True))
 
 
 def table_of(rows: Sequence[Sequence[Any]], names: Sequence[str], schema: Schema) -> pa.Table:
@@ -347,8 +347,8 @@ def table_of(rows: Sequence[Sequence[Any]], names: Sequence[str], schema: Schema
 
 def _chosen(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """These columns of a table, which may spell their names in another way."""
-    by_name = {n.casefold(): n for n in table.column_names}
-    return table.select([by_name[n.casefold()] for n in names])
+    by_name = {fold(n): n for n in table.column_names}
+    return table.select([by_name[fold(n)] for n in names])
 
 
 def _columns_of(relation: Relation, names: Sequence[str], rows: pa.Table) -> pa.Table:
