@@ -164,11 +164,10 @@ def _is_of_pairs(condition: exp.Expr, join: Join) -> bool:
     """Is it of both sides, and no equality between them?"""
     if _is_of(condition, join.left) or _is_of(condition, join.right):
         return False
-    left, right = set(join.left.columns), set(join.right.columns)
-    return not isinstance(condition, exp.EQ | exp.NullSafeEQ) or not (
-        {names_in(condition.this) <= left, names_in(condition.expression) <= left} == {True, False}
-        and {names_in(condition.this) <= right, names_in(condition.expression) <= right} == {True, False}
-    )
+    if not isinstance(condition, exp.EQ | exp.NullSafeEQ):
+        return True
+    sides = (condition.this, condition.expression)
+    return not any(_is_of(a, join.left) and _is_of(b, join.right) for a, b in (sides, sides[::-1]))
 
 
 def _one_after_the_other(conditions: Sequence[exp.Expr]) -> exp.Expr:

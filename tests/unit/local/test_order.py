@@ -32,6 +32,7 @@ FAILING = [
     "SELECT a FROM (SELECT t.* FROM t JOIN u ON a = k WHERE w + a > 0) AS x WHERE 7 DIV g > 0 AND g > 0",
     "SELECT a FROM t LEFT JOIN u ON a = k AND 7 DIV w > 0 AND w > 0",
     "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE 7 DIV w > 0 AND w > 0 AND k = a)",
+    "SELECT a FROM t JOIN u ON a = k AND 7 DIV (g + w) = 1 AND w > g",
     "SELECT a FROM t LEFT JOIN u ON a = k AND 7 DIV (g + w) > 0 AND w > g",
     "SELECT a FROM t LEFT JOIN u ON a = k AND w > g AND 7 DIV g > 0 AND h < w",
     "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE k = a AND 7 DIV (g + w) > 0 AND w > g)",
