@@ -72,9 +72,9 @@ class _Order:
                 places = [i for n in node.inputs for i, c in enumerate(n.columns) if c in self._failing[n]]
                 return self._known(node, [node.names[i] for i in places])
             case Filter() if _can_fail(node.predicate, failing):
-                return self._filtered(node.input, conjuncts(node.predicate))
+                return self._filtered(node.input, _conditions(node.predicate))
             case Join() if node.condition is not None and _can_fail(node.condition, failing):
-                return self._joined(node, conjuncts(node.condition), failing.intersection(node.columns))
+                return self._joined(node, _conditions(node.condition), failing.intersection(node.columns))
         return self._known(node, failing.intersection(node.columns) if failing else failing)
 
     def _known(self, node: Node, failing: Iterable[str]) -> Node:
@@ -93,7 +93,7 @@ class _Order:
                     below = self._filtered(node.input, [_substituted(c, items) for c in conditions])
                     return self._known(replace(node, input=below), failing)
                 case Filter():
-                    return self._filtered(node.input, [*conjuncts(node.predicate), *conditions])
+                    return self._filtered(node.input, [*_conditions(node.predicate), *conditions])
                 case Join():
                     node, conditions = self._moved(node, conditions, _ABOVE)
         return self._in_turn(node, conditions, failing)
@@ -139,6 +139,21 @@ class _Order:
                 conditions = [c for c in conditions if c not in alone]
         self._known(join, failing)
         return join, conditions
+
+
+def _conditions(tree: exp.Expr) -> list[exp.Expr]:
+    """The operands of nested ANDs; BETWEEN is two, of which the engine tests the second one first if it is plain."""
+    found: list[exp.Expr] = []
+    for condition in conjuncts(tree):
+        if type(condition) is exp.Between and not condition.args.get("symmetric"):
+            value, low, high = (condition.args[name] for name in ("this", "low", "high"))
+            found += [
+                exp.GTE(this=value.copy(), expression=low.copy()),
+                exp.LTE(this=value.copy(), expression=high.copy()),
+            ]
+        else:
+            found.append(condition)
+    return found
 
 
 def _is_over_join(node: Node) -> bool:

@@ -22,6 +22,8 @@ FAILING = [
     "SELECT a FROM t WHERE 7 DIV g > 0 AND g > 0",
     "SELECT a FROM t WHERE 7 DIV g > 0 AND h > 5",
     "SELECT a FROM t WHERE h > 1 AND 7 DIV g > 0 AND g > 0",
+    "SELECT a FROM t WHERE h BETWEEN 7 DIV g AND 4",
+    "SELECT a FROM t JOIN u ON a = k AND h BETWEEN 7 DIV (g + w) AND w",
     "SELECT a FROM (SELECT a, g FROM t WHERE 7 DIV g > 0) AS x WHERE g > 0",
     "SELECT a FROM (SELECT a, g, 7 DIV g AS q FROM t) AS x WHERE q > 0 AND g > 0",
     "SELECT a FROM (SELECT a, g, max(h) AS m FROM t WHERE 7 DIV g > 0 GROUP BY a, g) AS x WHERE g > 0",
@@ -42,6 +44,7 @@ FAILING = [
 # Spark answers these: what can fail stands behind a condition that leaves out the row, or Spark moves it there.
 ANSWERED = [
     "SELECT a FROM t WHERE g > 0 AND 7 DIV g > 0",
+    "SELECT a FROM t WHERE g BETWEEN 1 AND 7 DIV g",
     "SELECT a FROM t WHERE CASE WHEN g > 0 THEN 7 DIV g > 0 END AND h > 5",
     "SELECT q FROM (SELECT g, 7 DIV g AS q FROM t) AS x WHERE g > 0",
     "SELECT a FROM (SELECT a, g, max(7 DIV g) AS m FROM t GROUP BY a, g) AS x WHERE g > 0",
