@@ -337,22 +337,25 @@ class Costs:
         self.total += part - self._parts[number]
         self._parts[number] = part
 
-    def tried(self, change: Decision) -> float:
-        """The total cost under a change, which is taken back."""
-        number = change.node
-        shared, clustered = self.shared.get(number, frozenset()), self.clustered.get(number)
-        before = (self.total, self.mode[number], self._parts[number])
-        self._journal = []
-        self.apply(change)
+    def tried(self, *changes: Decision) -> float:
+        """The total cost under changes, which are taken back."""
+        before = {
+            n: (self.mode[n], self._parts[n], self.shared.get(n, frozenset()), self.clustered.get(n))
+            for n in {change.node for change in changes}
+        }
+        total, self._journal = self.total, []
+        for change in changes:
+            self.apply(change)
         after = self.total
         for node, value, part in reversed(self._journal):
             self._values[node], self._parts[node] = value, part
-        self._journal = None
-        self.total, self.mode[number], self._parts[number] = before
-        self._share(number, shared)
-        self.clustered.pop(number, None)
-        if clustered:
-            self.clustered[number] = clustered
+        self._journal, self.total = None, total
+        for number, (mode, part, shared, clustered) in before.items():
+            self.mode[number], self._parts[number] = mode, part
+            self._share(number, shared)
+            self.clustered.pop(number, None)
+            if clustered:
+                self.clustered[number] = clustered
         return after
 
     # -- what the choice reads ---------------------------------------------------------------------
