@@ -111,6 +111,16 @@ def test_nothing_is_paid_for_what_does_not_change() -> None:
     assert _costs(still).total == 0.0
 
 
+@pytest.mark.parametrize("pruned", [True, False])
+def test_a_lookup_costs_at_most_what_reading_all_rows_costs(pruned: bool) -> None:
+    """So lookups in a small relation, which stays in memory, are no reason to store anything."""
+    prices = Prices()
+    for rows in (1, 25, 1e4, 1e6, 1e8):
+        for values in (1, 1e3, prices.lookup_values, 1e7):
+            assert prices.looked_up(rows, values, pruned=pruned) <= prices.scanned(rows)
+    assert prices.looked_up(1e8, 1, pruned=pruned) < prices.scanned(1e8)
+
+
 def test_a_clustered_result_is_looked_up_for_less() -> None:
     costs = _costs()
     c = next(n.number for n in costs.nodes if isinstance(n, StoredRelation) and n.name == "c")
