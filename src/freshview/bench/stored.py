@@ -62,8 +62,8 @@ def together(folder: Path, scale: float, repeat: int) -> list[Figure]:
         for share in _SHARES:
             times[share] = _measured(wh, draw, share, repeat, {NONE: apart, TRANSIENT: at_once})
         for share in _SHARES:
-            chosen = wh.optimize(apply=True, changed=share)
-            more[share] = {"stored": _stored(wh), "expected": f"{chosen.after / chosen.before:.2f}×"}
+            choice = wh.optimize(apply=True, changed=share).proposal.choice
+            more[share] = {"stored": _stored(wh), "expected": f"{choice.executed / choice.before:.2f}×"}
             times[share] |= _measured(wh, draw, share, repeat, {PERMANENT: apart, BOTH: at_once})
         keep_estimates(folder, scale, "together", wh)
         figures = [figure for share in _SHARES for figure in _ratios(share, times[share], more[share])]

@@ -10,14 +10,25 @@ definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from freshview.algebra.nodes import Node, Project, Scan, ScanSource, Shared, Table, column
 from freshview.algebra.traversal import scans
-from freshview.optimizer.cost import FULL, INCREMENTAL, NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Share, Store
+from freshview.optimizer.cost import (
+    FULL,
+    INCREMENTAL,
+    NOT_STORED,
+    PERMANENT,
+    TRANSIENT,
+    Cluster,
+    Costs,
+    Decision,
+    Share,
+    Store,
+)
 from freshview.optimizer.dag import Dag, Root
-from freshview.optimizer.greedy import Limits, Selection, select
+from freshview.optimizer.greedy import Limits, Selection, opposite, select
 from freshview.optimizer.identity import Identities
 from freshview.optimizer.operations import Block, Equivalence, Grouping, Other, StoredRelation
 from freshview.optimizer.prices import Prices
@@ -108,6 +119,7 @@ class Choice:
 
     before: float  # expected seconds per refresh with no decision
     after: float
+    executed: float  # after, without what is proposed and not executed (see `_Choosing._is_executed`)
     auxiliaries: tuple[StoredResult, ...]
     shared: tuple[SharedResult, ...]
     sortings: tuple[Sorting, ...]
@@ -172,6 +184,7 @@ class _Choosing:
         return Choice(
             before=self._selection.before,
             after=self._selection.after,
+            executed=self._executed(views, auxiliaries, shared),
             auxiliaries=tuple(reversed(auxiliaries)),
             shared=tuple(reversed(shared)),
             sortings=tuple(self._sortings()),
@@ -180,6 +193,27 @@ class _Choosing:
             alternatives=tuple(self._alternatives()),
             selection=self._selection,
         )
+
+    def _executed(
+        self, views: Sequence[ViewPlan], auxiliaries: Sequence[StoredResult], shared: Sequence[SharedResult]
+    ) -> float:
+        """The expected seconds per refresh with what is executed of the choice."""
+        trees = {a.name: a.tree for a in auxiliaries} | {f"shared {s.number}": s.tree for s in shared}
+        waiting = [name for view in views if view.way == INCREMENTAL for name in view.reads]
+        read = set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name in trees and name not in read:
+                read.add(name)
+                waiting += _reads(trees[name])
+        stored = {a.node for a in auxiliaries if a.name in read}
+        left = [t.change for t in reversed(self._selection.taken) if not self._is_executed(t.change, stored)]
+        return self._costs.tried(*map(opposite, left))
+
+    def _is_executed(self, change: Decision, stored: Collection[int]) -> bool:
+        """Is a decision executed? Tables are not sorted anew, no full result is kept for one refresh, and none is
+        stored that no incremented view reads."""
+        return isinstance(change, Share) or (change.node in stored and change != Store(change.node, TRANSIENT))
 
     # -- trees -------------------------------------------------------------------------------------
 

@@ -8,6 +8,9 @@
     mntcost(e)    = min(imntcost, rmntcost) for a view; imntcost for a result stored in addition
     totalcost     = Σ views and stored results mntcost + Σ kept results trmatcost + Σ queries rate · C
 
+What is computed in full is read, joined and written with the rows after all changes; a differential meets the rows of
+the state that it sees (logical properties after each update, §4.2.2).
+
 A differential joins δA with the full result of B: looked up by value if B is stored, pruned if it is clustered on that
 column. Relations are updated one after the other, in the order of `updated`, so δr sees the relations before r in their
 new state and the others in their old one. A stored result has both states, but no mixture of them; a kept full result
@@ -106,7 +109,7 @@ class Costs:
         self.changes = formulas.changes
         self.position = {n.number: i for i, n in enumerate(self.nodes)}
         self.mode = {n.number: PERMANENT if isinstance(n, StoredRelation) else NOT_STORED for n in self.nodes}
-        self._reuse = {number: prices.scanned(size.rows) for number, size in self.sizes.of.items()}
+        self._reuse = {number: prices.scanned(size.new) for number, size in self.sizes.of.items()}
         self.shared: dict[int, frozenset[int]] = {}  # nodes whose differentials are kept: by the relations at places
         self.clustered: dict[int, str] = {}
         for node in self.nodes:
@@ -167,7 +170,7 @@ class Costs:
         return self._reuse[number]
 
     def matcost(self, number: int) -> float:
-        return self.prices.kept(self.sizes.of[number].rows)
+        return self.prices.kept(self.sizes.of[number].new)
 
     def trmatcost(self, number: int) -> float:
         return self.prices.full * (self.compcost(number) + self.matcost(number))
@@ -201,7 +204,7 @@ class Costs:
     def rmntcost(self, number: int, *, reuses: bool = False) -> float:
         """The cost of recomputing a stored node, which Spark does; `reuses`: its rows are taken from where they are
         stored or kept."""
-        rows = self.sizes.of[number].rows
+        rows = self.sizes.of[number].new
         computed = self.cost(number) if reuses else self.compcost(number)
         return self.prices.full * (computed + self.prices.written(rows) + self.prices.spark.query)
 
@@ -265,7 +268,8 @@ class Costs:
         """The cost of a differential by one formula."""
         cost = formula.local
         for child in formula.full:
-            cost += 2 * self.cost(child)  # before and after
+            stored = self.mode[child] and self.is_readable(child, place)
+            cost += 2 * (self.reusecost(child) if stored else self.compcost(child))  # before and after
         for child in formula.deltas:
             cost += self.deltacost(child, place)
         for lookup in formula.lookups:
@@ -275,11 +279,10 @@ class Costs:
     def _found(self, lookup: Lookup, place: int) -> float:
         number = lookup.node
         if self.is_readable(number, place):
-            rows = self.sizes.of[number].rows
             if self.mode[number] == TRANSIENT:
-                return self.prices.scanned(rows)
+                return self.prices.scanned(lookup.rows)
             pruned = self.clustered.get(number) in lookup.by
-            return self.prices.looked_up(rows, lookup.values if lookup.by else rows, pruned=pruned)
+            return self.prices.looked_up(lookup.rows, lookup.values if lookup.by else lookup.rows, pruned=pruned)
         cost = min(self.compcost(number), lookup.otherwise)
         return min(cost, self._found(lookup.through, place)) if lookup.through is not None else cost
 
@@ -287,7 +290,8 @@ class Costs:
         """Has a stored or kept result the state that the differential of a relation needs?"""
         changes = self.changes[number]
         if self.mode[number] == PERMANENT:
-            return number in self._relations or not changes or changes[-1] < place or changes[0] > place
+            is_whole = not changes or changes[-1] < place or changes[0] > place or changes == [place]
+            return number in self._relations or is_whole
         return self.mode[number] == TRANSIENT and (not changes or changes[-1] < place)
 
     def apply(self, change: Decision) -> None:
@@ -333,22 +337,25 @@ class Costs:
         self.total += part - self._parts[number]
         self._parts[number] = part
 
-    def tried(self, change: Decision) -> float:
-        """The total cost under a change, which is taken back."""
-        number = change.node
-        shared, clustered = self.shared.get(number, frozenset()), self.clustered.get(number)
-        before = (self.total, self.mode[number], self._parts[number])
-        self._journal = []
-        self.apply(change)
+    def tried(self, *changes: Decision) -> float:
+        """The total cost under changes, which are taken back."""
+        before = {
+            n: (self.mode[n], self._parts[n], self.shared.get(n, frozenset()), self.clustered.get(n))
+            for n in {change.node for change in changes}
+        }
+        total, self._journal = self.total, []
+        for change in changes:
+            self.apply(change)
         after = self.total
         for node, value, part in reversed(self._journal):
             self._values[node], self._parts[node] = value, part
-        self._journal = None
-        self.total, self.mode[number], self._parts[number] = before
-        self._share(number, shared)
-        self.clustered.pop(number, None)
-        if clustered:
-            self.clustered[number] = clustered
+        self._journal, self.total = None, total
+        for number, (mode, part, shared, clustered) in before.items():
+            self.mode[number], self._parts[number] = mode, part
+            self._share(number, shared)
+            self.clustered.pop(number, None)
+            if clustered:
+                self.clustered[number] = clustered
         return after
 
     # -- what the choice reads ---------------------------------------------------------------------

@@ -37,6 +37,7 @@ class Lookup:
     """The full result of a node, of which the rows with some values are needed."""
 
     node: int
+    rows: float  # of the node, in the state that the differential sees
     values: float
     by: frozenset[str]  # base columns of the node that are compared with the values
     otherwise: float = NEVER  # the cost of looking them up in the relations below, if the node is not stored
@@ -71,7 +72,7 @@ class Formulas:
         self._nodes = {n.number: n for n in nodes}
         # The places of the updated relations that change each node.
         self.changes = {n.number: [i for i, r in enumerate(updated) if r in self._size(n).deltas] for n in nodes}
-        self._rows = {n.name: self._size(n).rows for n in nodes if isinstance(n, StoredRelation)}
+        self._relations = {n.name: self._size(n) for n in nodes if isinstance(n, StoredRelation)}
 
     def _size(self, node: Equivalence) -> NodeSize:
         return self._sizes.of[node.number]
@@ -83,8 +84,8 @@ class Formulas:
             at_hand = {
                 i: Formula(self._prices.embedded.row * own.deltas[self._updated[i]]) for i in self.changes[node.number]
             }
-            return Priced(Formula(self._prices.scanned(own.rows)), at_hand)
-        full = Formula(self._prices.processed(sum(s.rows for s in inputs), own.rows), numbers)
+            return Priced(Formula(self._prices.scanned(own.new)), at_hand)
+        full = Formula(self._prices.processed(sum(s.new for s in inputs), own.new), numbers)
         deltas = {i: self._delta(node, operation, i) for i in self.changes[node.number]}
         return Priced(full, deltas)
 
@@ -108,10 +109,10 @@ class Formulas:
                 return Formula(local, deltas=numbers)
             case Applied() if isinstance(operation.node.template, TopK | Values) or _has_no_key(operation):
                 everything = tuple(u.node.number for u in operation.inputs)
-                return Formula(
-                    2 * self._prices.processed(sum(self._size(u.node).rows for u in operation.inputs), out), everything
-                )
-        near = tuple(self._near(u, rows) for u in operation.inputs)  # affected keys: the groups before and after
+                read = sum(self._size(u.node).before(relation) for u in operation.inputs)
+                return Formula(2 * self._prices.processed(read, out), everything)
+        # Affected keys: the groups before and after.
+        near = tuple(self._near(u, relation, rows) for u in operation.inputs)
         return Formula(2 * local, deltas=numbers, lookups=near)
 
     def _is_linear(self, operation: Group, relation: str) -> bool:
@@ -122,23 +123,27 @@ class Formulas:
     def _lookup(self, operation: Joined, changed: OperationInput, relation: str) -> Lookup:
         """What the differential of one side of a join needs of the other side."""
         other = next(u for u in operation.inputs if u is not changed)
-        return self._near(other, self._size(changed.node).deltas[relation], _compared(operation, other))
+        return self._near(other, relation, self._size(changed.node).deltas[relation], _compared(operation, other))
 
-    def _near(self, use: OperationInput, values: float, by: frozenset[str] = frozenset()) -> Lookup:
+    def _near(self, use: OperationInput, relation: str, values: float, by: frozenset[str] = frozenset()) -> Lookup:
         node = use.node
+        otherwise, through = NEVER, None
         if isinstance(node, Block) and len(node.leaves) == 1:
             leaf = self._nodes[node.leaves[0][0]]
-            return Lookup(
-                node.number, values, by, through=Lookup(leaf.number, values, by, self._below(leaf, values, by))
-            )
-        return Lookup(node.number, values, by, self._below(node, values, by))
+            below = self._below(leaf, relation, values, by)
+            through = Lookup(leaf.number, self._size(leaf).before(relation), values, by, below)
+        else:
+            otherwise = self._below(node, relation, values, by)
+        return Lookup(node.number, self._size(node).before(relation), values, by, otherwise, through)
 
-    def _below(self, node: Equivalence, values: float, by: frozenset[str]) -> float:
+    def _below(self, node: Equivalence, relation: str, values: float, by: frozenset[str]) -> float:
         """The cost of looking values up in the relations below a node that is not stored; keys of a γ pass it."""
         is_keyed = isinstance(node, Grouping) and by and by <= {own for own, _ in node.keys}
         if not is_keyed and by:
             return NEVER
-        reached = sum(self._prices.looked_up(self._rows[r], values) for r in node.relations)
+        reached = sum(
+            self._prices.looked_up(self._relations[r].before(relation), values) for r in sorted(node.relations)
+        )
         return reached + self._prices.processed(values, values)
 
 

@@ -79,7 +79,7 @@ class Selection:
         """The selection without its decisions about these nodes, which are refused for a reason."""
         gone = [t for t in self.taken if t.change.node in nodes]
         for decision in reversed(gone):
-            self.costs.apply(_opposite(decision.change))
+            self.costs.apply(opposite(decision.change))
         refused = (*(Refused(t.change, t.benefit, 0.0, why) for t in gone), *self.refused)
         return replace(self, taken=tuple(t for t in self.taken if t not in gone), refused=refused)
 
@@ -187,7 +187,7 @@ class _Greedy:
     def _drop_unused(self) -> None:
         """Drop what the final plans do not use, the latest decisions first."""
         for candidate in reversed(list(self._taken)):
-            back = _opposite(candidate.change)
+            back = opposite(candidate.change)
             after = self._costs.tried(back)
             if after <= self._costs.total:
                 if isinstance(candidate.change, Store) and candidate.change.node in self._costs.clustered:
@@ -257,7 +257,8 @@ def _place(change: Decision) -> int | None:
     return TRANSIENT if isinstance(change, Share) else None
 
 
-def _opposite(change: Decision) -> Decision:
+def opposite(change: Decision) -> Decision:
+    """What takes a decision back."""
     if isinstance(change, Store):
         return Store(change.node, NOT_STORED)
     return replace(change, on=False) if isinstance(change, Share) else Cluster(change.node, "")

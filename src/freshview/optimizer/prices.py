@@ -71,10 +71,11 @@ class Prices:
 
     def looked_up(self, rows: float, values: float, *, pruned: bool = False) -> float:
         """Finding the rows with one of so many values in a stored relation; at most what reading all of it costs."""
+        whole = self.scanned(rows)
         if values > self.lookup_values:
-            return self.scanned(rows)
+            return whole
         passed = min(rows, values * self.pruned) if pruned else rows
-        return self.lookup + self.value * values + self.passed * passed
+        return min(whole, self.lookup + self.value * values + self.passed * passed)
 
     def kept(self, rows: float) -> float:
         """Keeping a result for the duration of a refresh."""

@@ -14,10 +14,11 @@ def text_of(choice: Choice) -> str:
     """What is chosen and for how much, and what lost."""
     costs = choice.selection.costs
     share = f" ({choice.after / choice.before:.0%})" if choice.before else ""
+    part = f", {_seconds(choice.executed)} with what is executed of it" if choice.executed > choice.after else ""
     default = "default prices, not calibrated" if costs.prices.is_default else "calibrated prices"
     lines = [
         f"views: {len(choice.views)}, queries: {len(choice.queries)}; {_seconds(choice.before)} per refresh as it is, "
-        f"{_seconds(choice.after)} with this choice{share}; {default}"
+        f"{_seconds(choice.after)} with this choice{share}{part}; {default}"
     ]
     lines += _section("store permanently", map(_auxiliary, choice.auxiliaries))
     lines += _section("share in one refresh", map(_shared, choice.shared))

@@ -1,7 +1,8 @@
 """Facts about relations, and the sizes of nodes that follow from them (the logical properties of MQO §4.2.2).
 
-A node has a size before the refresh, one differential per updated relation, and a size after each of them. Wrong facts
-make plans slow, never wrong: nothing here decides what a plan means.
+A node has a size before the refresh, one differential per updated relation, and a size after each of them; relations
+are updated in the order of their names. Wrong facts make plans slow, never wrong: nothing here decides what a plan
+means.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 from sqlglot import exp
 
-from freshview.algebra.nodes import Aggregate, Join, SetOperation, TopK, Values
+from freshview.algebra.nodes import Aggregate, Join, Node, SetOperation, TopK, Values
 from freshview.algebra.nodes import Union as UnionAll
 from freshview.optimizer.dag import Dag
 from freshview.optimizer.operations import Block, Equivalence, Grouping, Leaf, Other, StoredRelation
@@ -58,9 +60,18 @@ class NodeSize:
     def bytes(self) -> float:
         return self.rows * self.width
 
-    def after(self, relations: Sequence[str]) -> float:
-        """The rows after the differentials of these relations were merged."""
-        return self.rows * prod(self.growth.get(r, 1.0) for r in relations)
+    @cached_property
+    def new(self) -> float:
+        """The rows after the differentials of all relations were merged: what a recomputation reads and writes."""
+        return self.rows * prod(self.growth.values())
+
+    def before(self, relation: str) -> float:
+        """The rows that the differential of a relation sees: those of the relations before it were merged."""
+        return self.rows * prod(growth for earlier, growth in self.growth.items() if earlier < relation)
+
+    def grown(self, relation: str) -> float:
+        """The rows if nothing but the differential of a relation was merged."""
+        return self.rows * self.growth.get(relation, 1.0)
 
 
 class Sizes:
@@ -89,8 +100,9 @@ class Sizes:
                 below = self.of[node.input.number]
                 groups = prod(self._distinct_of(t) for _, t in node.keys) if node.keys else 1.0
                 rows = max(1.0, min(below.rows, groups))
-                deltas = {r: min(d, rows) for r, d in below.deltas.items()}
-                return NodeSize(rows, width, deltas, dict.fromkeys(deltas, 1.0), below.shrinks)
+                growth = {r: max(1.0, min(below.grown(r), groups)) / rows for r in below.deltas}
+                deltas = {r: min(d, rows * max(growth[r], 1.0)) for r, d in below.deltas.items()}
+                return NodeSize(rows, width, deltas, growth, below.shrinks)
             case Other():
                 return self._other(node, width)
         raise TypeError(type(node).__name__)
@@ -103,31 +115,21 @@ class Sizes:
         growth: dict[str, float] = {}
         for leaf in leaves:
             for relation, rows_of in leaf.deltas.items():
-                deltas[relation] = deltas.get(relation, 0.0) + rows * rows_of / leaf.rows
+                met = rows / leaf.rows * prod(o.before(relation) / o.rows for o in leaves if o is not leaf)
+                deltas[relation] = deltas.get(relation, 0.0) + met * rows_of
                 growth[relation] = growth.get(relation, 1.0) * leaf.growth[relation]
         return NodeSize(max(rows, 1.0), width, deltas, growth, frozenset().union(*(s.shrinks for s in leaves)))
 
     def _other(self, node: Other, width: float) -> NodeSize:
         inputs = [self.of[u.node.number] for u in node.operations[0].inputs]
-        template = node.template
-        match template:
-            case Values():
-                rows = float(len(template.rows))
-            case UnionAll():
-                rows = sum(s.rows for s in inputs)
-            case Join(kind="left"):
-                rows = inputs[0].rows
-            case Join() | SetOperation() | Aggregate():
-                rows = inputs[0].rows / 2
-            case TopK(limit=int(limit)):
-                rows = min(float(limit), inputs[0].rows)
-            case _:
-                rows = inputs[0].rows
+        rows = _rows_of(node.template, [s.rows for s in inputs])
         deltas: dict[str, float] = {}
         for size in inputs:
             for relation, changed in size.deltas.items():
                 deltas[relation] = min(deltas.get(relation, 0.0) + changed * max(1.0, rows / size.rows), 2 * rows)
-        return NodeSize(max(rows, 1.0), width, deltas, dict.fromkeys(deltas, 1.0), frozenset(deltas))
+        rows = max(rows, 1.0)
+        growth = {r: max(_rows_of(node.template, [s.grown(r) for s in inputs]), 1.0) / rows for r in deltas}
+        return NodeSize(rows, width, deltas, growth, frozenset(deltas))
 
     # -- columns and conditions --------------------------------------------------------------------
 
@@ -200,3 +202,19 @@ class Sizes:
 
     def _values(self, tree: exp.Expr) -> float:
         return prod(self.distinct(c.name) for c in tree.find_all(exp.Column)) or 1.0
+
+
+def _rows_of(template: Node, inputs: Sequence[float]) -> float:
+    """The estimated rows of an operator that is not taken apart, over inputs of so many rows."""
+    match template:
+        case Values():
+            return float(len(template.rows))
+        case UnionAll():
+            return sum(inputs)
+        case Join(kind="left"):
+            return inputs[0]
+        case Join() | SetOperation() | Aggregate():
+            return inputs[0] / 2
+        case TopK(limit=int(limit)):
+            return min(float(limit), inputs[0])
+    return inputs[0]

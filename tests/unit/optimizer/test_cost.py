@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -90,10 +92,10 @@ def test_the_formulas_of_section_5() -> None:
     prices, size = costs.prices, costs.sizes.of
     bc = _block(costs.dag, "b", "c")
     b, c = (next(n.number for n in costs.nodes if isinstance(n, StoredRelation) and n.name == name) for name in "bc")
-    local = prices.processed(size[b].rows + size[c].rows, size[bc].rows)
+    local = prices.processed(size[b].new + size[c].rows, size[bc].new)
     assert costs.compcost(bc) == pytest.approx(local + costs.reusecost(b) + costs.reusecost(c))
     assert costs.cost(bc) == costs.compcost(bc)
-    assert costs.trmatcost(bc) == pytest.approx(costs.compcost(bc) + prices.kept(size[bc].rows))
+    assert costs.trmatcost(bc) == pytest.approx(costs.compcost(bc) + prices.kept(size[bc].new))
     changed = size[bc].deltas["b"]
     place = costs.updated.index("b")
     delta = prices.processed(size[b].deltas["b"], changed) + costs.computed_delta(b, place)
@@ -107,6 +109,16 @@ def test_the_formulas_of_section_5() -> None:
 def test_nothing_is_paid_for_what_does_not_change() -> None:
     still = {name: Facts(f.rows, f.distinct) for name, f in FACTS.items()}
     assert _costs(still).total == 0.0
+
+
+@pytest.mark.parametrize("pruned", [True, False])
+def test_a_lookup_costs_at_most_what_reading_all_rows_costs(pruned: bool) -> None:
+    """So lookups in a small relation, which stays in memory, are no reason to store anything."""
+    prices = Prices()
+    for rows in (1, 25, 1e4, 1e6, 1e8):
+        for values in (1, 1e3, prices.lookup_values, 1e7):
+            assert prices.looked_up(rows, values, pruned=pruned) <= prices.scanned(rows)
+    assert prices.looked_up(1e8, 1, pruned=pruned) < prices.scanned(1e8)
 
 
 def test_a_clustered_result_is_looked_up_for_less() -> None:
@@ -137,11 +149,57 @@ def test_a_stored_result_has_no_mixture_of_states() -> None:
     assert not costs.is_readable(bc, places["a"])
 
 
+def test_a_differential_reads_a_stored_result_in_the_states_that_it_has() -> None:
+    """The groups of a maximum are computed again before and after a deletion in b: a stored b ⋈ c has both states if b
+    alone changes it, and neither if c does as well."""
+    changed = {n: Facts(f.rows, f.distinct, inserted=1000, deleted=10) for n, f in FACTS.items()}
+    still = changed | {"c": Facts(2e6, FACTS["c"].distinct)}
+    for facts, is_whole in ((still, True), (changed, False)):
+        costs = Costs(built(from_sql({"two": TEXTS["two"]}, COLUMNS), COLUMNS), facts, Prices())
+        bc, place = _block(costs.dag, "b", "c"), costs.updated.index("b")
+        costs.apply(Store(bc, PERMANENT))
+        assert costs.is_readable(bc, place) is is_whole
+
+
+def test_what_is_computed_anew_for_a_differential_reads_no_mixture_of_states() -> None:
+    """Ranks of all rows are computed before and after: δb needs b ⋈ c between the two changes, which is not stored."""
+    text = "SELECT b.n, RANK() OVER (ORDER BY c.n) AS m FROM b JOIN c ON b.k = c.l"
+    facts = {n: Facts(f.rows, f.distinct, inserted=1000) for n, f in FACTS.items()}
+    costs = Costs(built(from_sql({"ranks": text}, COLUMNS), COLUMNS), facts, Prices())
+    (root,) = costs.dag.roots
+    bc, before = _block(costs.dag, "b", "c"), costs.computed_delta(root.node.number, 0)
+    costs.apply(Store(bc, PERMANENT))
+    assert costs.compcost(root.node.number) < costs.compcost(bc)
+    assert costs.computed_delta(root.node.number, 0) == before
+
+
 def test_sizes_before_and_after() -> None:
     costs = _costs()
     bc = costs.sizes.of[_block(costs.dag, "b", "c")]
     assert bc.rows == pytest.approx(2e6)
     assert bc.deltas == {"b": pytest.approx(2e6 * 1010 / 5e5)}
-    assert bc.after(["b"]) == pytest.approx(2e6 * (5e5 + 990) / 5e5)
+    assert bc.new == pytest.approx(2e6 * (5e5 + 990) / 5e5)
+    assert [bc.before(r) for r in "abc"] == [bc.rows, bc.rows, bc.new]
     grouping = next(n for n in costs.nodes if isinstance(n, Grouping) and n.relations == {"b", "c"})
     assert costs.size(grouping).rows == pytest.approx(50)
+
+
+def test_costs_follow_the_sizes_after_the_updates_before() -> None:
+    """a and c grow by four fifths. What is recomputed reads and writes the rows after all changes; δb, which follows
+    δa, meets the new a and the old c."""
+    grown = {n: replace(FACTS[n], inserted=0.8 * FACTS[n].rows, deleted=0) for n in "ac"}
+    costs = _costs(FACTS | grown)
+    prices, size = costs.prices, costs.sizes.of
+    a, b, c = (next(n.number for n in costs.nodes if isinstance(n, StoredRelation) and n.name == x) for x in "abc")
+    ab, bc = _block(costs.dag, "a", "b"), _block(costs.dag, "b", "c")
+    place = costs.updated.index("b")
+    assert costs.reusecost(a) == pytest.approx(prices.scanned(1.8 * size[a].rows))
+    written = prices.written(1.8 * size[bc].rows * (5e5 + 990) / 5e5)
+    assert costs.rmntcost(bc) == pytest.approx(costs.compcost(bc) + written + prices.spark.query)
+    met = {ab: 1.8 * size[a].rows, bc: size[c].rows}
+    for node, rows in met.items():
+        local = prices.processed(size[b].deltas["b"], size[node].deltas["b"]) + costs.computed_delta(b, place)
+        found = prices.looked_up(rows, size[b].deltas["b"])
+        assert costs.computed_delta(node, place) == pytest.approx(local + found)
+    assert size[ab].deltas["b"] == pytest.approx(1.8 * size[ab].rows * 1010 / 5e5)
+    assert size[ab].deltas["a"] == pytest.approx(0.8 * size[ab].rows)

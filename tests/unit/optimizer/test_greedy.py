@@ -41,6 +41,7 @@ def test_v1_of_lazy_gets_the_grouping_by_customer() -> None:
     assert plan.way == "incremental"
     assert set(plan.reads) == {"customer", "nation", choice.auxiliaries[0].name}
     assert choice.after < choice.before / 2
+    assert choice.executed == choice.after
 
 
 # -- Example 1.1 of the paper ----------------------------------------------------------------------
@@ -79,6 +80,17 @@ def test_example_1_1_yields_the_plan_of_figure_1() -> None:
     assert reads["V2"] == {"C", stored}
     assert reads["V3"] == {"shared 1", stored}
     assert reads["V1"] == {"shared 1", "C"}
+    assert choice.executed == pytest.approx(choice.before)  # one is a full result, the other for recomputed views
+
+
+def test_what_is_proposed_and_not_executed_is_not_expected_to_save_anything() -> None:
+    """The order of tables is a hint; the search counts it."""
+    few = {n: Facts(f.rows, f.distinct, inserted=10) for n, f in CHAIN_FACTS.items()}
+    choice = optimise(_dag(), few, limits=Limits(transient=False, permanent=False))
+    assert choice.sortings
+    assert choice.after < choice.before
+    assert choice.executed == pytest.approx(choice.before)
+    assert choice.selection.costs.total == choice.after  # it was tried, and taken back
 
 
 # -- the algorithm ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from tests.unit.optimizer.test_greedy import CHAIN, CHAIN_COLUMNS, CHAIN_FACTS, 
 from freshview.bench.data import V1
 from freshview.optimizer.choice import Choice, optimise
 from freshview.optimizer.dag import Dag
+from freshview.optimizer.greedy import Limits
 from freshview.optimizer.picture import svg_of
 from freshview.optimizer.rules import expand
 from freshview.optimizer.show import dag_of, text_of
@@ -89,6 +90,14 @@ def test_the_picture_of_ten_views_has_no_boxes_on_top_of_each_other() -> None:
         for other in places[:i]:
             assert abs(x - other[0]) >= w or abs(y - other[1]) >= h
     assert {f"v{i}" for i in range(1, 11)} <= set(_texts(svg))
+
+
+def test_the_text_tells_what_is_expected_without_what_is_not_executed() -> None:
+    few = {n: Facts(f.rows, f.distinct, inserted=10) for n, f in CHAIN_FACTS.items()}
+    dag = built(from_sql(CHAIN, CHAIN_COLUMNS), CHAIN_COLUMNS)
+    choice = optimise(dag, few, limits=Limits(transient=False, permanent=False))
+    assert choice.executed > choice.after
+    assert f", {choice.executed:.3f} s with what is executed of it; default prices" in text_of(choice).splitlines()[0]
 
 
 def test_queries_and_shared_results_are_shown() -> None:
