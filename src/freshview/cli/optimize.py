@@ -159,6 +159,7 @@ def _fields(report: Optimization) -> dict[str, Any]:
     return {
         "before": choice.before,
         "after": choice.after,
+        "executed": choice.executed,
         **chosen,
         "applied": [asdict(step) for step in report.applied],
         "facts": {name: asdict(facts) for name, facts in proposal.findings.facts.items()},

@@ -110,6 +110,7 @@ class Alternative:
     what: str
     alone: float  # seconds per refresh that it would save if nothing else were chosen
     saves: float  # seconds per refresh that it would save beside the choice; negative: it would cost more
+    bytes: float  # that it would take; only JSON reports have it
     why: str
 
 
@@ -340,7 +341,7 @@ class _Choosing:
                     what = f"share the differentials{by} of {what}"
                 case Cluster(by=by):
                     what = f"sort {what} by {column_in_words(self._dag, by)}"
-            found.append(Alternative(what, refused.alone, refused.benefit, refused.why))
+            found.append(Alternative(what, refused.alone, refused.benefit, refused.bytes, refused.why))
         return found
 
 

@@ -59,6 +59,7 @@ class Refused:
     change: Decision
     alone: float  # its benefit before any decision
     benefit: float  # its benefit beside what was chosen, or instead of it
+    bytes: float
     why: str
 
 
@@ -80,7 +81,7 @@ class Selection:
         gone = [t for t in self.taken if t.change.node in nodes]
         for decision in reversed(gone):
             self.costs.apply(opposite(decision.change))
-        refused = (*(Refused(t.change, t.benefit, 0.0, why) for t in gone), *self.refused)
+        refused = (*(Refused(t.change, t.benefit, 0.0, t.bytes, why) for t in gone), *self.refused)
         return replace(self, taken=tuple(t for t in self.taken if t not in gone), refused=refused)
 
 
@@ -151,7 +152,7 @@ class _Greedy:
             why = _why_not(alone, t.benefit) if t in fitting else "it does not fit the space that is left"
             if best is not None and t is not best and t.benefit > LEAST:
                 why = f"to {_word(best.change)} it saves more"
-            self._refused[t.change] = Refused(t.change, alone, t.benefit, why)
+            self._refused[t.change] = Refused(t.change, alone, t.benefit, t.bytes, why)
         return best if best is not None and best.benefit > LEAST else None
 
     def _is_open(self, change: Decision) -> bool:
@@ -195,7 +196,9 @@ class _Greedy:
                 self._costs.apply(back)
                 self._taken.remove(candidate)
                 why = "later decisions made it superfluous"
-                self._refused[candidate.change] = Refused(candidate.change, candidate.benefit, 0.0, why)
+                self._refused[candidate.change] = Refused(
+                    candidate.change, candidate.benefit, 0.0, candidate.bytes, why
+                )
 
     # -- candidates --------------------------------------------------------------------------------
 
