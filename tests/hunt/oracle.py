@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ORDERS = 24  # in which rows are given again: the last digit of a covariance stays the same in every second one
+# In so many parts rows are read and shuffled, in turn: partial variances that are put together have other last digits
+# than that of all rows one after the other.
+_PARTS = (1, 2, 3, 5)
+_IN_PARTS = ("spark.sql.shuffle.partitions", "spark.sql.leafNodeDefaultParallelism")
 
 
 class Oracle:
@@ -41,8 +45,8 @@ class Oracle:
         return answer_of(self.session.sql(text))
 
     def is_determined(self, text: str, below: Sequence[tuple[str, str]], state: State, answer: Answer) -> bool:
-        """Whether the answer stays the same when the rows come in other orders."""
-        draw = random.Random(repr(text))
+        """Whether the answer stays the same when the rows come in other orders, and in other parts."""
+        draw, given = random.Random(repr(text)), {name: self.session.conf.get(name) for name in _IN_PARTS}
         try:
             for attempt in range(_ORDERS):
                 mixed = {n: list(reversed(rows)) for n, rows in state.items()}
@@ -50,10 +54,14 @@ class Oracle:
                     for rows in mixed.values():
                         draw.shuffle(rows)
                 self.load(mixed)
+                for name in _IN_PARTS:
+                    self.session.conf.set(name, _PARTS[attempt % len(_PARTS)])
                 if answer.difference(self.answer(text, below)):
                     return False
             return True
         finally:
+            for name, parts in given.items():
+                self.session.conf.set(name, parts or "1")
             self.load(state)
 
 

@@ -41,7 +41,7 @@ def summary(tallies: Mapping[str, Tally], seconds: float) -> list[str]:
     lines += [
         _line("all", total),
         "",
-        "Undetermined: plain Spark itself answers otherwise when the rows come in another order.",
+        "Undetermined: plain Spark itself answers otherwise when the rows come in another order, or in other parts.",
         "",
         f"{total.definitions} definitions in {seconds:.0f} s; {total.dropped} more were refused by Spark itself.",
     ]

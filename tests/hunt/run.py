@@ -54,7 +54,7 @@ class Tally:
     lowered: int = 0
     recomputed: int = 0
     refused: int = 0
-    undetermined: int = 0  # accepted, but Spark's own answer depends on the order of rows
+    undetermined: int = 0  # accepted, but Spark's own answer depends on the order or the parts of the rows
     raised: int = 0  # rounds in which Spark itself raised an error
     dropped: int = 0  # that Spark itself refuses
     seconds: float = 0.0

@@ -8,9 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.effort import IS_SOAK
 from tests.hunt.kinds import KINDS
+from tests.hunt.oracle import Oracle
 from tests.hunt.run import run_batch
 from tests.hunt.shrink import as_test
 from tests.hunt.spark import be_quiet
+from tests.hunt.tables import Column, Table
 
 from freshview.definition import selftest
 
@@ -40,3 +42,17 @@ def test_views_of_random_definitions_equal_spark(
     assert not tally.manners, "\n".join(f"{f.definition.text}\n  {f.difference}" for f in tally.manners)
     assert tally.lowered
     assert tally.lowered + tally.recomputed + tally.refused == tally.definitions
+
+
+@pytest.mark.parametrize(("call", "is_determined"), [("var_pop(k)", False), ("sum(k)", True)])
+def test_a_digit_that_depends_on_the_parts_in_which_spark_has_the_rows_is_undetermined(
+    spark: SparkSession, call: str, is_determined: bool
+) -> None:
+    """The variance of 0, 0 and 1 ends in 4 or in 2; in one part it does not depend on the order."""
+    table = Table("t", (Column("n", "int"), Column("k", "bigint")))
+    state = {"t": [(1, 0), (2, 0), (3, 1)]}
+    oracle = Oracle(spark, [table], {"spark.sql.shuffle.partitions": "1"})
+    oracle.load(state)
+    text = f"SELECT {call} AS v FROM (SELECT n, k FROM t GROUP BY n, k)"
+    assert oracle.is_determined(text, (), state, oracle.answer(text)) == is_determined
+    assert oracle.session.conf.get("spark.sql.shuffle.partitions") == "1"
