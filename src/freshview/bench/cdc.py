@@ -266,7 +266,7 @@ def large_dumps(folder: Path, scale: float, repeat: int) -> list[Figure]:
     import duckdb
 
     rows = max(int(3_000_000 * scale), 10_000)
-    dumps = folder / "cdc-large-dumps"
+    dumps = folder / "large-dumps"  # not the folder of the warehouse, which is emptied
     shutil.rmtree(dumps, ignore_errors=True)
     (dumps / "t").mkdir(parents=True)
     query = (
