@@ -63,7 +63,9 @@ class Internals:
 
     def evaluate_flows_with(self, engine: Any) -> None:
         """Have something else than Spark evaluate the expressions of flows."""
-        self._wh._flows = replace(self._wh._flows, poller=replace(self._wh._flows.poller, engine=lambda: engine))
+        definitions = self._wh._flows.definitions
+        poller = replace(definitions.poller, engine=lambda: engine)
+        self._wh._flows = replace(self._wh._flows, definitions=replace(definitions, poller=poller))
 
     @property
     def reader(self) -> StateReader:

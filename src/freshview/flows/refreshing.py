@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,17 +21,17 @@ from freshview.views.reading import Freshness
 
 @dataclass(frozen=True)
 class Flows:
-    """Runs the statements about sources and flows, and polls flows when it is time.
+    """Runs the statements about sources and flows, and polls flows when it is time."""
 
-    `drop_table` drops a remote table with all views over it.
-    """
+    definitions: FlowDefinitions
 
-    poller: Poller
-    drop_table: Callable[[str], object]
+    @property
+    def poller(self) -> Poller:
+        return self.definitions.poller
 
     @property
     def records(self) -> FlowCatalog:
-        return FlowCatalog(self.poller.catalog)
+        return self.definitions.records
 
     def run(self, statement: FlowStatement) -> Outcome:
         """Run a statement about sources and flows."""
@@ -40,7 +40,7 @@ class Flows:
                 return self.refresh(statement.name, full=statement.full, confirmed=statement.confirmed)
             case Quarantine():
                 return self._replay(statement.flow) if statement.what == "replay" else self._clear(statement.flow)
-        FlowDefinitions(self.poller, self.drop_table).run(statement)
+        self.definitions.run(statement)
         return Outcome(0, self.poller.catalog.snapshot())
 
     # -- polling -------------------------------------------------------------------------------

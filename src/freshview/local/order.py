@@ -132,7 +132,7 @@ class _Order:
         """The join over filtered sides where a condition of one side can fail, and the conditions that are left."""
         failing = self._failing.get(join, frozenset())
         for side, below in (("left", join.left), ("right", join.right)):
-            alone = [c for c in conditions if names_in(c) and names_in(c) <= set(below.columns)]
+            alone = [c for c in conditions if names_in(c) and _is_of(c, below)]
             if side in movable[join.kind] and any(_can_fail(c, self._failing[below]) for c in alone):
                 filtered = self._filtered(below, alone)
                 join = replace(join, left=filtered) if side == "left" else replace(join, right=filtered)

@@ -21,6 +21,7 @@ from freshview.display import Explanation, Jobs
 from freshview.errors import InvalidStatement, WriteConflict
 from freshview.events import Events
 from freshview.flows.capture import capture
+from freshview.flows.definitions import FlowDefinitions
 from freshview.flows.dump_differences import DumpDifference
 from freshview.flows.opened import Opener
 from freshview.flows.polling import Poller
@@ -118,7 +119,9 @@ class Warehouse:
         self._checkpointer = Checkpointer(self._catalog, self._storage, self.events, self.engine)
         opener = Opener(self._catalog, DumpDifference(self._catalog, self._storage, self.engine))
         poller = Poller(self._catalog, self.events, self.transaction, self.engine, opener)
-        self._flows = Flows(poller, lambda name: self._definitions.run(DropRemoteTable(name, cascade=True)))
+        self._flows = Flows(
+            FlowDefinitions(poller, lambda name: self._definitions.run(DropRemoteTable(name, cascade=True)))
+        )
         self._views = Views(self._catalog, self._storage, self.events, self.engine)
         self._dimensions = DimensionViews(
             self._views.catalog,
