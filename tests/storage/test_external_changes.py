@@ -21,8 +21,10 @@ from freshview.catalog.records import Relation
 from freshview.errors import SnapshotExpired
 from freshview.relation.delta import INSERT, Overlay, overlay
 from freshview.relation.schema import Schema
-from freshview.storage import external
-from freshview.storage.external import changed_files, changes, describe, external_schema, open_external
+from freshview.storage import external_rows
+from freshview.storage.external import describe, external_schema, open_external
+from freshview.storage.external_files import changed_files, partition_groups
+from freshview.storage.external_rows import changes
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 PARTITIONS = ["01", "1", None, "a b", "50%", "x/y", "a%2Fb", "ü{1}*", "k=v", "#?"]
@@ -224,7 +226,7 @@ def test_an_empty_partition_value_is_null(tmp_path: Path) -> None:
     write_deltalake(str(location), pa.table({"k": [1], "p": [""]}), partition_by=["p"])
     write_deltalake(str(location), pa.table({"k": [2], "p": [""]}), mode="append")
     relation = relation_of(location)
-    groups = list(external.partition_groups(open_external(str(location)), relation.schema))
+    groups = list(partition_groups(open_external(str(location)), relation.schema))
     assert [values for values, _ in groups] == [{"p": None}]
     assert changes(relation, 0, 1).column("p").to_pylist() == [None]
 
@@ -290,7 +292,7 @@ def test_changes_of_a_rewritten_history_have_expired(tmp_path: Path) -> None:
 
 def test_rewritten_files_do_not_pile_up_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: rows that were only rewritten cancel as files are read; what is held stays near one partition."""
-    monkeypatch.setattr(external, "_FOLD_ROWS", 100)
+    monkeypatch.setattr(external_rows, "_FOLD_ROWS", 100)
     location = tmp_path / "t"
     for i in range(8):
         part = pa.table({"k": list(range(i * 100, i * 100 + 100)), "p": [f"{i}"] * 100, "v": ["a"] * 100})
@@ -303,7 +305,7 @@ def test_rewritten_files_do_not_pile_up_in_memory(tmp_path: Path, monkeypatch: p
         held.append(sum(d.num_rows for d in deltas))
         return overlay(deltas, schema)
 
-    monkeypatch.setattr(external, "overlay", watched)
+    monkeypatch.setattr(external_rows, "overlay", watched)
     delta = changes(relation_of(location), 7, 8)
     assert delta.num_rows == 16
     assert max(held) <= 400

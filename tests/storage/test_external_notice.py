@@ -22,7 +22,9 @@ from freshview.cdc import notice as notice_module
 from freshview.errors import FreshviewError, InvalidStatement, NotFound, SnapshotExpired
 from freshview.schedule import upkeep
 from freshview.schedule.loops import Loop
-from freshview.storage.external import changed_groups, changes, describe, only_adds, open_seen, partition_groups
+from freshview.storage.external import describe, open_seen
+from freshview.storage.external_files import changed_groups, only_adds, partition_groups
+from freshview.storage.external_rows import changes
 
 Open = Callable[[], Warehouse]
 

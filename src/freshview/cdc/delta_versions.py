@@ -29,15 +29,8 @@ from freshview.errors import CaptureFailed, FreshviewError, SnapshotExpired
 from freshview.relation.delta import describe_key, first_duplicate, is_live, key_table, positions_in, untag
 from freshview.relation.schema import Schema
 from freshview.relation.types import from_arrow
-from freshview.storage.external import (
-    changes,
-    column_parts,
-    contents,
-    external_schema,
-    fingerprint,
-    is_continued,
-    open_external,
-)
+from freshview.storage.external import external_schema, fingerprint, is_continued, open_external
+from freshview.storage.external_rows import changes, column_parts, contents
 
 _ColumnTypes = tuple[tuple[str, str], ...]  # names and types
 

@@ -14,15 +14,8 @@ from freshview.catalog.writer import Catalog
 from freshview.errors import CorruptWarehouse, FreshviewError
 from freshview.events import Events
 from freshview.relation.schema import Schema, fold
-from freshview.storage.external import (
-    ChangedFile,
-    changed_since,
-    declared_schema,
-    describe,
-    is_continued,
-    open_external,
-    rows_in,
-)
+from freshview.storage.external import declared_schema, describe, is_continued, open_external
+from freshview.storage.external_files import ChangedFile, changed_since, rows_in
 
 
 @dataclass(frozen=True)

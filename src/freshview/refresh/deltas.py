@@ -38,7 +38,7 @@ from freshview.relation.delta import (
     untag,
 )
 from freshview.relation.schema import Schema
-from freshview.storage.external import changes as external_changes
+from freshview.storage.external_rows import changes as external_changes
 
 
 def fits_driver(relation: Relation, segments: Sequence[Segment]) -> bool:

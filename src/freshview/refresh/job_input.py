@@ -41,7 +41,7 @@ from freshview.refresh.plan import ScanPlan, SourceChange, ViewSpan
 from freshview.refresh.span import Span
 from freshview.refresh.times import PAST_JOBS
 from freshview.relation.delta import INSERT
-from freshview.storage.external import only_adds
+from freshview.storage.external_files import only_adds
 
 
 class SourceImages:

@@ -33,14 +33,8 @@ from freshview.relation.names import backticked
 from freshview.relation.schema import ACTION, STMTSN, Schema
 from freshview.spark.session import shares_disk
 from freshview.spark.types import from_spark, identity_sql, metadata, spark_schema, to_spark
-from freshview.storage.external import (
-    CHANGE_TYPE,
-    OLD_IMAGES,
-    PartitionValues,
-    changed_groups,
-    open_seen,
-    partition_groups,
-)
+from freshview.storage.external import PartitionValues, open_seen
+from freshview.storage.external_files import CHANGE_TYPE, OLD_IMAGES, changed_groups, partition_groups
 from freshview.storage.files import check_present
 from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
 from freshview.storage.store import Storage

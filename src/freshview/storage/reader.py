@@ -28,7 +28,7 @@ from freshview.relation.delta import (
 )
 from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
-from freshview.storage.external import contents as external_contents
+from freshview.storage.external_rows import contents as external_contents
 from freshview.storage.files import Layout, check_present
 from freshview.storage.index import INDEXED, ColumnCache, is_fixed
 from freshview.storage.main import MainStore, damage_errors, plain, quoted, read_parquet
