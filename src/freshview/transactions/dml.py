@@ -17,10 +17,8 @@ import pyarrow.parquet as pq
 from freshview.catalog.records import DataFile, Relation, RelationState
 from freshview.errors import DuplicateKey, InvalidStatement, NotNullViolation
 from freshview.relation.delta import DELETE, INSERT, UPSERT, first_duplicate, tag
-from freshview.relation.fields import cast_column
 from freshview.relation.ingest import check_required, is_number_store, store_number
 from freshview.relation.schema import Column, Schema
-from freshview.relation.types import INTEGERS
 from freshview.sql import dml
 from freshview.sql.binding import BoundQuery, TableRef, bind
 from freshview.sql.literals import NotLiteral, literal_rows, parse_expression, value
@@ -31,10 +29,19 @@ from freshview.storage.store import Storage
 from freshview.transactions.constraints import check_keys
 from freshview.transactions.reading import ReadContext
 from freshview.transactions.row_lookup import LookedUp, RowLookup
+from freshview.transactions.staged import (
+    Staged,
+    cast_to,
+    has_null,
+    keys_only,
+    new_images,
+    old_images,
+    repeated_key,
+    stored_keys,
+)
 from freshview.transactions.transaction import Transaction
 
 IN_MEMORY_ROWS = 500_000  # a statement's result up to this size is handled in one piece
-_KEYS_AT_ONCE = 1_000_000  # integer keys that are checked together on the driver
 _KEYS_IN_MEMORY = 10_000_000  # keys up to this many are checked on the driver
 
 Frame = Any  # a Spark DataFrame, opaque to this module
@@ -152,7 +159,7 @@ class Statements:
         schema, home = relation.schema, self.storage.layout.relation(relation.id)
         for name in schema.required:
             for file in files:
-                if _has_null(home / file.path, name):
+                if has_null(home / file.path, name):
                     raise NotNullViolation(
                         f"column {name} of {relation.name}", "a row has NULL", "The column is NOT NULL; give a value."
                     )
@@ -162,10 +169,10 @@ class Statements:
         existing = against_existing and state.rows_at_most > 0
         rows, paths = sum(f.rows for f in files), [home / f.path for f in files]
         if existing and rows <= IN_MEMORY_ROWS:
-            check_keys(self.storage.reader, state, None, schema.widened(_stored_keys(paths, schema)))
+            check_keys(self.storage.reader, state, None, schema.widened(stored_keys(paths, schema)))
             return
         if rows <= _KEYS_IN_MEMORY and not existing:
-            repeated = _repeated_key(paths, schema)
+            repeated = repeated_key(paths, schema)
         else:
             frames = [self.engine().read_files(relation.id, files, schema)]
             repeated = self.engine().repeated_key(frames + ([self.engine().scan(state)] if existing else []), schema)
@@ -195,11 +202,11 @@ class Statements:
                 return self._run_on_rows(relation, found.rows, query, list(new_values))
 
         def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-            old = _old_images(rows, schema)
+            old = old_images(rows, schema)
             new = [
                 rows.column(dml.new_name(i)) if i in new_values else old.column(i) for i in range(len(schema.columns))
             ]
-            return old, pa.table([_cast(a, c) for a, c in zip(new, schema.columns, strict=True)], schema=schema.arrow)
+            return old, pa.table([cast_to(a, c) for a, c in zip(new, schema.columns, strict=True)], schema=schema.arrow)
 
         targets = [(dml.new_name(i), schema.columns[i]) for i in new_values]
         keys_kept = not {schema.names[i] for i in new_values} & set(schema.key)
@@ -221,7 +228,7 @@ class Statements:
                 return self._run_on_rows(relation, found.rows, query, None)
 
         def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-            return _old_images(rows, schema), schema.arrow.empty_table()
+            return old_images(rows, schema), schema.arrow.empty_table()
 
         return self._run_split(relation, found, dml.delete_query(statement, schema), [], split, keys_kept=True)
 
@@ -280,18 +287,18 @@ class Statements:
             deletes, inserts = [], []
             for k, clause in enumerate(statement.clauses):
                 part = rows.filter(pc.equal(rows.column(dml.CLAUSE), k))
-                old = _old_images(part, schema)
+                old = old_images(part, schema)
                 if clause.action != "insert":
                     deletes.append(old)
                 if clause.action != "delete":
                     blank = old if clause.action == "update" else None
-                    inserts.append(_new_images(part, blank, k, values[k], schema))
+                    inserts.append(new_images(part, blank, k, values[k], schema))
             empty = schema.arrow.empty_table()
             return pa.concat_tables([empty, *deletes]), pa.concat_tables([empty, *inserts])
 
         return self._apply_split(relation, staged, split, keys_kept=False)
 
-    def _check_cardinality(self, relation: Relation, staged: _Staged, clauses: list[int]) -> None:
+    def _check_cardinality(self, relation: Relation, staged: Staged, clauses: list[int]) -> None:
         """Raise InvalidStatement if several source rows change one target row."""
         parts = [pq.read_table(p, columns=[dml.CLAUSE, dml.ROW_ID]) for p in staged.paths]
         if not parts:
@@ -326,14 +333,14 @@ class Statements:
             return self.engine().frame(found.rows, relation.schema)
         return self.engine().scan(self.transaction.state(relation))
 
-    def _stage(self, relation: Relation, frame: Frame, kind: str) -> _Staged:
+    def _stage(self, relation: Relation, frame: Frame, kind: str) -> Staged:
         """Evaluate a frame, once, into a leased folder."""
         lease = self.transaction.lease_folder(relation, kind)
         files = self.engine().write(frame, relation.id, lease.path, f"statement on {relation.name}")
         home = self.storage.layout.relation(relation.id)
-        return _Staged(files, [home / f.path for f in files], relation.schema)
+        return Staged(files, [home / f.path for f in files], relation.schema)
 
-    def _apply_split(self, relation: Relation, staged: _Staged, split: Split, *, keys_kept: bool) -> int:
+    def _apply_split(self, relation: Relation, staged: Staged, split: Split, *, keys_kept: bool) -> int:
         if staged.rows <= IN_MEMORY_ROWS:
             rows = staged.load()
             if rows is not None:
@@ -348,8 +355,8 @@ class Statements:
                 deletes, inserts = split(batch)
                 check_required(inserts, schema, relation.name)
                 if schema.key and not keys_kept:
-                    old_keys.append(_keys_only(deletes, schema))
-                    new_keys.append(_keys_only(inserts, schema))
+                    old_keys.append(keys_only(deletes, schema))
+                    new_keys.append(keys_only(inserts, schema))
                 yield pa.concat_tables([tag(deletes, schema, DELETE, stmtsn), tag(inserts, schema, INSERT, stmtsn)])
 
         lease = self.transaction.lease_folder(relation, "delta")
@@ -360,36 +367,6 @@ class Statements:
         return staged.rows
 
 
-@dataclass(frozen=True)
-class _Staged:
-    """A statement's evaluated result in files."""
-
-    files: tuple[DataFile, ...]
-    paths: list[Any]
-    schema: Schema
-
-    @property
-    def rows(self) -> int:
-        return sum(f.rows for f in self.files)
-
-    @property
-    def size(self) -> int:
-        return sum(f.size for f in self.files)
-
-    def load(self) -> pa.Table | None:
-        return pa.concat_tables([pq.ParquetFile(p).read() for p in self.paths]) if self.paths else None
-
-    def take(self) -> pa.Table:
-        """All rows, in the table's columns."""
-        rows = self.load()
-        return self.schema.conform(rows) if rows is not None else self.schema.arrow.empty_table()
-
-    def batches(self) -> Iterable[pa.Table]:
-        for path in self.paths:
-            for batch in pq.ParquetFile(path).iter_batches(batch_size=65_536):
-                yield pa.Table.from_batches([batch])
-
-
 def _named(names: Iterable[str], schema: Schema, table: str) -> tuple[Column, ...]:
     """The columns of these names; InvalidStatement if one is named twice."""
     columns = tuple(schema.column(n) for n in names)
@@ -398,66 +375,9 @@ def _named(names: Iterable[str], schema: Schema, table: str) -> tuple[Column, ..
     return columns
 
 
-def _stored_keys(paths: Sequence[Any], schema: Schema) -> pa.Table:
-    """The keys of the rows in files."""
-    return pa.concat_tables([pq.read_table(p, columns=list(schema.key)).select(list(schema.key)) for p in paths])
-
-
-def _repeated_key(paths: Sequence[Any], schema: Schema) -> dict[str, Any] | None:
-    """A key that occurs twice in files, or None; many integer keys are checked in shares."""
-    keys = _stored_keys(paths, schema).rename_columns([f"k{i}" for i in range(len(schema.key))])
-    shares = 1 + keys.num_rows // _KEYS_AT_ONCE if schema.column(schema.key[0]).type.kind in INTEGERS else 1
-    for share in range(shares):
-        part = keys
-        if shares > 1:
-            lead = keys.column(0).to_numpy()
-            part = keys.filter(pa.array(lead % shares == share))
-        at = first_duplicate(part)
-        if at is not None:
-            return {k: part.column(i)[at].as_py() for i, k in enumerate(schema.key)}
-    return None
-
-
 def _with_constants(rows: pa.Table, constants: dict[int, Any], schema: Schema) -> pa.Table:
     arrays = [
         pa.array([constants[i]] * rows.num_rows, c.type.arrow) if i in constants else rows.column(i)
         for i, c in enumerate(schema.columns)
     ]
     return pa.table(arrays, schema=schema.arrow)
-
-
-def _old_images(rows: pa.Table, schema: Schema) -> pa.Table:
-    arrays = [_cast(rows.column(dml.old_name(i)), c) for i, c in enumerate(schema.columns)]
-    return pa.table(arrays, schema=schema.arrow)
-
-
-def _new_images(rows: pa.Table, old: pa.Table | None, clause: int, values: dict[int, str], schema: Schema) -> pa.Table:
-    arrays = []
-    for i, column in enumerate(schema.columns):
-        if i in values:
-            arrays.append(_cast(rows.column(dml.new_name(i, clause)), column))
-        elif old is not None:
-            arrays.append(old.column(i))
-        else:
-            arrays.append(pa.nulls(rows.num_rows, column.type.arrow))
-    return pa.table(arrays, schema=schema.arrow)
-
-
-def _cast(array: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    return cast_column(array, column.type.arrow, f"column {column.name}")
-
-
-def _keys_only(rows: pa.Table, schema: Schema) -> pa.Table:
-    return schema.widened(rows.select(list(schema.key_positions)))
-
-
-def _has_null(path: Any, column: str) -> bool:
-    footer = pq.read_metadata(path)
-    places = [i for i in range(footer.num_columns) if footer.schema.column(i).path.split(".")[0] == column]
-    if any(footer.schema.column(i).path != column for i in places):
-        places = []  # the elements of a nested column may be NULL where it is not
-    if len(places) == 1:
-        statistics = [footer.row_group(g).column(places[0]).statistics for g in range(footer.num_row_groups)]
-        if all(s is not None and s.has_null_count for s in statistics):
-            return any(s.null_count for s in statistics)
-    return bool(pq.read_table(path, columns=[column]).column(0).null_count)
