@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlglot import exp
 
-from freshview.algebra.nodes import Scan, SemiJoin, Stored
+from freshview.algebra.nodes import RowTest, Scan, SemiJoin, Stored
 from freshview.catalog.records import RelationState
 from freshview.definition.analysis import member_column
+from freshview.delta.row_tests import passing
 from freshview.interruption import stop_if_asked
 from freshview.refresh.deltas import member_rows
 from freshview.relation.conditions import EXACT, Among, Conditions, comparable, distinct
@@ -46,6 +48,7 @@ class Lookups:
         self._state = state
         self._deltas = deltas
         self._tables: dict[object, pa.Table | None] = {}  # by scan
+        self._tested: dict[object, pa.Table] = {}  # by scan and tests
         self._rows: dict[object, pa.Table | None] = {}  # by state, values and columns: several scans may share them
 
     def table(self, scan: Scan) -> pa.Table | None:
@@ -96,10 +99,26 @@ class Lookups:
         known. NULL is not asked for where the column of a table has none."""
         target = state.schema.column(by.column)
         parts = []
-        for source, name in by.sources:
+        for source, name, tests in by.tested:
             rows = self.table(source)
             if rows is None or not comparable(self._state(source).schema.column(name).type, target.type, _EXACT):
                 return None
-            parts.append(distinct(rows.column(name), target.type))
+            parts.append(distinct(self._passing(source, rows, tests).column(name), target.type))
         has_nulls = state.relation.kind != "table" or target.name not in state.schema.required
         return Among(pc.unique(pa.chunked_array(parts, target.type.arrow)), by.nulls and has_nulls)
+
+    def _passing(self, scan: Scan, rows: pa.Table, tests: tuple[RowTest, ...]) -> pa.Table:
+        """The rows of a scan that pass tests, as far as they can be asked."""
+        state = self._state(scan)
+        for count, one in enumerate(tests, 1):
+            key = (scan, tests[:count])
+            if key not in self._tested:
+                self._tested[key] = self._passing_one(state, rows, one.test)
+            rows = self._tested[key]
+        return rows
+
+    def _passing_one(self, state: RelationState, rows: pa.Table, test: exp.Expr | SemiJoin) -> pa.Table:
+        if not isinstance(test, SemiJoin):
+            return passing(rows, test, lambda name: state.schema.column(name).type)
+        admitted = self._admitted(test, state)
+        return rows if admitted is None else rows.filter(admitted.met_by(rows.column(test.column)))
