@@ -1,7 +1,8 @@
-"""The few rows of large scans that meet the delta, read on the driver.
+"""The few rows of large scans that meet the delta, read on the driver; and all rows of mains that are in memory.
 
 `delta/semijoin.py` decides which rows matter; here they are fetched, before Spark sees the plan, as long as the values
-are few and so are the rows that all restrictions admit. Any other scan is left to Spark, in full.
+are few and so are the rows that all restrictions admit. Any other scan is left to Spark, in full, unless it has no
+restriction and main is in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from freshview.delta.row_tests import passing
 from freshview.interruption import stop_if_asked
 from freshview.refresh.deltas import member_rows
 from freshview.relation.conditions import EXACT, Among, Conditions, comparable, distinct
-from freshview.storage.reader import StateReader, is_answered
+from freshview.storage.reader import LOCAL_ROWS, StateReader, is_answered
 
 _ROWS = 300_000  # rows of one scan that are fetched at most
 _FEW_PAIRS = 1_000_000  # rows and rows that they are joined to, of which nobody asks how many pairs they make
@@ -55,13 +56,21 @@ class Lookups:
         """The rows of a scan that matter; None if Spark has to read them."""
         if scan.version == "delta":
             return self._deltas[scan.relation]
-        if not scan.semijoins:
-            return None
         columns = tuple(dict.fromkeys(c for c, _ in scan.fields))
         key = (scan.source, scan.version, scan.semijoins, columns)
         if key not in self._tables:
-            self._tables[key] = self._fetched(scan, columns)
+            self._tables[key] = (self._fetched if scan.semijoins else self._whole)(scan, columns)
         return self._tables[key]
+
+    def _whole(self, scan: Scan, columns: tuple[str, ...]) -> pa.Table | None:
+        """All rows of a scan that nothing restricts, if main is in memory; a small relation is folded later."""
+        state = self._state(scan)
+        if isinstance(scan.source, Stored) or not LOCAL_ROWS < state.rows_at_most <= _ROWS:
+            return None
+        if not self._reader.is_in_memory(state):
+            return None
+        stop_if_asked(f"rows of {state.relation.name}")
+        return member_rows(state.relation, self._reader.contents(state)).select(list(columns))
 
     def joined(self, scan: Scan, rows: pa.Table) -> int:
         """The pairs of rows of a scan and rows that they were looked up for; 0 if there can be few only."""
