@@ -138,6 +138,21 @@ def test_other_lookups_stay_with_the_files(
     assert files.read == []
 
 
+def test_few_values_are_looked_up_in_columns_that_are_kept(files: Files) -> None:
+    """Nothing is read for them: without one column of one file they stay with the files."""
+    cache = files.cached()
+    few = VALUES.slice(3, 2)
+    for _ in range(2):
+        cache.rows(1, main(), "k", VALUES, [K])
+    found = cache.rows(1, main(), "k", few, [K])
+    assert found is not None
+    assert sorted(found.column("k").to_pylist()) == few.to_pylist()
+    assert cache.rows(1, main(), "k", few, [K, D]) is None
+    assert cache.rows(1, main(1), "k", few, [K]) is None
+    assert cache.rows(2, main(), "k", few, [K]) is None
+    assert files.read == [(1, "0", ("k",))]
+
+
 def test_texts_are_kept_whether_they_repeat_or_not(files: Files) -> None:
     cache = files.cached()
     few = ("few", pa.string())
@@ -464,7 +479,10 @@ def test_lookups_through_versions_of_main_find_the_rows_of_a_copy(wh: Warehouse,
         state, reader = internals(wh).state("t"), internals(wh).reader
         columns = tuple(draw.sample(("k", "n", "s", "few"), draw.randint(1, 4)))
         wanted = draw.sample(range(3000), 400)
-        for name, values, at in (("k", pa.array(wanted, pa.int64()), None), ("n", pa.array(range(25), pa.int32()), 0)):
+        lists: list[tuple[str, pa.Array, int | None]]
+        lists = [("k", pa.array(wanted[:n], pa.int64()), None) for n in (400, 15)]
+        lists += [("n", pa.array(range(n), pa.int32()), 0) for n in (25, 3)]
+        for name, values, at in lists:
             found = reader.matching(state, ((name, Among(values)),), columns=columns, limit=10_000)
             assert found is not None
             admitted, place = set(values.to_pylist()), {"n": 0, "s": 1, "few": 2}
@@ -474,3 +492,22 @@ def test_lookups_through_versions_of_main_find_the_rows_of_a_copy(wh: Warehouse,
                 if (k if at is None else row[at]) in admitted
             ]
             assert sorted(map(repr, zip(*found.to_pydict().values(), strict=True))) == sorted(map(repr, expected))
+
+
+def test_of_two_short_lists_the_one_is_looked_up_whose_column_is_kept(
+    wh: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wh.sql("CREATE TABLE t (k BIGINT, n INT, PRIMARY KEY (k))")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"k": k, "n": k % 50} for k in range(1000)])
+    wh.sql("CHECKPOINT t")
+    internals(wh).keep_in_memory(0)
+    state, reader, mains = internals(wh).state("t"), internals(wh).reader, internals(wh).storage.mains
+    both = ("k", Among(pa.array([7, 57, 58], pa.int64()))), ("n", Among(pa.array([1, 2, 3, 7], pa.int32())))
+    many = (("k", Among(pa.array(range(30), pa.int64()))),)
+    for _ in range(3):
+        assert reader.matching(state, many, columns=("k", "n"), limit=99) is not None
+    monkeypatch.setattr(mains, "query", lambda *_: pytest.fail("files are read"))
+    rows = reader.matching(state, both, columns=("k",), limit=99)
+    assert rows is not None
+    assert rows.column(0).to_pylist() == [7, 57]

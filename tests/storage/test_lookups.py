@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from tests.internals import internals
 
 from freshview import Warehouse
+from freshview.algebra.nodes import Scan, Table
+from freshview.refresh import lookups as lookups_module
+from freshview.refresh.lookups import Lookups
 from freshview.relation.conditions import OPERATORS, Among, Compared
 from freshview.storage import cache as cache_module
 from freshview.storage import reader as reader_module
@@ -301,3 +304,33 @@ def test_a_lookup_that_met_too_many_rows_is_not_tried_again(wh: Warehouse, monke
     assert len(asked) == 1
     assert found([1, 2]) == 200
     assert len(asked) == 2
+
+
+def test_a_scan_that_nothing_restricts_is_read_whole_where_main_is_in_memory(
+    wh: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With changes on top. A small relation is folded later; one of too many rows, or with a large main, is Spark's."""
+    wh.sql("CREATE TABLE t (k BIGINT, n INT, PRIMARY KEY (k))")
+    with wh.transaction() as tx:
+        tx.insert("t", [{"k": k, "n": k % 10} for k in range(12_000)])
+    wh.sql("CHECKPOINT t")
+    with wh.transaction() as tx:
+        tx.delete("t", [5])
+        tx.upsert("t", [{"k": 7, "n": 70}, {"k": 12_000, "n": None}])
+    scan = Scan(Table("t"), (("n", "x"),), "new")
+
+    def whole() -> pa.Table | None:
+        state = internals(wh).state("t")
+        return Lookups(internals(wh).reader, lambda _: state, {}).table(scan)
+
+    rows = whole()
+    assert rows is not None
+    assert rows.column_names == ["n"]
+    expected = [70 if k == 7 else k % 10 for k in range(12_000) if k != 5] + [None]
+    assert sorted(rows.column("n").to_pylist(), key=str) == sorted(expected, key=str)
+    for limit, value in (("LOCAL_ROWS", 20_000), ("_ROWS", 11_000)):
+        with monkeypatch.context() as other:
+            other.setattr(lookups_module, limit, value)
+            assert whole() is None
+    internals(wh).keep_in_memory(0)
+    assert whole() is None

@@ -91,11 +91,28 @@ class Scan(Node):
 
 @dataclass(frozen=True)
 class SemiJoin:
-    """Admits rows whose `column` has a value of one of the sources (scans, stored columns), or NULL if `nulls`."""
+    """Admits rows whose `column` has a value of one of the sources (scans, stored columns), or NULL if `nulls`.
+
+    Of a source only the values of rows that pass all of its tests are needed; a reader may leave tests out.
+    """
 
     column: str
     sources: tuple[tuple[Scan, str], ...]
     nulls: bool
+    tests: tuple[tuple[RowTest, ...], ...] = ()  # of each source; (): there are none
+
+    @property
+    def tested(self) -> Iterable[tuple[Scan, str, tuple[RowTest, ...]]]:
+        """The sources, each with its tests."""
+        tests = self.tests or ((),) * len(self.sources)
+        return [(scan, name, own) for (scan, name), own in zip(self.sources, tests, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class RowTest:
+    """What rows of one scan pass, in its stored columns: an expression that is true for them, or a restriction."""
+
+    test: exp.Expr | SemiJoin
 
 
 @dataclass(frozen=True, eq=False)

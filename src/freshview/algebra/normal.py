@@ -22,7 +22,9 @@ from freshview.algebra.nodes import (
     Join,
     Node,
     Project,
+    RowTest,
     Scan,
+    SemiJoin,
     SetOperation,
     TopK,
     Union,
@@ -50,6 +52,7 @@ class NormalForms:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[Node, Normal] = {}
+        self._tests: dict[RowTest, int] = {}
 
     def of(self, root: Node) -> Normal:
         """Return the normal form of a node."""
@@ -108,10 +111,19 @@ class NormalForms:
 
     def _restrictions(self, scan: Scan) -> frozenset[Hashable]:
         """The semi-joins of a scan, each with the numbers of the scans whose values it takes."""
-        return frozenset(
-            (s.column, s.nulls, frozenset((self.of(source).number, c) for source, c in s.sources))
-            for s in scan.semijoins
-        )
+        return frozenset(self._restriction(s) for s in scan.semijoins)
+
+    def _restriction(self, by: SemiJoin) -> Hashable:
+        sources = ((self.of(source).number, c, frozenset(map(self._tested, tests))) for source, c, tests in by.tested)
+        return by.column, by.nulls, frozenset(sources)
+
+    def _tested(self, test: RowTest) -> int:
+        """A number for a test: equal ones have the same."""
+        if test not in self._tests:
+            asked = test.test
+            form = self._restriction(asked) if isinstance(asked, SemiJoin) else asked.sql(dialect="spark")
+            self._tests[test] = self._numbers.setdefault(("test", form), len(self._numbers))
+        return self._tests[test]
 
 
 def merged(root: Node) -> Node:

@@ -11,13 +11,21 @@ Law: skipping rows that a restriction does not admit does not change the result 
     arises      at a join's equality: for the other side of an inner or semi join, the right side of a left or anti join
     ends        at everything else.
 
-Sizes are not known here: a restriction is an offer, of which the reader makes use if the values are few.
+Of the values that a scan hands on to other scans, those of rows that cannot come so far are left out. Such rows fail a
+test of the scan, which arises
+
+    at a filter, or at a condition of an inner join with OR, from what follows from it for one row of a scan, for
+      conditions that no row can fail on (`delta/row_tests.py`)
+    at an inner or semi join, for the side that comes first, if the values of the other side are tested themselves.
+
+Sizes are not known here: a restriction is an offer, of which the reader makes use if the values are few. Tests are
+offers too: a reader that asks none of them hands on more values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -28,6 +36,7 @@ from freshview.algebra.nodes import (
     Join,
     Node,
     Project,
+    RowTest,
     Scan,
     SemiJoin,
     SetOperation,
@@ -36,12 +45,25 @@ from freshview.algebra.nodes import (
     Window,
     conjuncts,
     equalities,
+    names_in,
 )
 from freshview.algebra.traversal import scans, with_inputs
+from freshview.delta.row_tests import implied, renamed
 
-_Values = tuple[tuple[Scan, str], ...]  # scans and stored columns that together hold all values of a column
+# Scans and stored columns that together hold all values of a column, each with the tests that their rows pass.
+_Values = tuple[tuple[Scan, str, tuple[RowTest, ...]], ...]
 Wanted = Mapping[str, tuple[tuple[_Values, bool], ...]]  # per column: restrictions, and whether NULL is admitted too
-Origins = Mapping[str, _Values]  # columns whose values come from small scans
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where the values of a column come from. Columns of one `row` have theirs from the same row of one scan."""
+
+    values: _Values
+    row: Scan | None = None
+
+
+Origins = Mapping[str, _Origin]  # columns whose values come from small scans
 
 _Conditions = tuple[exp.Expr, ...]
 _Asked = tuple[Node, Wanted, _Conditions]  # a node under restrictions, and the conditions of the filters above it
@@ -88,11 +110,11 @@ class _Reducing:
             case Filter():
                 inner = (*conditions, *conjuncts(node.predicate)) if _leads_to_join(node.input) else ()
                 below, origins = yield node.input, wanted, inner
-                return with_inputs(node, (below,)), origins
+                return with_inputs(node, (below,)), _passing(origins, conjuncts(node.predicate))
             case Project():
                 return (yield from self._project(node, wanted))
             case Join():
-                return (yield from self._join(node, wanted, conditions if node.kind == "inner" else ()))
+                return (yield from self._join(node, wanted, conditions))
             case Union() | SetOperation():
                 return (yield from self._by_place(node, wanted))
             case Aggregate():
@@ -129,24 +151,26 @@ class _Reducing:
             below, origins = yield part, own, ()
             parts.append(below)
             found.append([origins.get(c) for c in part.columns])
-        origins_by_name: dict[str, _Values] = {}
+        origins_by_name: dict[str, _Origin] = {}
         for place, name in enumerate(node.columns):
-            values = [f[place] for f in found]
-            if isinstance(node, SetOperation) and values[0] is not None:
-                origins_by_name[name] = values[0]
-            elif all(v is not None for v in values):
-                origins_by_name[name] = tuple(dict.fromkeys(s for v in values if v for s in v))
+            parts_of = [f[place] for f in found]
+            if isinstance(node, SetOperation) and parts_of[0] is not None:
+                origins_by_name[name] = parts_of[0]
+            elif all(o is not None for o in parts_of):
+                origins_by_name[name] = _Origin(tuple(dict.fromkeys(s for o in parts_of if o for s in o.values)))
         return with_inputs(node, tuple(parts)), origins_by_name
 
     def _join(self, node: Join, wanted: Wanted, conditions: _Conditions) -> _Visit:
+        # Of the others those of one side are filters of their own. They are not passed on: visits could not be shared.
+        own = [c for c in conjuncts(node.condition) if isinstance(c, exp.Or)] if node.condition is not None else []
+        passed = (*conditions, *own) if node.kind == "inner" else ()
         pairs = [
             (a.name, b.name, nulls)
-            for a, b, nulls in equalities(node, conditions)
+            for a, b, nulls in equalities(node, conditions if node.kind == "inner" else ())
             if isinstance(a, exp.Column) and isinstance(b, exp.Column)
         ]
         left_wanted = {c: w for c, w in wanted.items() if c in node.left.columns}
         right_wanted = {c: w for c, w in wanted.items() if c in node.right.columns and node.kind == "inner"}
-        passed = conditions if node.kind == "inner" else ()
         to_left = passed if _leads_to_join(node.left) else ()
         to_right = passed if _leads_to_join(node.right) else ()
         backwards = [(b, a, n) for a, b, n in pairs]
@@ -157,11 +181,19 @@ class _Reducing:
             right_first = True
         if right_first:
             right, from_right = yield node.right, right_wanted, to_right
+            from_right = _passing(from_right, passed)
             left, from_left = yield node.left, _more(left_wanted, backwards, from_right), to_left
+            if node.kind == "inner":
+                from_left = _passing(from_left, passed)
+                from_right = _meeting(from_right, from_left, backwards)
         else:
             left, from_left = yield node.left, left_wanted, to_left
+            # A row of the left that fails above needs no partner.
+            from_left = _passing(from_left, passed if node.kind == "inner" else conditions)
             right, from_right = yield node.right, _more(right_wanted, pairs, from_left), to_right
-        origins = {**from_left, **(from_right if node.kind in ("inner", "left") else {})}
+            if node.kind in ("inner", "semi"):
+                from_left = _meeting(from_left, _passing(from_right, passed), pairs)
+        origins = {**from_left, **(_apart(from_right, from_left) if node.kind in ("inner", "left") else {})}
         return with_inputs(node, (left, right)), origins
 
     def _starts(self, node: Node, wanted: Wanted) -> bool:
@@ -184,13 +216,63 @@ def _narrows(wanted: Wanted, pairs: list[tuple[str, str, bool]]) -> bool:
 
 def _scan(node: Scan, wanted: Wanted) -> tuple[Node, Origins]:
     if node.version == "delta":
-        return node, {name: ((node, stored),) for stored, name in node.fields}
+        return node, {name: _Origin(((node, stored, ()),), node) for stored, name in node.fields}
     stored = {name: c for c, name in node.fields}
-    semijoins = [SemiJoin(stored[c], v, nulls) for c, offers in wanted.items() if c in stored for v, nulls in offers]
+    semijoins = [
+        _restriction(stored[c], v, nulls) for c, offers in wanted.items() if c in stored for v, nulls in offers
+    ]
     if not semijoins:
         return node, {}
     node = replace(node, semijoins=tuple(semijoins))
-    return node, {name: ((node, c),) for c, name in node.fields}
+    return node, {name: _Origin(((node, c, ()),), node) for c, name in node.fields}
+
+
+def _restriction(column: str, values: _Values, nulls: bool) -> SemiJoin:
+    tests = tuple(own for _, _, own in values)
+    return SemiJoin(column, tuple((scan, name) for scan, name, _ in values), nulls, tests if any(tests) else ())
+
+
+def _passing(origins: Origins, conditions: Iterable[exp.Expr]) -> Origins:
+    """The origins of a filter's columns: of the rows of a scan those that meet its conditions, as far as they can be
+    tested."""
+    for condition in conditions:
+        for row in dict.fromkeys(origins[name].row for name in names_in(condition) if name in origins):
+            stored = {name: o.values[0][1] for name, o in origins.items() if row is not None and o.row is row}
+            known = implied(condition, stored)
+            if row is not None and known is not None:
+                origins = _tested(origins, row, RowTest(renamed(known, stored)))
+    return origins
+
+
+def _meeting(origins: Origins, others: Origins, pairs: list[tuple[str, str, bool]]) -> Origins:
+    """The origins of the columns of one side of a join: of the rows of a scan those that may meet the other side, where
+    not all values of that side count."""
+    for own, other, nulls in pairs:
+        if own not in origins or other not in others or not any(tests for _, _, tests in others[other].values):
+            continue
+        row, values = origins[own].row, origins[own].values
+        if row is not None:
+            origins = _tested(origins, row, RowTest(_restriction(values[0][1], others[other].values, nulls)))
+    return origins
+
+
+def _tested(origins: Origins, row: Scan, test: RowTest) -> Origins:
+    """The origins with one more test for the rows of a scan, unless they have it."""
+
+    def further(tests: tuple[RowTest, ...]) -> tuple[RowTest, ...]:
+        return tests if any(known.test == test.test for known in tests) else (*tests, test)
+
+    return {
+        name: replace(o, values=tuple((scan, c, further(tests)) for scan, c, tests in o.values)) if o.row is row else o
+        for name, o in origins.items()
+    }
+
+
+def _apart(origins: Origins, others: Origins) -> Origins:
+    """The origins of one side of a join. A scan that both sides read gives other rows to each: what one of them is
+    tested for says nothing of the other."""
+    known = {o.row for o in others.values()}
+    return {name: replace(o, row=None) if o.row in known else o for name, o in origins.items()}
 
 
 def _more(wanted: Wanted, pairs: list[tuple[str, str, bool]], origins: Origins) -> Wanted:
@@ -198,7 +280,7 @@ def _more(wanted: Wanted, pairs: list[tuple[str, str, bool]], origins: Origins) 
     result = dict(wanted)
     for known, partner, nulls in pairs:
         if known in origins:
-            result[partner] = (*result.get(partner, ()), (origins[known], nulls))
+            result[partner] = (*result.get(partner, ()), (origins[known].values, nulls))
     return result
 
 

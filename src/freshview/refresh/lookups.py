@@ -1,7 +1,8 @@
-"""The few rows of large scans that meet the delta, read on the driver.
+"""The few rows of large scans that meet the delta, read on the driver; and all rows of mains that are in memory.
 
 `delta/semijoin.py` decides which rows matter; here they are fetched, before Spark sees the plan, as long as the values
-are few and so are the rows that all restrictions admit. Any other scan is left to Spark, in full.
+are few and so are the rows that all restrictions admit. Any other scan is left to Spark, in full, unless it has no
+restriction and main is in memory.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlglot import exp
 
-from freshview.algebra.nodes import Scan, SemiJoin, Stored
+from freshview.algebra.nodes import RowTest, Scan, SemiJoin, Stored
 from freshview.catalog.records import RelationState
 from freshview.definition.analysis import member_column
+from freshview.delta.row_tests import passing
 from freshview.interruption import stop_if_asked
 from freshview.refresh.deltas import member_rows
 from freshview.relation.conditions import EXACT, Among, Conditions, comparable, distinct
-from freshview.storage.reader import StateReader, is_answered
+from freshview.storage.reader import LOCAL_ROWS, StateReader, is_answered
 
 _ROWS = 300_000  # rows of one scan that are fetched at most
 _FEW_PAIRS = 1_000_000  # rows and rows that they are joined to, of which nobody asks how many pairs they make
@@ -46,19 +49,28 @@ class Lookups:
         self._state = state
         self._deltas = deltas
         self._tables: dict[object, pa.Table | None] = {}  # by scan
+        self._tested: dict[object, pa.Table] = {}  # by scan and tests
         self._rows: dict[object, pa.Table | None] = {}  # by state, values and columns: several scans may share them
 
     def table(self, scan: Scan) -> pa.Table | None:
         """The rows of a scan that matter; None if Spark has to read them."""
         if scan.version == "delta":
             return self._deltas[scan.relation]
-        if not scan.semijoins:
-            return None
         columns = tuple(dict.fromkeys(c for c, _ in scan.fields))
         key = (scan.source, scan.version, scan.semijoins, columns)
         if key not in self._tables:
-            self._tables[key] = self._fetched(scan, columns)
+            self._tables[key] = (self._fetched if scan.semijoins else self._whole)(scan, columns)
         return self._tables[key]
+
+    def _whole(self, scan: Scan, columns: tuple[str, ...]) -> pa.Table | None:
+        """All rows of a scan that nothing restricts, if main is in memory; a small relation is folded later."""
+        state = self._state(scan)
+        if isinstance(scan.source, Stored) or not LOCAL_ROWS < state.rows_at_most <= _ROWS:
+            return None
+        if not self._reader.is_in_memory(state):
+            return None
+        stop_if_asked(f"rows of {state.relation.name}")
+        return member_rows(state.relation, self._reader.contents(state)).select(list(columns))
 
     def joined(self, scan: Scan, rows: pa.Table) -> int:
         """The pairs of rows of a scan and rows that they were looked up for; 0 if there can be few only."""
@@ -96,10 +108,26 @@ class Lookups:
         known. NULL is not asked for where the column of a table has none."""
         target = state.schema.column(by.column)
         parts = []
-        for source, name in by.sources:
+        for source, name, tests in by.tested:
             rows = self.table(source)
             if rows is None or not comparable(self._state(source).schema.column(name).type, target.type, _EXACT):
                 return None
-            parts.append(distinct(rows.column(name), target.type))
+            parts.append(distinct(self._passing(source, rows, tests).column(name), target.type))
         has_nulls = state.relation.kind != "table" or target.name not in state.schema.required
         return Among(pc.unique(pa.chunked_array(parts, target.type.arrow)), by.nulls and has_nulls)
+
+    def _passing(self, scan: Scan, rows: pa.Table, tests: tuple[RowTest, ...]) -> pa.Table:
+        """The rows of a scan that pass tests, as far as they can be asked."""
+        state = self._state(scan)
+        for count, one in enumerate(tests, 1):
+            key = (scan, tests[:count])
+            if key not in self._tested:
+                self._tested[key] = self._passing_one(state, rows, one.test)
+            rows = self._tested[key]
+        return rows
+
+    def _passing_one(self, state: RelationState, rows: pa.Table, test: exp.Expr | SemiJoin) -> pa.Table:
+        if not isinstance(test, SemiJoin):
+            return passing(rows, test, lambda name: state.schema.column(name).type)
+        admitted = self._admitted(test, state)
+        return rows if admitted is None else rows.filter(admitted.met_by(rows.column(test.column)))

@@ -14,7 +14,7 @@ A column is read by one thread at a time. Lookups in other columns, and in colum
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,7 @@ WIDEST = 128  # bytes of a row in the columns that one lookup keeps, at most
 _OFFSET = 4  # bytes of the place of a text in Arrow
 _TEXT = 16  # bytes of a text, before its column was read
 _LARGEST_TEXTS = 1 << 30  # bytes of a column of texts that is read, at most: Arrow counts them in 31 bits
-FEWEST = 20  # values of a lookup; fewer ones are pruned by the statistics of files and pages
+FEWEST = 20  # values for which no column is read: so few are pruned by the statistics of files and pages
 MANY = 20_000  # values of a lookup; of more the files are read as a whole in any case
 _OFTENEST = 3  # times that a column of one file is read for this, at most
 _VERSIONS = 64  # whose files are known
@@ -145,10 +145,15 @@ class ColumnCache:
         than the limit, one more than that is taken.
         """
         types = dict(fields) | {name: type_ for name, type_, _ in others} | {by: values.type}
-        if len(values) <= FEWEST or values.type not in INDEXED or not self.may_keep(main, types):
+        if values.type not in INDEXED or not self.may_keep(main, types):
+            return None
+        are_few = len(values) <= FEWEST
+        if are_few and relation_id not in self._newest:
             return None
         files = self._files_of(relation_id, main.delta_version)
-        if len(values) <= MANY and self._is_first(relation_id, files, by):
+        if are_few and not self._keeps(relation_id, files, by, types):
+            return None
+        if not are_few and len(values) <= MANY and self._is_first(relation_id, files, by):
             return None
         held = []
         for file in files:
@@ -177,6 +182,12 @@ class ColumnCache:
             for file in new:
                 self._asked[relation_id, file.path, by] = True
         return 2 * sum(file.rows for file in new) > sum(file.rows for file in files)
+
+    def _keeps(self, relation_id: int, files: Sequence[DataFile], by: str, names: Iterable[str]) -> bool:
+        """Are these columns of all files kept, with the index of `by`?"""
+        wanted = [(name, "column") for name in names] + [(by, "index")]
+        with self._lock:
+            return all(((relation_id, file.path, name), what) in self._kept for file in files for name, what in wanted)
 
     def _files_of(self, relation_id: int, version: int) -> tuple[DataFile, ...]:
         """The files of a version. What is kept of others goes when a newer version is asked for: their last readers

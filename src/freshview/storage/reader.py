@@ -30,7 +30,7 @@ from freshview.relation.schema import Column, Schema
 from freshview.storage.cache import MainCache
 from freshview.storage.external_rows import contents as external_contents
 from freshview.storage.files import Layout, check_present
-from freshview.storage.index import INDEXED, ColumnCache, is_fixed
+from freshview.storage.index import FEWEST, INDEXED, ColumnCache, is_fixed
 from freshview.storage.main import MainStore, damage_errors, plain, quoted, read_parquet
 from freshview.storage.sharing import RelationColumns, SharedRows
 
@@ -115,6 +115,12 @@ class StateReader:
         whole = {c.name: c.type.arrow for c in schema.columns}
         kept = all(map(is_fixed, whole.values())) and self.columns.may_keep(main, whole)
         return not kept and all(map(is_fixed, keys.values())) and self.columns.may_keep(main, keys)
+
+    def is_in_memory(self, state: RelationState) -> bool:
+        """Is main in memory, or so small that it will be, and are the segments folded on the driver?"""
+        if state.main is None or state.relation.is_external or sum(s.rows for s in state.segments) > OVERLAY_ROWS:
+            return False
+        return self._cache.may_keep(state.main)
 
     def contents(self, state: RelationState) -> pa.Table:
         """All rows of the relation."""
@@ -291,19 +297,24 @@ class StateReader:
         """Main's rows by an index in memory, one more than the limit at most; None if no condition is a list of values,
         or the columns are not kept.
 
-        The longest list is looked up; the other conditions are asked of the rows found.
+        The longest list is looked up; the other conditions are asked of the rows found. Of short lists, which are only
+        looked up in columns that are kept, any will do.
         """
         lists = [(i, c) for i, (_, c) in enumerate(conditions) if isinstance(c, Among)]
         if state.main is None or not lists or not held or any(p >= len(stored.columns) for p, _ in conditions):
             return None
-        at, chosen = max(lists, key=lambda pair: len(pair[1].values))
-        place, others = conditions[at][0], [*conditions[:at], *conditions[at + 1 :]]
+        lists.sort(key=lambda pair: len(pair[1].values), reverse=True)
         fields = [(stored.columns[p].name, stored.columns[p].type.arrow) for p in held]
-        asked = [(stored.columns[p].name, stored.columns[p].type.arrow, c) for p, c in others]
-        by, relation = stored.columns[place].name, state.relation.id
-        return self.columns.rows(
-            relation, state.main, by, chosen.values, fields, nulls=chosen.nulls, others=asked, limit=limit
-        )
+        for at, chosen in lists if len(lists[0][1].values) <= FEWEST else lists[:1]:
+            others = [*conditions[:at], *conditions[at + 1 :]]
+            asked = [(stored.columns[p].name, stored.columns[p].type.arrow, c) for p, c in others]
+            by, relation = stored.columns[conditions[at][0]].name, state.relation.id
+            found = self.columns.rows(
+                relation, state.main, by, chosen.values, fields, nulls=chosen.nulls, others=asked, limit=limit
+            )
+            if found is not None:
+                return found
+        return None
 
     def _filtered(
         self,
