@@ -36,6 +36,7 @@ from freshview.refresh.execute import Change, execute
 from freshview.refresh.execute_together import Alone, execute_together
 from freshview.refresh.job_facts import facts_of
 from freshview.refresh.job_input import GroupInput, JobInput, SourceImages, uses
+from freshview.refresh.losses import Losses
 from freshview.refresh.plan import FULL, INCREMENTAL, NOTHING, JobPlan, RefreshPlan, Rejected, Way, choose, recompute
 from freshview.refresh.runner import Runner
 from freshview.refresh.span import Span
@@ -81,6 +82,7 @@ class Changing:
         self._local = LocalEngine()
         self.pauses = Pauses(catalog, storage)
         self._ways = Ways()
+        self._losses = Losses()
         self._combinations = Combinations()
 
     def change(
@@ -229,6 +231,9 @@ class Changing:
         changes = given.changes if definition.incremental else ()
         if definition.incremental and not changes:
             return JobPlan(NOTHING, given.written, takes=given.takes)
+        lost = self._losses.plan(given, changes) if changes else None
+        if lost is not None:
+            return lost
         ways = self._ways.of(given.view, definition, changes)
         facts = facts_of(given, ways, small)
         return choose(definition, given.written if changes else (), ways, facts, given.takes)
@@ -251,6 +256,7 @@ class Changing:
         )
         with kept as stages:
             change = execute(plan, given, partial(self._runner, given.view), self._local, stages)
+        self._losses.note(given, plan)
         return self._learnt(change, plan, given, time.monotonic() - begun)
 
     def _learnt(self, change: Change, plan: JobPlan, given: JobInput, took: float) -> Change:

@@ -25,7 +25,7 @@ from freshview.refresh.runner import Runner
 from freshview.refresh.stages import Stages
 from freshview.relation.delta import REPLACE
 from freshview.relation.schema import Schema
-from freshview.storage.reader import OVERLAY_ROWS
+from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
 from freshview.storage.segments import Written
 
 Runners = Callable[[bool], Runner]  # True: for a job over few rows
@@ -212,13 +212,30 @@ def _recomputed(plan: JobPlan, given: JobInput, runner: Runner, stages: Stages) 
     frames = {name: runner.visible(given.span.after(source)) for name, source in given.whole.sources.items()}
     schema, view_id = given.view.schema, given.view.id
     defined = runner.stored(given.whole, frames, schema)
+    few = _fetched(defined, given, runner)
+    if few is not None:
+        return _compared(few, given, runner)
     fresh = stages.written("all rows", lambda: runner.written(defined, view_id, REPLACE))
     if fresh.num_rows + given.stored.rows_at_most <= OVERLAY_ROWS:
-        files = fresh.segment.files
-        new, old = runner.read(view_id, files, schema), runner.storage.reader.contents(given.stored)
-        return net(pa.concat_tables([weighted(new, 1, schema), weighted(old, -1, schema)]), schema)
+        return _compared(runner.read(view_id, fresh.segment.files, schema), given, runner)
     if plan.replaces and runner.has_columns(defined, schema):
         stages.given_up(fresh)
         return fresh
     rows = runner.engine.read_files(view_id, fresh.segment.files, schema)
     return _netted(runner.engine.signed(rows, runner.engine.scan(given.stored)), given, runner)
+
+
+def _fetched(defined: Any, given: JobInput, runner: Runner) -> pa.Table | None:
+    """The rows of a view that had few of them, without the files that cost more than such rows; None if they are no
+    longer few: then Spark computes them again, and writes them."""
+    most = OVERLAY_ROWS - given.stored.rows_at_most
+    if most <= 0 or not given.stored.is_small(LOCAL_ROWS):
+        return None
+    rows = runner.fetch(defined.limit(most + 1), given.view.schema, small=True)
+    return rows if rows.num_rows <= most else None
+
+
+def _compared(new: pa.Table, given: JobInput, runner: Runner) -> pa.Table:
+    """The difference of a view's rows from the stored ones, all on the driver."""
+    schema, old = given.view.schema, runner.storage.reader.contents(given.stored)
+    return net(pa.concat_tables([weighted(new, 1, schema), weighted(old, -1, schema)]), schema)

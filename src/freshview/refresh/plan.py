@@ -72,6 +72,7 @@ class Rejected:
     strategy: str
     why: str
     seconds: float | None = None  # its expected time, if it was possible
+    engine: str = ""  # that would have run its rules; its past jobs are in that time
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,17 @@ def recompute(
     return JobPlan(FULL, tuple(changes), rejected=tuple(rejected), takes=takes)
 
 
+def recompute_instead(
+    dearer: Rejected, changes: Iterable[SourceChange], full: Estimate, factors: Factors, takes: ViewSpan | None = None
+) -> JobPlan | None:
+    """The plan that recomputes the definition, if rules take clearly longer; else None."""
+    assert dearer.seconds is not None
+    anew = full.seconds * factors.get(FULL, 1.0)
+    if dearer.seconds <= anew + _SLACK:
+        return None
+    return replace(recompute(takes, changes, [dearer]), estimate=full, seconds=anew)
+
+
 def alternatives(definition: Definition, changes: SourceChanges) -> tuple[Way, ...]:
     """All ways to compute a view's change, those by delta rules first."""
     if not definition.incremental:
@@ -298,10 +310,11 @@ def choose(
     cost = estimate(query, facts.counted, full.rates)
     local, why_spark = (facts.local, facts.why_spark) if is_local else (None, "")
     cost = in_process(cost, facts.at_hand(query, changes), len(local.prepared)) if local is not None else cost
-    seconds = cost.seconds * factors.get(EMBEDDED if local is not None else SPARK, 1.0)
-    if definition.refresh != INCREMENTAL and seconds > anew + _SLACK:
-        dearer = Rejected(INCREMENTAL, "it is expected to take longer", seconds)
-        return replace(recompute(takes, changes, [dearer]), estimate=full, seconds=anew)
+    engine = EMBEDDED if local is not None else SPARK
+    seconds = cost.seconds * factors.get(engine, 1.0)
+    dearer = Rejected(INCREMENTAL, "it is expected to take longer", seconds, engine)
+    if definition.refresh != INCREMENTAL and (better := recompute_instead(dearer, changes, full, factors, takes)):
+        return better
     forced = "'refresh' = 'incremental'" if definition.refresh == INCREMENTAL else ""
     growing = {c.source for c in changes if c.grows}
     below = changes[0].condense if len(changes) == 1 and changes[0].in_spark else None

@@ -34,7 +34,7 @@ class Runner(PlanRunner):
         columns; else by the tree of the stored form."""
         form = definition.form
         if form is None or (definition.as_written and form.stored == definition.names and form.member is None):
-            then = {n: f.select(*map(quote, definition.columns[n])) for n, f in frames.items()}
+            then = {n: _with_columns(f, definition.columns[n]) for n, f in frames.items()}
             return self.original(definition.text, then)
         return self.run(form.tree, lambda s: frames[s.relation])
 
@@ -108,3 +108,8 @@ class Runner(PlanRunner):
         if not files:
             return schema.arrow.empty_table()
         return schema.conform(read_parquet(files, self.storage.layout.relation(relation_id)))
+
+
+def _with_columns(frame: Frame, names: Sequence[str]) -> Frame:
+    """Some columns of a frame; a frame that has these and no others stays as it is, which Spark need not analyse."""
+    return frame if list(frame.columns) == list(names) else frame.select(*map(quote, names))

@@ -35,6 +35,8 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Compiled stages of queries: of Spark's 100, the queries of some ten views leave none to be used again.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": f"file://{POOLS}",
 }

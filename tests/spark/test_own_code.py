@@ -1,0 +1,28 @@
+"""The code that Spark generates for queries of a session that Freshview started is compiled once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+from tests.spark.sessions import setting
+
+_STAGES = 150  # each has code of its own; Spark itself keeps 100
+
+
+def _compiled(spark: SparkSession) -> int:
+    """How often code was compiled so far."""
+    jvm: Any = spark._jvm
+    return int(jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME().getCount())
+
+
+def test_the_code_of_many_stages_stays_compiled(spark: SparkSession) -> None:
+    """As many as views and their queries have: after a round over all of them, the next one compiles nothing."""
+    parts = " UNION ALL ".join(f"SELECT id * {n} AS s FROM range(1) WHERE id < {n}" for n in range(1, _STAGES + 1))
+    with setting(spark, spark__sql__codegen__wholeStage="true", spark__sql__codegen__factoryMode="FALLBACK"):
+        before = _compiled(spark)
+        assert spark.sql(parts).count() == _STAGES
+        first = _compiled(spark)
+        assert first - before >= _STAGES
+        assert spark.sql(parts).count() == _STAGES
+        assert _compiled(spark) == first
