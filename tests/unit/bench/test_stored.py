@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from freshview.bench import stored
 from freshview.bench.data import tpch
 from freshview.bench.estimates import estimated, keep_estimates
 from freshview.bench.measure import Timing
 from freshview.bench.peers import STORED, TABLES, TableChange, TableChanges
-from freshview.bench.stored import BOTH, NONE, PERMANENT, TRANSIENT, _ratios, _single
+from freshview.bench.stored import BOTH, NONE, PERMANENT, TRANSIENT, _over_stored, _ratios, _single
 from freshview.bench.stored_v1 import _raced
 from freshview.bench.variants import variants
 from freshview.catalog.frontiers import Job
@@ -50,6 +52,20 @@ def test_ratios_of_the_workload_are_against_views_by_themselves() -> None:
     assert [(f.value, f.limit) for f in found] == [(0.5, 0.5), (0.125, 0.25), (0.75, None)]
     single = {view: {NONE: Timing((4.0,)), PERMANENT: Timing((p,))} for view, p in (("a", 1.0), ("b", 4.0))}
     assert _single(single, {"a": "1 results", "b": "nothing"}).value == 5 / 8
+
+
+@pytest.mark.parametrize("mode", ["lazy", "auxiliary"])
+def test_ways_over_stored_results_are_those_without_if_nothing_is_stored(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is faster by then would make them look better."""
+    without = {NONE: Timing((8.0,)), TRANSIENT: Timing((4.0,))}
+    measured = {PERMANENT: Timing((6.0,)), BOTH: Timing((1.0,))}
+    monkeypatch.setattr(stored, "_measured", lambda *_: measured)
+    status = SimpleNamespace(views=[SimpleNamespace(name="v", mode=mode)])
+    wh: Any = SimpleNamespace(status=lambda: status)
+    same = {PERMANENT: without[NONE], BOTH: without[TRANSIENT]}
+    assert _over_stored(wh, random.Random(1), 0.01, 1, without) == (measured if mode == "auxiliary" else same)
 
 
 class _Counted:
