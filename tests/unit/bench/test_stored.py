@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from freshview.bench import stored
+from freshview.bench import peers_systems, stored, stored_v1
 from freshview.bench.data import tpch
 from freshview.bench.estimates import estimated, keep_estimates
 from freshview.bench.measure import Timing
@@ -101,6 +101,22 @@ def test_the_optimiser_knows_two_changes_and_what_follows_is_measured(tmp_path: 
     assert (system.optimised_after, system.changes) == (2, 6)
     assert len(seconds[STORED]) == 3
     assert compared == 6
+
+
+@pytest.mark.parametrize(("scale", "compared"), [(1.0, "scale 3 / scale 0.3"), (3.34, "scale 10 / scale 1")])
+def test_the_tenfold_scale_is_named_as_it_is(
+    scale: float, compared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading ten times the scale of a run would take half an hour."""
+    system = SimpleNamespace(optimise=int, close=int, stored="nothing")
+    loaded: list[float] = []
+    monkeypatch.setattr(peers_systems, "WithStored", lambda *_: system)
+    monkeypatch.setattr(stored_v1, "tpch", lambda _, at, __: loaded.append(at))
+    monkeypatch.setattr(stored_v1, "TableChanges", lambda *_, **__: None)
+    monkeypatch.setattr(stored_v1, "_raced", lambda *_: ({STORED: [loaded[-1]]}, 0))
+    (figure,) = stored_v1.v1_tenfold(tmp_path, scale, 1)
+    assert figure.name.endswith(compared)
+    assert figure.value == pytest.approx(10, rel=0.01)
 
 
 def test_variants_of_the_search_are_compared_with_the_whole() -> None:
