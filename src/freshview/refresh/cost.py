@@ -61,6 +61,7 @@ class Rates:
     joined: float  # a row that goes into or out of a join, or into a grouping, on Spark
     written: float  # a row that Spark writes to files
     run: float  # a query in the embedded engine
+    job: float  # a job in the embedded engine, whatever it computes: tasks, plan, query, a segment
     row_in_process: float  # a row that goes into or out of a join or a grouping in the embedded engine
 
     @classmethod
@@ -69,7 +70,8 @@ class Rates:
         row = spark.scan + 2 * spark.row
         held = spark.query + spark.keep
         own = prices.embedded
-        return cls(row, spark.operator, own.operator, held, spark.row, spark.write, own.query, own.row)
+        job = own.query + prices.result
+        return cls(row, spark.operator, own.operator, held, spark.row, spark.write, own.query, job, own.row)
 
 
 DEFAULT = Rates.of(Prices())
@@ -90,7 +92,8 @@ class Estimate:
     def seconds(self) -> float:
         operator = self.rates.in_process if self.is_embedded else self.rates.operator
         on_driver = self.prepared * _SECONDS_PREPARED + self.at_hand * _SECONDS_AT_HAND
-        return self.rows * self.rates.row + self.operators * operator + on_driver
+        begun = self.rates.job if self.is_embedded else 0.0
+        return begun + self.rows * self.rates.row + self.operators * operator + on_driver
 
 
 def comparison(rows: int, rates: Rates) -> float:

@@ -115,6 +115,14 @@ def test_what_jobs_took_corrects_the_estimate() -> None:
     assert 1.0 < learnt.factor("spark") < 4.0
 
 
+def test_a_job_in_the_embedded_engine_takes_time_whatever_it_computes() -> None:
+    """It asks for its tasks, makes a plan and stores a segment: of a small change, that is most of its time."""
+    nothing = in_process(estimate(_SCAN, lambda _: 0))
+    assert nothing.seconds == pytest.approx(DEFAULT.job + DEFAULT.in_process)
+    assert DEFAULT.job == Prices().result + Prices().embedded.query
+    assert on_spark(nothing).seconds == pytest.approx(DEFAULT.operator)
+
+
 def test_the_beginning_of_a_small_job_does_not_rule_its_way_out_for_large_ones() -> None:
     """The first job reads files that stay in memory afterwards; what it learns multiplies estimates of a second."""
     assert Calibration().after("embedded", estimated=0.02, actual=0.45).factor("embedded") == 1.0
