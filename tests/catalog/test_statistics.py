@@ -126,3 +126,9 @@ def test_prices_are_kept_whole_and_what_was_not_measured_has_its_default(process
     assert Prices.of({"lookup": 0.25, "spark": {"query": 9}, "is_default": False, "of a later version": 1}) == Prices(
         spark=Engine(9, *list(Prices().spark.__dict__.values())[1:]), lookup=0.25, is_default=False
     )
+
+
+def test_prices_that_were_stored_before_there_was_an_index_in_memory_still_load() -> None:
+    new = ("indexed", "indexed_value", "index_memory", "index_values", "result")
+    earlier = {name: price for name, price in Prices(lookup=0.5, is_default=False).to_dict().items() if name not in new}
+    assert Prices.of(earlier) == Prices(lookup=0.5, is_default=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.internals import internals
 from freshview import Warehouse
 from freshview.catalog.statistics import StatisticsCatalog
 from freshview.errors import InvalidStatement, NotFound
+from freshview.optimizer.prices import Prices
 from freshview.refresh import calibration
 from freshview.spark.engine import SparkEngine
 
@@ -203,6 +205,14 @@ def test_calibration_measures_every_price_stores_them_and_leaves_no_files(
     home = internals(swh).storage.layout.relation(0)
     assert not home.is_dir() or list(home.iterdir()) == []
     assert _kept(swh).prices() == prices.to_dict()
+
+
+def test_proposals_know_the_memory_for_lookups_of_this_process_not_of_the_one_that_calibrated(swh: Warehouse) -> None:
+    stored = Prices(index_memory=1e15, is_default=False)
+    _kept(swh).set_prices(stored.to_dict())
+    budget = internals(swh).storage.reader.columns.budget
+    assert swh.optimize().proposal.prices == replace(stored, index_memory=float(budget))
+    assert 0 < budget < 1e15
 
 
 def test_a_calibration_that_fails_leaves_the_old_prices_and_no_files(

@@ -57,6 +57,9 @@ def net_images(images: tuple[pa.Table, pa.Table], schema: Schema, wanted: Schema
     """Deleted and inserted images of a schema as one signed bag of the wanted columns, equal rows cancelled."""
     places = [schema.position(n) for n in wanted.names]
     old, new = (table.select(places) for table in images)
+    if not (old.num_rows and new.num_rows):  # nothing cancels: the rows need not be compared
+        rows, weight = (new, 1) if new.num_rows else (old, -1)
+        return weighted(rows.combine_chunks(), weight, wanted)
     rows = overlay([tag(old, wanted, DELETE, 1), tag(new, wanted, INSERT, 2)], wanted).rows
     weights = np.where(is_live(rows).to_numpy(), 1, -1).astype(np.int32)
     return pa.table([*untag(rows).columns, pa.array(weights, pa.int32())], schema=with_weight(wanted).arrow)

@@ -6,7 +6,7 @@
     imntcost(e)   = Σ over updated relations r:  compcost(δr e) + mergecost(δr e);  afterwards δr e is stored, too
     rmntcost(e)   = compcost(e) + matcost(e)
     mntcost(e)    = min(imntcost, rmntcost) for a view; imntcost for a result stored in addition
-    totalcost     = Σ views and stored results mntcost + Σ kept results trmatcost + Σ queries rate · C
+    totalcost     = Σ views and stored results mntcost + Σ kept results trmatcost + Σ queries rate · C + one commit
 
 What is computed in full is read, joined and written with the rows after all changes; a differential meets the rows of
 the state that it sees (logical properties after each update, §4.2.2).
@@ -144,7 +144,12 @@ class Costs:
         for n in self.nodes:
             self._values[n.number] = self._computed(n.number)
         self._parts = {n.number: self._contribution(n.number) for n in self.nodes}
-        self.total = sum(self._parts.values())
+        self.total = sum(self._parts.values()) + self._commit()
+
+    def _commit(self) -> float:
+        """The one commit by which a refresh shows the changes of all views; a view that is recomputed has its own."""
+        changes = any(self.changes[root.node.number] for root in self.dag.roots if not root.is_query)
+        return self.prices.incremental * self.prices.commit if changes else 0.0
 
     def size(self, node: Equivalence) -> NodeSize:
         return self.sizes.of[node.number]
@@ -197,9 +202,11 @@ class Costs:
         kept = self.shared.get(number, frozenset())
         changing += self.prices.embedded.row * sum(self._delta_rows(number, i) for i in kept)
         changing += sum(self.computed_delta(number, i) for i in places if i not in kept)
-        if isinstance(self.dag.nodes[number], Grouping):  # the stored groups that change are read
-            changing += self.prices.looked_up(self.sizes.of[number].rows, sum(rows), pruned=sorted_)
-        return self.prices.incremental * (changing + self.prices.commit + self.prices.engine(sum(rows)).query)
+        node = self.dag.nodes[number]
+        if isinstance(node, Grouping):  # the stored groups that change are read
+            width = self.sizes.width_in_memory(node, [own for own, _ in node.keys])
+            changing += self.prices.looked_up(self.sizes.of[number].rows, sum(rows), pruned=sorted_, width=width)
+        return self.prices.incremental * (changing + self.prices.result + self.prices.engine(sum(rows)).query)
 
     def rmntcost(self, number: int, *, reuses: bool = False) -> float:
         """The cost of recomputing a stored node, which Spark does; `reuses`: its rows are taken from where they are
@@ -219,7 +226,7 @@ class Costs:
             return Maintained(self.imntcost(number), full, root.pinned)
         rows = sum(self._delta_rows(number, i) for i in self.changes[number])  # another result has the changes
         copied = self.prices.embedded.row * rows + self.prices.merged(rows)
-        copied = self.prices.incremental * (copied + self.prices.commit + self.prices.engine(rows).query)
+        copied = self.prices.incremental * (copied + self.prices.result + self.prices.engine(rows).query)
         return Maintained(copied, full, root.pinned)
 
     def buildcost(self, number: int) -> float:
@@ -282,7 +289,8 @@ class Costs:
             if self.mode[number] == TRANSIENT:
                 return self.prices.scanned(lookup.rows)
             pruned = self.clustered.get(number) in lookup.by
-            return self.prices.looked_up(lookup.rows, lookup.values if lookup.by else lookup.rows, pruned=pruned)
+            values = lookup.values if lookup.by else lookup.rows
+            return self.prices.looked_up(lookup.rows, values, pruned=pruned, width=lookup.width)
         cost = min(self.compcost(number), lookup.otherwise)
         return min(cost, self._found(lookup.through, place)) if lookup.through is not None else cost
 

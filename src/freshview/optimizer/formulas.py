@@ -40,6 +40,7 @@ class Lookup:
     rows: float  # of the node, in the state that the differential sees
     values: float
     by: frozenset[str]  # base columns of the node that are compared with the values
+    width: float = 0.0  # bytes of a row in the columns that an index in memory needs; 0: they are not kept
     otherwise: float = NEVER  # the cost of looking them up in the relations below, if the node is not stored
     through: Lookup | None = None  # for σ(leaf): the lookup in the leaf
 
@@ -131,18 +132,22 @@ class Formulas:
         if isinstance(node, Block) and len(node.leaves) == 1:
             leaf = self._nodes[node.leaves[0][0]]
             below = self._below(leaf, relation, values, by)
-            through = Lookup(leaf.number, self._size(leaf).before(relation), values, by, below)
+            width = self._sizes.width_in_memory(leaf, by)
+            through = Lookup(leaf.number, self._size(leaf).before(relation), values, by, width, below)
         else:
             otherwise = self._below(node, relation, values, by)
-        return Lookup(node.number, self._size(node).before(relation), values, by, otherwise, through)
+        width = self._sizes.width_in_memory(node, by)
+        return Lookup(node.number, self._size(node).before(relation), values, by, width, otherwise, through)
 
     def _below(self, node: Equivalence, relation: str, values: float, by: frozenset[str]) -> float:
         """The cost of looking values up in the relations below a node that is not stored; keys of a γ pass it."""
         is_keyed = isinstance(node, Grouping) and by and by <= {own for own, _ in node.keys}
         if not is_keyed and by:
             return NEVER
+        is_indexed = self._sizes.width_in_memory(node, by) > 0.0
         reached = sum(
-            self._prices.looked_up(self._relations[r].before(relation), values) for r in sorted(node.relations)
+            self._prices.looked_up(size.before(relation), values, width=size.width if is_indexed else 0.0)
+            for size in (self._relations[r] for r in sorted(node.relations))
         )
         return reached + self._prices.processed(values, values)
 

@@ -36,7 +36,12 @@ class Prices:
     pruned: float = 20_000  # rows that a lookup passes over per value, in files sorted by the column
     value: float = 2e-6  # per value that is looked up
     lookup_values: float = 300_000  # more values are not looked up: Spark reads the relation
-    commit: float = 0.03  # fixed, per change of a stored result
+    indexed: float = 5e-4  # fixed, per lookup that an index in memory answers
+    indexed_value: float = 1e-6  # per value that is looked up by an index in memory
+    index_memory: float = 2e9  # bytes of the columns of a relation that are kept for such lookups; 0: files are read
+    index_values: float = 20  # so few values are looked up in files all the same
+    commit: float = 0.03  # fixed, per refresh: one commit shows the changes of all views
+    result: float = 0.02  # fixed, per change of a stored result: tasks, plan, stored rows, segment
     merge: float = 1e-6  # per changed row of a stored result
     sort: float = 5e-7  # per row that is written in order
     incremental: float = 1.0  # actual over estimated time of refreshes by differentials, learnt from past jobs
@@ -69,18 +74,24 @@ class Prices:
         """Reading all rows of a stored relation or kept result."""
         return self.engine(rows).scan * rows
 
-    def looked_up(self, rows: float, values: float, *, pruned: bool = False) -> float:
-        """Finding the rows with one of so many values in a stored relation; at most what reading all of it costs."""
+    def looked_up(self, rows: float, values: float, *, pruned: bool = False, width: float = 0.0) -> float:
+        """Finding the rows with one of so many values in a stored relation; at most what reading all of it costs.
+
+        `width` are the bytes of a row in the columns that may be kept in memory with an index; 0: they are not.
+        """
         whole = self.scanned(rows)
         if values > self.lookup_values:
             return whole
+        if width and self.index_values < values and rows * width <= self.index_memory:
+            return min(whole, self.indexed + self.indexed_value * values)
         passed = min(rows, values * self.pruned) if pruned else rows
         return min(whole, self.lookup + self.value * values + self.passed * passed)
 
     def kept(self, rows: float) -> float:
-        """Keeping a result for the duration of a refresh."""
-        engine = self.engine(rows)
-        return engine.keep + engine.write * rows
+        """Keeping a result for the duration of a refresh: the embedded engine's in memory, Spark's in files."""
+        if self.engine(rows) is self.embedded:
+            return self.embedded.keep + self.embedded.row * rows
+        return self.spark.keep + self.spark.write * rows
 
     def written(self, rows: float) -> float:
         """Replacing a stored result."""

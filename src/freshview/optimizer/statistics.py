@@ -8,7 +8,7 @@ means.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -25,6 +25,8 @@ _RANGE, _NULL, _UNKNOWN = 1 / 3, 0.1, 0.25  # shares of rows that conditions of 
 _SAME_VALUE = 10  # rows per value of a column whose distinct values were not counted
 _WIDTHS = {"bigint": 8, "int": 4, "smallint": 2, "tinyint": 1, "date": 4, "timestamp": 8, "double": 8, "boolean": 1}
 _WIDE = 20  # bytes of a value of another type
+_INDEXED = ("bigint", "int", "smallint", "tinyint", "date")  # types of columns that have an index in memory
+_NOT_KEPT = ("array", "map", "struct", "binary", "variant")  # types of columns that are not kept in memory
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,14 @@ class Sizes:
         rows = max(rows, 1.0)
         growth = {r: max(_rows_of(node.template, [s.grown(r) for s in inputs]), 1.0) / rows for r in deltas}
         return NodeSize(rows, width, deltas, growth, frozenset(deltas))
+
+    def width_in_memory(self, node: Equivalence, by: Collection[str]) -> float:
+        """The bytes of a row of a node in the columns that an index in memory needs to find rows by one of these base
+        columns; 0 if there is none by them."""
+        if not any(self._dag.type_of(c) in _INDEXED for c in by):
+            return 0.0
+        is_kept = not any(self._dag.type_of(c).startswith(_NOT_KEPT) for c in node.needs)
+        return self.of[node.number].width if is_kept else 0.0
 
     # -- columns and conditions --------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 
     a price per row        two sizes of one step: the difference of their times over the difference of their rows
     a fixed price          what is left of a step over few rows
-    a lookup               of one value and of several by the column that files are sorted by, and by another column
+    a lookup in files      of one value and of several by the column that files are sorted by, and by another column, of
+                           few values and of many
+    a lookup in memory     of few values and of many, by a column whose index is in memory
 
 Each step is timed a few times, and the median counts. Rows are written to a leased folder of the warehouse, on the
 disk that its tables are on, and removed in the end, also after an error.
@@ -36,12 +38,14 @@ from freshview.relation.types import DataType
 from freshview.spark.engines import Engines
 from freshview.sql.lowering import lower
 from freshview.storage.main import NewMain
+from freshview.storage.reader import StateReader
 from freshview.storage.store import Storage
 
 SMALL, LARGE = 50_000, 1_500_000  # rows of the generated tables: main tables of the larger size are not kept in memory
 _EMBEDDED = 5  # the part of the large table, as a divisor, that the embedded engine is measured with
 _TIMES = 3  # each step is timed so often
-_VALUES = 10  # of the larger lookup
+_VALUES = 10  # of the larger lookup by the column that files are sorted by; so few are never looked up in memory
+_SOME, _MANY = 100, 20_000  # values of a lookup in memory, and in files that keep nothing in memory
 _MOST_FOUND = 300_000
 _SCHEMA = Schema(tuple(Column(c, DataType("bigint")) for c in ("id", "k", "v")))
 _GROUPED = "SELECT k, COUNT(v) AS n FROM t GROUP BY k"
@@ -75,7 +79,8 @@ class Calibrating:
                     stop_if_asked("calibration")
                     self.events.emit("calibrate.step", step=name, number=number, steps=len(bench.steps()))
                     step()
-            prices = priced(bench.seconds, SMALL, LARGE)
+            memory = float(self.storage.reader.columns.budget)
+            prices = replace(priced(bench.seconds, SMALL, LARGE), index_memory=memory)
             self.statistics.set_prices(prices.to_dict())
             return prices
         finally:
@@ -116,6 +121,8 @@ def priced(seconds: Measured, small: int, large: int) -> Prices:
     each = max((seconds["lookup of several"] - seconds["lookup"]) / (_VALUES - 1), 0.0)  # value in sorted files
     lookup = max(seconds["lookup"] - each, 1e-4)
     passed = max((seconds["lookup unsorted"] - lookup) / large, 1e-10)
+    in_memory = max((seconds["lookup of many in memory"] - seconds["lookup in memory"]) / (_MANY - _SOME), 1e-8)
+    in_files = max((seconds["lookup of many"] - seconds["lookup unsorted"]) / (_MANY - _VALUES), 1e-8)
     return replace(
         default,
         embedded=embedded,
@@ -123,6 +130,9 @@ def priced(seconds: Measured, small: int, large: int) -> Prices:
         lookup=lookup,
         passed=passed,
         pruned=min(max(each / passed, 100.0), float(large)),
+        value=in_files,
+        indexed=max(seconds["lookup in memory"] - _SOME * in_memory, 1e-5),
+        indexed_value=in_memory,
         commit=fixed("commit", 1e-4),
         merge=max(seconds["merge"] / large, 1e-9) + embedded.write,
         sort=max((seconds["spark sorted write"] - seconds["spark write large"]) / large, 1e-9),
@@ -136,7 +146,8 @@ class _Bench:
     def __init__(self, of: Calibrating, folder: str, small: int, large: int, stack: ExitStack) -> None:
         self._of = of
         self._folder = folder
-        self._scratch = Storage(of.storage.layout.relation(0) / folder)
+        budget = of.storage.reader.columns.budget
+        self._scratch = Storage(of.storage.layout.relation(0) / folder, lookup_memory=budget)
         self._few, self._many, self._one = _rows(small), _rows(large), _rows(1)
         self._local = LocalEngine()
         stack.callback(self._local.close)
@@ -189,12 +200,15 @@ class _Bench:
         self._timed("merge", lambda: encode(tag(self._many, _SCHEMA, INSERT, 1)))
 
     def _lookups(self) -> None:
-        def find(column: str, count: int) -> Callable[[], object]:
+        different = {"id": self._many.num_rows, "k": _different(self._many.num_rows)}
+        in_files = StateReader(self._scratch.layout, self._scratch.mains, 0)
+
+        def find(column: str, count: int, reader: StateReader = self._scratch.reader) -> Callable[[], object]:
             def look() -> object:
-                values = pa.array(self._numbers.integers(0, self._many.num_rows, count), pa.int64())
+                values = pa.array(np.unique(self._numbers.integers(0, different[column], count)), pa.int64())
                 by = ((column, Among(values, False)),)
                 assert self._state is not None
-                return self._scratch.reader.matching(self._state, by, columns=("id", "v"), limit=_MOST_FOUND)
+                return reader.matching(self._state, by, columns=("id", "v"), limit=_MOST_FOUND)
 
             return look
 
@@ -202,6 +216,11 @@ class _Bench:
         self._timed("lookup", find("id", 1), 5)
         self._timed("lookup of several", find("id", _VALUES), 5)
         self._timed("lookup unsorted", find("k", _VALUES))
+        self._timed("lookup of many", find("k", _MANY, in_files))
+        for _ in range(2):
+            find("k", _SOME)()  # the first lookups read files, and keep the columns
+        self._timed("lookup in memory", find("k", _SOME), 5)
+        self._timed("lookup of many in memory", find("k", _MANY), 5)
 
     def _commits(self) -> None:
         statistics = self._of.statistics
@@ -265,8 +284,13 @@ class _Bench:
 def _rows(count: int) -> pa.Table:
     """Rows in the order of `id`, with ten of them per value of `k`, in no order."""
     ids, numbers = np.arange(count, dtype=np.int64), np.random.default_rng(count)
-    shuffled = numbers.permutation(ids) % max(count // 10, 1)
+    shuffled = numbers.permutation(ids) % _different(count)
     return pa.table({"id": ids, "k": shuffled, "v": numbers.integers(0, 1 << 40, count)}, schema=_SCHEMA.arrow)
+
+
+def _different(count: int) -> int:
+    """The values of `k` in so many rows."""
+    return max(count // 10, 1)
 
 
 def _state(main: Main) -> RelationState:

@@ -35,17 +35,17 @@ class Combinations:
     """Keeps queries that were put together."""
 
     def __init__(self) -> None:
-        self._kept: LRUCache[tuple[Node, ...], Combined] = LRUCache(_KEPT)
+        self._kept: LRUCache[tuple[str, tuple[Node, ...]], Combined] = LRUCache(_KEPT)
         self._lock = threading.Lock()
 
-    def of(self, queries: tuple[Node, ...], make: Callable[[], Together]) -> Combined:
-        """Queries put together: as they were before, or now."""
+    def of(self, how: str, queries: tuple[Node, ...], make: Callable[[], Together]) -> Combined:
+        """Queries put together in one way: as they were before, or now."""
         with self._lock:
-            known = self._kept.get(queries)
+            known = self._kept.get((how, queries))
         if known is None:
             known = Combined(queries, make())
             with self._lock:
-                self._kept[queries] = known
+                self._kept[how, queries] = known
         return known
 
 

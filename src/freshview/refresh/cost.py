@@ -32,6 +32,9 @@ _SECONDS_AT_HAND = 4e-6  # of a row on the driver that is read, looked up and jo
 # differ: 6.8 and 8.2 rows read for each one cancelled. A view's past jobs correct it.
 CANCELLED = 7
 _LEAST = 0.05  # seconds: a smaller estimate is taken for this one
+# Seconds: a job with a smaller estimate that takes longer says that beginning takes time (files are read that stay in
+# memory, code is loaded), and nothing of larger jobs, but for the seconds beyond these.
+_STEADY = 0.5
 _MOST = 20.0  # the largest factor by which a job may differ from its estimate
 _LEARN = 0.5  # the share of the newest job in the factor of its way
 _FORGET = 0.1  # the share by which the factors of other ways move towards it
@@ -57,13 +60,18 @@ class Rates:
     held: float  # a small result that Spark writes to files, in a query of its own
     joined: float  # a row that goes into or out of a join, or into a grouping, on Spark
     written: float  # a row that Spark writes to files
+    run: float  # a query in the embedded engine
+    job: float  # a job in the embedded engine, whatever it computes: tasks, plan, query, a segment
+    row_in_process: float  # a row that goes into or out of a join or a grouping in the embedded engine
 
     @classmethod
     def of(cls, prices: Prices) -> Rates:
         spark = prices.spark
         row = spark.scan + 2 * spark.row
         held = spark.query + spark.keep
-        return cls(row, spark.operator, prices.embedded.operator, held, spark.row, spark.write)
+        own = prices.embedded
+        job = own.query + prices.result
+        return cls(row, spark.operator, own.operator, held, spark.row, spark.write, own.query, job, own.row)
 
 
 DEFAULT = Rates.of(Prices())
@@ -84,7 +92,8 @@ class Estimate:
     def seconds(self) -> float:
         operator = self.rates.in_process if self.is_embedded else self.rates.operator
         on_driver = self.prepared * _SECONDS_PREPARED + self.at_hand * _SECONDS_AT_HAND
-        return self.rows * self.rates.row + self.operators * operator + on_driver
+        begun = self.rates.job if self.is_embedded else 0.0
+        return begun + self.rows * self.rates.row + self.operators * operator + on_driver
 
 
 def comparison(rows: int, rates: Rates) -> float:
@@ -102,8 +111,9 @@ def on_spark(cost: Estimate) -> Estimate:
     return replace(cost, is_embedded=False, at_hand=0, prepared=0)
 
 
-# Delta rules on the embedded engine, delta rules on Spark, recomputing: one engine's times say nothing of the other's.
-_WAYS = ("embedded", "spark", "full")
+# Delta rules on the embedded engine, the same with a share of the time for what several views read, delta rules on
+# Spark, recomputing: one engine's times say nothing of the other's.
+_WAYS = ("embedded", "together", "spark", "full")
 
 
 @dataclass(frozen=True)
@@ -126,6 +136,8 @@ class Calibration:
     def after(self, way: str, estimated: float, actual: float) -> Calibration:
         """The factors after one more job."""
         seen = min(max(actual / max(estimated, _LEAST), 1 / _MOST), _MOST)
+        if estimated < _STEADY:
+            seen = min(seen, max(actual / _STEADY, 1.0))
         known = self.learnt.get(way)
         newest = seen if known is None else known + _LEARN * (seen - known)
         drifted = {w: f + _FORGET * (newest - f) for w, f in self.learnt.items()}

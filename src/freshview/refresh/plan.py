@@ -27,7 +27,7 @@ from freshview.refresh.cost import CANCELLED, DEFAULT, Estimate, Rates, comparis
 from freshview.refresh.span import Point
 
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
-EMBEDDED, SPARK = "embedded", "spark"
+EMBEDDED, SPARK, TOGETHER = "embedded", "spark", "together"
 
 _SMALL_DELTA = 300_000  # rows of all deltas up to which the rows that meet them are looked up, and the result fetched
 _SLACK = 0.3  # seconds by which a delta plan may cost more: it writes less
@@ -140,6 +140,7 @@ class JobPlan:
     replaces: str = ""  # of a plan that recomputes: why a large result replaces the stored rows; "": it is compared
     emptied: tuple[SourceChange, ...] = ()  # changes of which condensing left no row: the query does not read them
     takes: ViewSpan | None = None  # the view, and from where to where; None: a sketch, for no span
+    is_shared: bool = False  # its input is read for several views, each of which has a share of the time
 
     @property
     def stages(self) -> Staged:
@@ -164,7 +165,9 @@ class JobPlan:
     @property
     def way(self) -> str:
         """What the time of the job is learnt for."""
-        return FULL if self.strategy == FULL else self.engine
+        if self.strategy == FULL:
+            return FULL
+        return TOGETHER if self.is_shared and self.engine == EMBEDDED else self.engine
 
     @property
     def otherwise(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from freshview.catalog.frontiers import Job
@@ -54,6 +54,7 @@ class Proposing:
     statistics: StatisticsCatalog
     definitions: Definitions
     engines: Engines
+    lookup_memory: int  # bytes of columns that the storage keeps in memory for lookups
 
     def proposed(
         self,
@@ -86,7 +87,7 @@ class Proposing:
         count = self._count if counting else None
         findings = found(self.statistics, over, changes, count)
         usual = findings if changes == USUAL else found(self.statistics, over, USUAL)
-        measured = Prices.of(self.statistics.prices())
+        measured = replace(Prices.of(self.statistics.prices()), index_memory=float(self.lookup_memory))
         history, stored = ViewCatalog(self.statistics.catalog), [r for r in every if is_auxiliary(r)]
         jobs = {view.name: _since_rewritten(view, history.finished(view, _JOBS)) for view in (*over.views, *stored)}
         costs = Costs(over.dag, usual.facts, measured)

@@ -3,7 +3,8 @@
 The delta queries of the views are put together (`algebra/together.py`): what several of them compute is a part of the
 refresh, and is computed once. Queries over rows at hand are put together for the embedded engine, the others for Spark:
 
-    embedded   a part is a table in memory; filters and projections are not worth one
+    embedded   a part is a table in memory; filters and projections are not worth one. Selections stand above the joins
+               as on Spark, if the joins that are left out are expected to take longer than rows that are joined in vain
     Spark      a part is held in files, if it comes from a delta and reading and joining it again for its other users
                is expected to take longer than writing it. Where that is expected to save time, selections stand above
                the joins (`algebra/loosening.py`): views that select otherwise then have their joins in common
@@ -21,18 +22,31 @@ from dataclasses import replace
 
 from freshview.algebra.facts import comes_from_delta
 from freshview.algebra.loosening import loosened
-from freshview.algebra.nodes import Aggregate, Join, Node, Scan, ScanSource, SetOperation, Window
+from freshview.algebra.nodes import (
+    Aggregate,
+    Filter,
+    Join,
+    Node,
+    Scan,
+    ScanSource,
+    SetOperation,
+    Shared,
+    Window,
+    conjuncts,
+)
 from freshview.algebra.together import CommonPart, Together, Worth, put_together
 from freshview.algebra.traversal import bottom_up, scans
 from freshview.local.plans import LocalPlan
-from freshview.refresh.combined import Combinations, Translation
+from freshview.refresh.combined import Combinations, Combined, Translation
 from freshview.refresh.cost import Rates, estimate
 from freshview.refresh.embedded import preparing
 from freshview.refresh.job_facts import gathered
 from freshview.refresh.job_input import GroupInput, JobInput
 from freshview.refresh.plan import (
+    EMBEDDED,
     INCREMENTAL,
     NOTHING,
+    TOGETHER,
     JobPlan,
     RefreshPlan,
     ScanPlan,
@@ -46,6 +60,7 @@ Alternatives = Callable[[JobInput], Sequence[Way]]
 Measure = Callable[[Scan], ScanPlan]
 _HEAVY = (Join, Aggregate, Window, SetOperation)  # operators that are worth a table of their own
 _OTHERS = 1  # rows from files: a scan that is not at hand reads some
+_PASSING = 1 / 3  # the share of rows that a condition is taken to keep
 
 
 def plan_together(
@@ -80,6 +95,7 @@ class _Combination:
         self.places = places
         self.ways = ways
         self.together = together
+        self._read: dict[Scan, ScanPlan] = {}
 
     def users(self, part: CommonPart, plans: Mapping[int, JobPlan]) -> tuple[str, ...]:
         """The views that are planned and read a part."""
@@ -92,7 +108,11 @@ class _Combination:
     def measured(self, scan: Scan) -> ScanPlan:
         """How a scan of a job's query is read in the refresh; one of another query is not at hand."""
         known = self.together.scans.get(scan)
-        return ScanPlan(scan, _OTHERS) if known is None else replace(self.group.measured(known), scan=scan)
+        if known is None:
+            return ScanPlan(scan, _OTHERS)
+        if known not in self._read:
+            self._read[known] = self.group.measured(known)
+        return replace(self._read[known], scan=scan)
 
 
 def _put(group: GroupInput, places: Sequence[int], queries: Sequence[Node], worth: Worth) -> Together:
@@ -124,7 +144,17 @@ class _Embedded(_Combination):
         runner: Callable[[], PlanRunner],
     ) -> None:
         queries = tuple(map(_query, ways))
-        combined = combinations.of(queries, lambda: _put(group, places, queries, worth_a_table))
+        combined = _cheaper(
+            [
+                combinations.of("as they are", queries, lambda: _put(group, places, queries, worth_a_table)),
+                combinations.of(
+                    "loosened",
+                    queries,
+                    lambda: _put(group, places, [loosened(query) for query in queries], worth_a_table),
+                ),
+            ],
+            group,
+        )
         super().__init__(group, places, ways, combined.together)
         self._at_hand = {i for i in range(len(places)) if not any(map(group.reads, self.scans(i)))}
         self._translation = Translation(combined, group.relation, preparing(group, runner))
@@ -153,6 +183,67 @@ class _Embedded(_Combination):
             for part, local in self._parts
             if local is not None and (users := self.users(part, plans))
         ]
+
+
+def _cheaper(found: Sequence[Combined], group: GroupInput) -> Combined:
+    """The combination that is expected to take less time in the embedded engine."""
+
+    def rows(scan: Scan) -> int:
+        delta = group.rows(scan) if scan.version == "delta" else None
+        return delta.num_rows if delta is not None else 0
+
+    return min(found, key=lambda combined: seconds_in_process(combined.together, rows, group.rates))
+
+
+def seconds_in_process(together: Together, rows: Callable[[Scan], int], rates: Rates) -> float:
+    """The expected time of all parts and queries in the embedded engine; `rows` are those of deltas.
+
+    Rows that are looked up are taken to be as many as those that they were looked up for, and a join to have as many
+    as its larger side, but for those that conditions on either side keep out.
+    """
+    parts: dict[ScanSource, tuple[float, float]] = {}  # rows, and the share of them that conditions have kept
+    seconds = 0.0
+    for source, root in [
+        *((part.scan.source, part.node) for part in together.parts),
+        *((None, p) for p in together.plans),
+    ]:
+        sizes: dict[Node, tuple[float, float]] = {}
+        for node in bottom_up(root):
+            own = sizes[node] = _size(node, [sizes[i] for i in node.inputs], parts, rows)
+            seconds += rates.in_process
+            if isinstance(node, _HEAVY):
+                seconds += rates.row_in_process * sum(n * kept for n, kept in (own, *(sizes[i] for i in node.inputs)))
+        seconds += rates.run
+        if source is not None:
+            parts[source] = sizes[root]
+            seconds += rates.row_in_process * sizes[root][0] * sizes[root][1]
+    return seconds
+
+
+def _size(
+    node: Node,
+    inputs: Sequence[tuple[float, float]],
+    parts: Mapping[ScanSource, tuple[float, float]],
+    rows: Callable[[Scan], int],
+) -> tuple[float, float]:
+    match node:
+        case Scan(source=Shared()):
+            return parts[node.source]
+        case Scan():
+            return _scanned(node, rows), 1.0
+        case Filter():
+            ((count, kept),) = inputs
+            return count, kept * _PASSING ** len(conjuncts(node.predicate))
+        case Join(kind="inner"):
+            (left, kept), (right, kept_too) = inputs
+            return max(left, right), kept * kept_too
+    return sum(count for count, _ in inputs), max((kept for _, kept in inputs), default=1.0)
+
+
+def _scanned(scan: Scan, rows: Callable[[Scan], int]) -> float:
+    if scan.version == "delta":
+        return rows(scan)
+    return min((sum(_scanned(source, rows) for source, _ in by.sources) for by in scan.semijoins), default=0.0)
 
 
 class _OnSpark(_Combination):
@@ -199,4 +290,7 @@ def is_worth_files(node: Node, users: int, reads: Callable[[Scan], int], rates: 
 def _chosen(
     job: JobInput, ways: Sequence[Way], measured: Measure, embed: Callable[[Node], LocalPlan] | None
 ) -> JobPlan:
-    return choose(job.definition, job.written, ways, gathered(job, ways, measured, embed), job.takes)
+    facts = gathered(job, ways, measured, embed)
+    if TOGETHER in facts.factors:
+        facts = replace(facts, factors={**facts.factors, EMBEDDED: facts.factors[TOGETHER]})
+    return replace(choose(job.definition, job.written, ways, facts, job.takes), is_shared=True)

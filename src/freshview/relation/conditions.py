@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -46,7 +47,7 @@ class Among:
     values: pa.Array  # typed as the column, without NULL
     nulls: bool = False
 
-    @property
+    @cached_property
     def identity(self) -> Hashable:
         """Equal for conditions that are met by the same values."""
         ordered = self.values.take(pc.array_sort_indices(self.values))

@@ -56,7 +56,7 @@ class Views:
         below = (self.definitions, self.jobs, self.deferred, self.maintenance, relevance)
         self.reading = Reading(self.catalog, storage, self.engines, *below)
         statistics = StatisticsCatalog(catalog)
-        self.proposing = Proposing(statistics, self.definitions, self.engines)
+        self.proposing = Proposing(statistics, self.definitions, self.engines, storage.reader.columns.budget)
         self.calibrating = Calibrating(statistics, storage, self.engines, events)
         self.checking = Checking(self.catalog, storage, self.engines, self.deferred, self.reading)
         self._eager_turn = threading.RLock()

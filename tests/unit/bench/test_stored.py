@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from freshview.bench import peers_systems, stored, stored_v1
 from freshview.bench.data import tpch
 from freshview.bench.estimates import estimated, keep_estimates
 from freshview.bench.measure import Timing
 from freshview.bench.peers import STORED, TABLES, TableChange, TableChanges
-from freshview.bench.stored import BOTH, NONE, PERMANENT, TRANSIENT, _ratios, _single
+from freshview.bench.stored import BOTH, NONE, PERMANENT, TRANSIENT, _over_stored, _ratios, _single
 from freshview.bench.stored_v1 import _raced
 from freshview.bench.variants import variants
 from freshview.catalog.frontiers import Job
@@ -52,6 +54,20 @@ def test_ratios_of_the_workload_are_against_views_by_themselves() -> None:
     assert _single(single, {"a": "1 results", "b": "nothing"}).value == 5 / 8
 
 
+@pytest.mark.parametrize("mode", ["lazy", "auxiliary"])
+def test_ways_over_stored_results_are_those_without_if_nothing_is_stored(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is faster by then would make them look better."""
+    without = {NONE: Timing((8.0,)), TRANSIENT: Timing((4.0,))}
+    measured = {PERMANENT: Timing((6.0,)), BOTH: Timing((1.0,))}
+    monkeypatch.setattr(stored, "_measured", lambda *_: measured)
+    status = SimpleNamespace(views=[SimpleNamespace(name="v", mode=mode)])
+    wh: Any = SimpleNamespace(status=lambda: status)
+    same = {PERMANENT: without[NONE], BOTH: without[TRANSIENT]}
+    assert _over_stored(wh, random.Random(1), 0.01, 1, without) == (measured if mode == "auxiliary" else same)
+
+
 class _Counted:
     """A system that notes how often it was changed before it was optimised."""
 
@@ -85,6 +101,22 @@ def test_the_optimiser_knows_two_changes_and_what_follows_is_measured(tmp_path: 
     assert (system.optimised_after, system.changes) == (2, 6)
     assert len(seconds[STORED]) == 3
     assert compared == 6
+
+
+@pytest.mark.parametrize(("scale", "compared"), [(1.0, "scale 3 / scale 0.3"), (3.34, "scale 10 / scale 1")])
+def test_the_tenfold_scale_is_named_as_it_is(
+    scale: float, compared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading ten times the scale of a run would take half an hour."""
+    system = SimpleNamespace(optimise=int, close=int, stored="nothing")
+    loaded: list[float] = []
+    monkeypatch.setattr(peers_systems, "WithStored", lambda *_: system)
+    monkeypatch.setattr(stored_v1, "tpch", lambda _, at, __: loaded.append(at))
+    monkeypatch.setattr(stored_v1, "TableChanges", lambda *_, **__: None)
+    monkeypatch.setattr(stored_v1, "_raced", lambda *_: ({STORED: [loaded[-1]]}, 0))
+    (figure,) = stored_v1.v1_tenfold(tmp_path, scale, 1)
+    assert figure.name.endswith(compared)
+    assert figure.value == pytest.approx(10, rel=0.01)
 
 
 def test_variants_of_the_search_are_compared_with_the_whole() -> None:

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.delta.cases import laws
 
-from freshview.delta.signed import net, part, undone, weighted
+from freshview.algebra.nodes import WEIGHT
+from freshview.delta import signed as signed_module
+from freshview.delta.signed import net, net_images, part, undone, weighted
 from freshview.errors import SnapshotExpired, ViewUnusable
 from freshview.relation.delta import DELETE, INSERT, actions, is_live, overlay, untag
 from freshview.relation.schema import Column, Schema
@@ -70,6 +72,34 @@ def _delta_rows(rows: pa.Table) -> Counter[tuple[int | None, str | None, int]]:
     found = actions(rows).to_pylist()
     assert found == sorted(found)
     return Counter(zip(*(rows.column(name).to_pylist() for name in ("k", "v")), found, strict=True))
+
+
+_bags = st.lists(st.tuples(st.sampled_from([None, 1, 2]), st.sampled_from([None, "a", "b"])), max_size=6)
+
+
+@laws
+@given(old=_bags, new=_bags)
+def test_images_net_to_the_difference_of_their_bags_in_any_columns(
+    old: list[tuple[int | None, str | None]], new: list[tuple[int | None, str | None]]
+) -> None:
+    images = tuple(pa.table([[k for k, _ in s], [v for _, v in s]], schema=VIEW.arrow) for s in (old, new))
+    for columns, places in ((("k", "v"), (0, 1)), (("v",), (1,))):
+        found = net_images((images[0], images[1]), VIEW, part(VIEW, columns))
+        counted: Counter[tuple[object, ...]] = Counter()
+        for row in found.to_pylist():
+            counted[tuple(row[c] for c in columns)] += row[WEIGHT]
+        wanted = Counter(tuple(r[p] for p in places) for r in new)
+        wanted.subtract(Counter(tuple(r[p] for p in places) for r in old))
+        assert {r: n for r, n in counted.items() if n} == {r: n for r, n in wanted.items() if n}
+        assert found.num_rows == sum(abs(n) for n in wanted.values())
+
+
+@pytest.mark.parametrize("weight", [1, -1])
+def test_rows_that_nothing_can_cancel_are_not_compared(weight: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signed_module, "overlay")
+    rows, none = pa.table([[2, 1, 1], ["a", "b", "b"]], schema=VIEW.arrow), VIEW.arrow.empty_table()
+    found = net_images((none, rows) if weight > 0 else (rows, none), VIEW, part(VIEW, ["v"]))
+    assert found.to_pylist() == [{"v": v, WEIGHT: weight} for v in ("a", "b", "b")]
 
 
 def test_an_update_has_both_images_and_is_one_row_when_it_is_laid_over() -> None:

@@ -12,11 +12,15 @@ from freshview.delta.forms import choose_form
 from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Cluster, Costs, Decision, Share, Store
 from freshview.optimizer.dag import Dag, View
 from freshview.optimizer.operations import StoredRelation
+from freshview.optimizer.prices import Prices
 from freshview.optimizer.rules import expand
 from freshview.sql.lowering import lower
 
 _TYPES = {"int": "bigint", "text": "string", "double": "double"}
 COLUMNS = {t: {c: _TYPES[KINDS.get(c, "int")] for c in columns} for t, columns in SCHEMAS.items()}
+
+# A lakehouse without an index in memory: all lookups read files, so that much is worth storing.
+WITHOUT_INDEX = Prices(index_memory=0.0)
 
 
 # Sets of views to which a rule applies, so that no rule is left to chance.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.unit.optimizer.sets import built, changes, from_sql
+from tests.unit.optimizer.sets import WITHOUT_INDEX, built, changes, from_sql
 
 from freshview.optimizer.cost import PERMANENT, TRANSIENT, Cluster, Costs, Store
 from freshview.optimizer.dag import Dag
@@ -29,8 +29,8 @@ FACTS = {
 }
 
 
-def _costs(facts: dict[str, Facts] = FACTS) -> Costs:
-    return Costs(built(from_sql(TEXTS, COLUMNS), COLUMNS), facts, Prices())
+def _costs(facts: dict[str, Facts] = FACTS, prices: Prices = Prices()) -> Costs:  # noqa: B008
+    return Costs(built(from_sql(TEXTS, COLUMNS), COLUMNS), facts, prices)
 
 
 def _snapshot(costs: Costs) -> tuple[object, ...]:
@@ -99,8 +99,10 @@ def test_the_formulas_of_section_5() -> None:
     changed = size[bc].deltas["b"]
     place = costs.updated.index("b")
     delta = prices.processed(size[b].deltas["b"], changed) + costs.computed_delta(b, place)
-    assert costs.computed_delta(bc, place) == pytest.approx(delta + prices.looked_up(size[c].rows, size[b].deltas["b"]))
-    merged = prices.merged(changed) + prices.commit + prices.engine(changed).query
+    width = size[c].width
+    found = prices.looked_up(size[c].rows, size[b].deltas["b"], width=width)
+    assert costs.computed_delta(bc, place) == pytest.approx(delta + found)
+    merged = prices.merged(changed) + prices.result + prices.engine(changed).query
     assert costs.imntcost(bc) == pytest.approx(costs.computed_delta(bc, place) + merged)
     costs.apply(Store(bc, PERMANENT))
     assert costs.cost(bc) == costs.reusecost(bc)
@@ -121,12 +123,41 @@ def test_a_lookup_costs_at_most_what_reading_all_rows_costs(pruned: bool) -> Non
     assert prices.looked_up(1e8, 1, pruned=pruned) < prices.scanned(1e8)
 
 
+def test_an_index_in_memory_answers_lookups_of_more_than_a_few_values_in_columns_that_fit() -> None:
+    prices = Prices(index_memory=1e9, index_values=20)
+    files = prices.looked_up(1e7, 100)
+    assert prices.looked_up(1e7, 100, width=50) < files / 10
+    assert prices.looked_up(1e7, 20, width=50) == prices.looked_up(1e7, 20)
+    assert prices.looked_up(1e7, 100, width=101) == files
+    assert Prices(index_memory=0).looked_up(1e7, 100, width=50) == files
+
+
+@pytest.mark.parametrize(("type_", "is_kept"), [("bigint", True), ("date", True), ("string", False), ("double", False)])
+def test_only_integers_and_dates_have_an_index_in_memory(type_: str, is_kept: bool) -> None:
+    columns = {n: {"k": type_, "n": "bigint"} for n in "ab"}
+    dag = built(from_sql({"v": "SELECT a.n, b.n AS m FROM a JOIN b ON a.k = b.k"}, columns), columns)
+    facts = {"a": Facts(1e6, {"k": 1e6}, inserted=1000), "b": Facts(1e6, {"k": 1e6})}
+    costs = [Costs(dag, facts, prices).total for prices in (Prices(), WITHOUT_INDEX)]
+    assert (costs[0] < costs[1]) is is_kept
+
+
+def test_one_commit_shows_the_changes_of_all_views() -> None:
+    free = Costs(built(from_sql(TEXTS, COLUMNS), COLUMNS), FACTS, Prices(commit=0.0))
+    assert _costs().total - free.total == pytest.approx(Prices().commit)
+
+
+def test_what_the_embedded_engine_keeps_for_a_refresh_is_not_written() -> None:
+    prices = Prices()
+    assert prices.kept(1000) == prices.embedded.row * 1000
+    assert prices.kept(1e6) == prices.spark.keep + prices.spark.write * 1e6
+
+
 def test_a_clustered_result_is_looked_up_for_less() -> None:
-    costs = _costs()
+    costs = _costs(prices=WITHOUT_INDEX)
     c = next(n.number for n in costs.nodes if isinstance(n, StoredRelation) and n.name == "c")
     by = next(by for by in costs.lookups_by[c] if by.endswith("_l"))
     assert costs.tried(Cluster(c, by)) < costs.total
-    dense = _costs({n: Facts(f.rows, f.distinct, inserted=10_000) for n, f in FACTS.items()})
+    dense = _costs({n: Facts(f.rows, f.distinct, inserted=10_000) for n, f in FACTS.items()}, WITHOUT_INDEX)
     assert dense.tried(Cluster(c, by)) > dense.total  # so many values meet all files: sorting is in vain
 
 
@@ -199,7 +230,7 @@ def test_costs_follow_the_sizes_after_the_updates_before() -> None:
     met = {ab: 1.8 * size[a].rows, bc: size[c].rows}
     for node, rows in met.items():
         local = prices.processed(size[b].deltas["b"], size[node].deltas["b"]) + costs.computed_delta(b, place)
-        found = prices.looked_up(rows, size[b].deltas["b"])
+        found = prices.looked_up(rows, size[b].deltas["b"], width=size[a if node == ab else c].width)
         assert costs.computed_delta(node, place) == pytest.approx(local + found)
     assert size[ab].deltas["b"] == pytest.approx(1.8 * size[ab].rows * 1010 / 5e5)
     assert size[ab].deltas["a"] == pytest.approx(0.8 * size[ab].rows)

@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from tests.unit.optimizer.sets import built, changes, from_sql
+from tests.unit.optimizer.sets import WITHOUT_INDEX, built, changes, from_sql
 
 from freshview.bench import workload
 from freshview.optimizer.cost import NOT_STORED, PERMANENT, TRANSIENT, Costs, Decision, Share, Store
 from freshview.optimizer.dag import Dag
-from freshview.optimizer.greedy import LEAST, Limits, select, sharing
+from freshview.optimizer.greedy import LEAST, Limits, Selection, select, sharing
 from freshview.optimizer.operations import StoredRelation
-from freshview.optimizer.prices import Prices
 from freshview.optimizer.statistics import Facts
 
 VIEWS = ("balances", "large_returns", "scarce_parts", "shipped_by_supplier", "small_parts", "sold_types")
@@ -37,7 +36,11 @@ def _dag() -> Dag:
 
 
 def _costs(rounds: float = 1000.0) -> Costs:
-    return Costs(_dag(), FACTS, Prices(), rounds=rounds)
+    return Costs(_dag(), FACTS, WITHOUT_INDEX, rounds=rounds)
+
+
+def _selection(limits: Limits = PLAIN, rounds: float = 1000.0) -> Selection:
+    return select(_dag(), FACTS, WITHOUT_INDEX, limits, rounds=rounds)
 
 
 @contextmanager
@@ -90,7 +93,7 @@ def _benefits(costs: Costs, *, open_: set[int]) -> dict[Decision, float]:
 
 def test_each_decision_is_the_best_one_at_its_time() -> None:
     """The benefit that a candidate had earlier takes no decision: others have made it smaller since."""
-    selection = select(_dag(), FACTS, limits=replace(PLAIN, differentials=False))
+    selection = _selection(replace(PLAIN, differentials=False))
     again = _costs()
     nodes = {n.number for n in again.nodes if not isinstance(n, StoredRelation) and n.number not in again.owner}
     first = _benefits(again, open_=nodes)
@@ -103,7 +106,7 @@ def test_each_decision_is_the_best_one_at_its_time() -> None:
 
 def test_a_benefit_is_looked_at_again_only_when_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     with _tried(monkeypatch) as asked:
-        selection = select(_dag(), FACTS, limits=PLAIN)
+        selection = _selection()
     candidates = len(set(asked))
     assert len(selection.taken) > 2
     assert len(asked) < candidates * len(selection.taken) / 2  # all of them, for every decision, are twice as many
@@ -114,7 +117,7 @@ def test_a_benefit_is_looked_at_again_only_when_it_leads(monkeypatch: pytest.Mon
 
 def test_no_differential_is_tried_that_no_plan_uses_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     with _tried(monkeypatch) as asked:
-        select(_dag(), FACTS, limits=PLAIN)
+        _selection()
     costs = _costs()
     degrees = sharing(costs)
     shares = {change.node for change in asked if isinstance(change, Share)}
@@ -126,7 +129,7 @@ def test_no_differential_is_tried_that_no_plan_uses_twice(monkeypatch: pytest.Mo
 
 def test_what_a_later_decision_makes_superfluous_is_dropped() -> None:
     """A result was kept for a while; in the end nothing reads it, and its own cost is saved."""
-    selection = select(_dag(), FACTS, limits=PLAIN)
+    selection = _selection()
     (gone,) = (r.change for r in selection.refused if "superfluous" in r.why)
     assert gone not in {t.change for t in selection.taken}
     assert selection.costs.tried(gone) > selection.after
@@ -139,7 +142,7 @@ def test_what_a_later_decision_makes_superfluous_is_dropped() -> None:
 def test_under_a_budget_benefit_per_byte_decides() -> None:
     """Enough space for everything, so that only the order differs."""
     space = replace(PLAIN, permanent_bytes=1e12, transient_bytes=1e12)
-    first, selection = (select(_dag(), FACTS, limits=limits).taken[0] for limits in (PLAIN, space))
+    first, selection = (_selection(limits).taken[0] for limits in (PLAIN, space))
     assert first.benefit > selection.benefit > LEAST
     assert first.benefit / first.bytes < selection.benefit / selection.bytes
 
@@ -150,7 +153,7 @@ def test_building_a_stored_result_is_written_off_over_the_refreshes() -> None:
     store = Store(number, PERMANENT)
     built_in = once.tried(store) - once.total - (often.tried(store) - often.total)
     assert built_in == pytest.approx(often.rmntcost(number))
-    assert not [t for t in select(_dag(), FACTS, limits=PLAIN, rounds=1.0).taken if t.change in _stores(often)]
+    assert not [t for t in _selection(rounds=1.0).taken if t.change in _stores(often)]
 
 
 def _stores(costs: Costs) -> set[Decision]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from tests.unit.optimizer.sets import built, from_sql
+from tests.unit.optimizer.sets import WITHOUT_INDEX, built, from_sql
 from tests.unit.optimizer.test_greedy import CHAIN, CHAIN_COLUMNS, CHAIN_FACTS, FACTS, TPCH
 
 from freshview.bench.data import V1
@@ -20,7 +20,7 @@ _SVG = "{http://www.w3.org/2000/svg}"
 
 
 def _v1() -> Choice:
-    return optimise(built(from_sql({"v1": V1}, TPCH), TPCH), FACTS)
+    return optimise(built(from_sql({"v1": V1}, TPCH), TPCH), FACTS, WITHOUT_INDEX)
 
 
 def test_the_text_tells_what_is_chosen_for_how_much_and_what_lost() -> None:

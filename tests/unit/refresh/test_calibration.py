@@ -6,11 +6,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.optimizer.sets import built, from_sql
+from tests.unit.optimizer.sets import WITHOUT_INDEX, built, from_sql
 from tests.unit.optimizer.test_greedy import FACTS, TPCH
 
 from freshview.bench.data import V1
@@ -22,6 +23,8 @@ from freshview.optimizer.prices import Prices
 from freshview.refresh import calibration
 from freshview.refresh.accuracy import Accuracy, ComparedTimes, accuracy, compared, computing, corrected
 from freshview.refresh.calibration import priced
+from freshview.storage.cache import MainCache
+from freshview.storage.index import ColumnCache
 from freshview.storage.store import Storage
 
 _STEPS = [f"embedded {s}" for s in ("query", "chain", "join small", "join large", "scan", "write small", "write large")]
@@ -32,6 +35,9 @@ _STEPS += [
     "lookup",
     "lookup of several",
     "lookup unsorted",
+    "lookup of many",
+    "lookup in memory",
+    "lookup of many in memory",
     "commit",
     "merge",
 ]
@@ -42,7 +48,12 @@ def test_prices_follow_from_two_sizes_of_a_step() -> None:
     seconds = dict.fromkeys(_STEPS, 0.01)
     seconds |= {"spark scan small": 0.1 + 1e-6 * small, "spark scan large": 0.1 + 1e-6 * large}
     seconds |= {"lookup": 0.02 + 1e-3, "lookup of several": 0.02 + 1e-2, "lookup unsorted": 0.02 + 1e-7 * large}
+    seconds |= {"lookup of many": seconds["lookup unsorted"] + 4e-6 * (calibration._MANY - calibration._VALUES)}
+    seconds |= {"lookup in memory": 0.001 + 100e-7, "lookup of many in memory": 0.001 + 1e-7 * calibration._MANY}
     prices = priced(seconds, small, large)
+    assert prices.value == pytest.approx(4e-6)
+    assert prices.indexed == pytest.approx(0.001)
+    assert prices.indexed_value == pytest.approx(1e-7)
     assert prices.spark.scan == pytest.approx(1e-6)
     assert prices.lookup == pytest.approx(0.02)
     assert prices.passed == pytest.approx(1e-7)
@@ -68,6 +79,31 @@ def test_every_step_without_spark_is_measured_and_leaves_files_in_its_folder_alo
     assert bench.seconds.keys() == set(_STEPS) - spark - {"commit"}
     assert all(v > 0 for v in bench.seconds.values())
     assert [p.name for p in storage.layout.relation(0).iterdir()] == ["stage-x"]
+
+
+def test_lookups_in_memory_read_no_file_and_those_in_files_keep_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is measured as what it is, so that the prices of both are honest."""
+    asked: list[tuple[int, bool]] = []  # values, and whether memory answered
+    rows = ColumnCache.rows
+
+    def noted(cache: ColumnCache, *given: Any, **more: Any) -> Any:
+        found = rows(cache, *given, **more)
+        asked.append((len(given[3]), found is not None))
+        return found
+
+    monkeypatch.setattr(ColumnCache, "rows", noted)
+    monkeypatch.setattr(MainCache, "may_keep", lambda *_: False)  # so few rows would be kept as a whole
+    storage = Storage(tmp_path, lookup_memory=1 << 20)
+    with ExitStack() as stack:
+        bench = calibration._Bench(SimpleNamespace(storage=storage), "stage-x", 100, 20_000, stack)  # type: ignore[arg-type]
+        bench._files()
+        bench._lookups()
+    in_memory = [count for count, found in asked if found]
+    assert len(in_memory) == 1 + 5 + 5  # one lookup keeps the columns, the rest are timed
+    assert min(in_memory) > calibration._VALUES
+    assert {found for _, found in asked[:-12]} == {False}
 
 
 def _job(strategy: str, took: float, expected: float = 0.0) -> Job:
@@ -105,10 +141,10 @@ def test_the_history_corrects_each_way_by_its_median_and_needs_three_jobs() -> N
 
 def test_what_is_stored_already_counts_in_estimates_and_its_own_jobs_are_compared_too() -> None:
     """Stored results are found again by what they hold, in the search space of another process."""
-    first = optimise(built(from_sql({"v1": V1}, TPCH), TPCH), FACTS)
+    first = optimise(built(from_sql({"v1": V1}, TPCH), TPCH), FACTS, WITHOUT_INDEX)
     chosen = {a.name: a.sorted_by for a in first.auxiliaries}
     assert chosen
-    costs = Costs(built(from_sql({"v1": V1}, TPCH), TPCH), FACTS, Prices())
+    costs = Costs(built(from_sql({"v1": V1}, TPCH), TPCH), FACTS, WITHOUT_INDEX)
     (root,) = costs.dag.roots
     before = costs.mntcost(root).incremental
     nodes = count_stored(costs, {**chosen, "aux_of_another_warehouse": ""})

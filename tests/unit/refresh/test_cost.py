@@ -9,6 +9,7 @@ import pytest
 
 from freshview.algebra.nodes import Node, Project, Scan, Table, Union, column
 from freshview.catalog.records import DataFile, Main, Relation, RelationState, Segment
+from freshview.local.plans import LocalPlan
 from freshview.optimizer.prices import Prices
 from freshview.refresh.cost import (
     DEFAULT,
@@ -22,6 +23,7 @@ from freshview.refresh.cost import (
 )
 from freshview.refresh.deltas import fits_driver
 from freshview.refresh.lookups import pairs
+from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
 from freshview.storage.reader import LOCAL_ROWS
@@ -113,11 +115,39 @@ def test_what_jobs_took_corrects_the_estimate() -> None:
     assert 1.0 < learnt.factor("spark") < 4.0
 
 
+def test_a_job_in_the_embedded_engine_takes_time_whatever_it_computes() -> None:
+    """It asks for its tasks, makes a plan and stores a segment: of a small change, that is most of its time."""
+    nothing = in_process(estimate(_SCAN, lambda _: 0))
+    assert nothing.seconds == pytest.approx(DEFAULT.job + DEFAULT.in_process)
+    assert DEFAULT.job == Prices().result + Prices().embedded.query
+    assert on_spark(nothing).seconds == pytest.approx(DEFAULT.operator)
+
+
+def test_the_beginning_of_a_small_job_does_not_rule_its_way_out_for_large_ones() -> None:
+    """The first job reads files that stay in memory afterwards; what it learns multiplies estimates of a second."""
+    assert Calibration().after("embedded", estimated=0.02, actual=0.45).factor("embedded") == 1.0
+    assert Calibration().after("embedded", estimated=0.02, actual=1.5).factor("embedded") == 3.0
+    assert Calibration().after("embedded", estimated=0.4, actual=0.1).factor("embedded") == 0.25  # it took less
+    assert Calibration().after("embedded", estimated=0.6, actual=6.0).factor("embedded") == 10.0
+
+
+def test_a_share_of_a_refresh_of_several_views_teaches_nothing_of_jobs_of_one() -> None:
+    """What is read for all of them is most of the time of a small query."""
+    alone = JobPlan(INCREMENTAL, local=LocalPlan("SELECT 1", (), ()))
+    shared = replace(alone, is_shared=True)
+    assert (alone.way, shared.way) == ("embedded", "together")
+    assert {replace(p, local=None).way for p in (alone, shared)} == {"spark"}
+    assert {replace(p, strategy=FULL).way for p in (alone, shared)} == {"full"}
+    learnt = Calibration().after(alone.way, 1.0, 2.0).after(shared.way, 1.0, 0.5)
+    assert learnt.factor("together") == 0.5
+    assert learnt.factor("embedded") > 1.8
+
+
 def test_each_engine_has_a_factor_of_its_own() -> None:
     learnt = Calibration().after("spark", 1.0, 4.0).after("embedded", 1.0, 0.5)
     assert learnt.factor("embedded") == 0.5
     assert learnt.factor("spark") > 3.0
-    assert learnt.factors() == {"embedded": 0.5, "spark": learnt.factor("spark"), "full": 0.5}
+    assert learnt.factors() == {"embedded": 0.5, "together": 0.5, "spark": learnt.factor("spark"), "full": 0.5}
 
 
 def test_a_way_that_is_not_taken_is_tried_again() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import pytest
+
 from freshview.algebra.loosening import loosened
-from freshview.algebra.nodes import Node, Shared, Stored, Table
+from freshview.algebra.nodes import Node, Scan, Shared, Stored, Table
 from freshview.algebra.together import Together, put_together
 from freshview.algebra.traversal import relations, scans
 from freshview.bench.variants import chosen
@@ -12,7 +16,9 @@ from freshview.delta.forms import choose_form, delta_plan
 from freshview.delta.semijoin import reduced
 from freshview.optimizer.choice import Choice, SharedResult
 from freshview.optimizer.greedy import Limits
-from freshview.refresh.together import worth_a_table
+from freshview.optimizer.prices import Prices
+from freshview.refresh.cost import Rates
+from freshview.refresh.together import seconds_in_process, worth_a_table
 from freshview.sql.lowering import lower
 
 
@@ -84,3 +90,39 @@ def test_small_changes_share_what_they_look_up() -> None:
     assert len(set(asked)) < 0.6 * len(asked)
     of_lineitem = [asking for asking in asked if asking[0] == "lineitem"]
     assert len(set(of_lineitem)) < 0.5 * len(of_lineitem)
+
+
+@pytest.mark.parametrize(("views", "rows", "is_loosened"), [(2, 100, False), (2, 200_000, False), (10, 200_000, True)])
+def test_selections_stand_above_joins_that_many_rows_would_go_into_again_and_again(
+    views: int, rows: int, is_loosened: bool
+) -> None:
+    """Views that select otherwise have their joins in common then; a part costs a query of its own."""
+    texts = [
+        f"SELECT o_orderkey, l_linenumber, c_name FROM orders, lineitem, customer WHERE o_orderkey = l_orderkey"
+        f" AND c_custkey = o_custkey AND l_quantity > {least}"
+        for least in range(views)
+    ]
+    assert (_loosened_seconds(texts, rows) < _seconds(texts, rows)) is is_loosened
+
+
+def test_selections_that_keep_most_rows_out_of_the_joins_stay_below() -> None:
+    """Those of the workload of §7.1 do: of large changes, fewer rows go into all of its joins than into the common
+    ones."""
+    texts = list(VIEWS.values())
+    assert _seconds(texts, 60_000) < _loosened_seconds(texts, 60_000)
+
+
+def _seconds(texts: Sequence[str], rows: int) -> float:
+    plans = [reduced(_delta(text)) for text in texts]
+    return seconds_in_process(put_together(plans, worth=worth_a_table), _sizes(rows), Rates.of(Prices()))
+
+
+def _loosened_seconds(texts: Sequence[str], rows: int) -> float:
+    plans = [loosened(reduced(_delta(text))) for text in texts]
+    return seconds_in_process(put_together(plans, worth=worth_a_table), _sizes(rows), Rates.of(Prices()))
+
+
+def _sizes(rows: int) -> Callable[[Scan], int]:
+    """The rows of deltas: so many of lineitem, a quarter of orders, few of all others."""
+    shares = {"lineitem": 1.0, "orders": 0.25}
+    return lambda scan: int(rows * shares.get(scan.relation, 0.01))
