@@ -128,6 +128,11 @@ class Catalog(CatalogReader):
                 c.execute(table.update().where(table.c.id.in_(ids)).values(expires_at=until))
         self.database.fold_log()
 
+    def harden(self) -> None:
+        """Make all that the catalog holds outlive a power cut, before files are made of it that do."""
+        with self.database.write() as c:
+            c.execute(_NEXT_TXSN)  # only a transaction that writes is synced, and with it all before it
+
     @contextmanager
     def _giving_up(self, ids: Sequence[str]) -> Iterator[None]:
         """Note pins or leases that nobody needs any more, if the block that deletes their rows fails."""

@@ -1,8 +1,9 @@
 """Checkpoint: fold segments into a new version of main, by the cheapest way that is exact.
 
-Order of events: lease, Delta commit (durable), catalog commit. A crash in between leaves a Delta version that the
-catalog does not know; the next checkpoint adopts or undoes that version first (law 11.2). A checkpoint that is asked to
-stop does so before its Delta commit or not at all: it leaves files that no version names, which vacuum removes.
+Order of events: lease, all that is folded is durable in the catalog, Delta commit (durable), catalog commit. A crash in
+between leaves a Delta version that the catalog does not know; the next checkpoint adopts or undoes that version first
+(law 11.2). A checkpoint that is asked to stop does so before its Delta commit or not at all: it leaves files that no
+version names, which vacuum removes.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class Checkpointer:
         strategy = choose(state)
         if strategy == "nothing":
             return CheckpointReport(relation.name, strategy, base.csn if base else csn)
+        self.catalog.harden()  # else a power cut could leave a version of rows that the catalog has forgotten
         complete_to = max([s.csn for s in state.segments], default=csn)
         self.events.emit("checkpoint.begun", relation=relation.name, csn=complete_to, strategy=strategy)
         try:
