@@ -10,6 +10,7 @@ is brought along as well as that goes: a job whose ends are no versions of it us
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -77,6 +78,7 @@ class JobRunner:
         self._pauses = pauses or Pauses(catalog, storage)
         self._clock = clock
         self.turns = Turns(self._views, events, clock, sleep)
+        self._latest = threading.local()
 
     def bring(
         self, view: Relation, csn: int, *, most_rows: int | None = None, left: Pending | None = None
@@ -214,7 +216,15 @@ class JobRunner:
         emit("job.done") if done else emit("job.lost")
         if done:
             with suppress(FreshviewError):  # the job stands
-                self._executor.applied(self._views.stored(view, c1))
+                state = self._latest.state = self._views.stored(view, c1)
+                self._executor.applied(state)
+
+    def state_after(self, job: Job) -> RelationState | None:
+        """The rows of a view after a job, if it was the last one that this thread ran; handed out once."""
+        state: RelationState | None = getattr(self._latest, "state", None)
+        self._latest.state = None
+        is_its = state is not None and (state.relation.id, state.csn) == (job.view_id, job.to_csn)
+        return state if is_its else None
 
     def _publish(
         self, view: Relation, left: Pending, c1: int, change: Change, begun: float, phases: Phases, full: bool
