@@ -137,3 +137,21 @@ def test_a_checkpoint_holds_no_rows_that_the_catalog_forgets(disk: Disk, tmp_pat
     assert process.shown(view, csn) == process.defined(view, csn)
     _checkpoint(process, view)
     assert process.stored(view, csn) == process.defined(view, csn)
+
+
+def test_a_version_of_a_view_ahead_of_a_restored_catalog_is_undone(disk: Disk, tmp_path: Path) -> None:
+    """The catalog of a backup knows the commit of that CSN, and not what the view had stored for it since."""
+    before = _process(disk.folder)
+    view = _bag(before)
+    before.jobs.bring(view, before.put({"t": {1: 1}, "u": {1: 1}}))
+    _checkpoint(before, view)
+    before.put({"t": {2: 2}})
+    backup = dict(disk.synced)
+    before.jobs.bring(view, before.catalog.snapshot())
+    _checkpoint(before, view)
+    disk.synced = backup
+    process, view = _found_again(disk.after_a_power_cut(tmp_path / "after"))
+    csn = process.put({"t": {3: 3}})
+    assert process.shown(view, csn) == process.defined(view, csn)
+    _checkpoint(process, view)
+    assert process.stored(view, csn) == process.defined(view, csn)
