@@ -72,6 +72,7 @@ class ViewStep:
     job: Job  # as the history lists it
     anew: bool = False  # all rows were computed, whatever the view had seen
     factors: Mapping[str, float] = field(default_factory=dict)  # learnt of the view's costs; empty: nothing new
+    ends: tuple[str, ...] = ()  # the lease of its turn and its pin, which are given up when it is published
 
 
 @dataclass(frozen=True)

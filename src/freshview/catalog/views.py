@@ -118,6 +118,7 @@ class ViewCatalog(ViewReader):
             with self._publishing(steps) as c:
                 if any(step.anew for step in steps):
                     self.catalog.database.lock_clock(c)
+                self.catalog.end_in(c, [one for step in steps for one in step.ends])
                 for step in steps:
                     self._apply(c, step)
         except _Moved:
