@@ -7,7 +7,7 @@ import random
 import signal
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.catalog.view_world import World, waits
@@ -25,7 +26,7 @@ from tests.forks import forks, unflushed
 from freshview.catalog import tables as t
 from freshview.catalog import writer
 from freshview.catalog.activity import ActivityCatalog
-from freshview.catalog.records import DataFile, Frontier, Relation, Task
+from freshview.catalog.records import DataFile, Frontier, Pin, Relation, Task
 from freshview.catalog.views import ViewCatalog
 from freshview.catalog.writer import LIFETIME, checkpoint_lease
 from freshview.errors import (
@@ -77,6 +78,45 @@ def test_what_is_pending_is_asked_once(world: World, monkeypatch: pytest.MonkeyP
     assert [job.tasks for job in p.jobs.bring(view, csn, most_rows=4)] == [2, 2]
     assert asked == ["v"]
     assert p.stored(view, csn) == p.defined(view, csn)
+
+
+def test_what_a_job_publishes_ends_its_turn_and_its_pin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One transaction does all; a job that publishes nothing gives both up by itself."""
+    p = world.process()
+    view = p.view("v", p.table("a"))
+
+    def held() -> list[str]:
+        with p.catalog.database.read() as c:
+            return [id_ for table in (t.leases, t.snapshots) for id_ in c.execute(sa.select(table.c.id)).scalars()]
+
+    given_up: list[str] = []
+    release, drop_leases = writer.Catalog.release, writer.Catalog.drop_leases
+
+    def noted_pin(catalog: writer.Catalog, pin: Pin) -> None:
+        given_up.append("pin")
+        release(catalog, pin)
+
+    def noted_lease(catalog: writer.Catalog, ids: Sequence[str]) -> set[str]:
+        given_up.append("lease")
+        return drop_leases(catalog, ids)
+
+    monkeypatch.setattr(writer.Catalog, "release", noted_pin)
+    monkeypatch.setattr(writer.Catalog, "drop_leases", noted_lease)
+    csn = p.put({"a": {1: 1}})
+    given_up.clear()
+    p.before = lambda *_: given_up.extend([] if len(held()) == 2 else ["nothing was held"])
+    assert len(p.jobs.bring(view, csn)) == 1
+    assert (given_up, held()) == ([], [])
+    csn = p.put({"a": {1: 2}})
+    given_up.clear()
+
+    def fail(*_: object) -> NoReturn:
+        raise QueryFailed("view v", "fails", "Try again.")
+
+    p.before = fail
+    with pytest.raises(QueryFailed):
+        p.jobs.bring(view, csn)
+    assert (given_up, held()) == (["pin", "lease"], [])
 
 
 def test_who_finds_a_job_in_progress_waits_for_it(world: World) -> None:

@@ -72,6 +72,7 @@ class ViewStep:
     job: Job  # as the history lists it
     anew: bool = False  # all rows were computed, whatever the view had seen
     factors: Mapping[str, float] = field(default_factory=dict)  # learnt of the view's costs; empty: nothing new
+    ends: tuple[str, ...] = ()  # the lease of its turn and its pin, which are given up when it is published
 
 
 @dataclass(frozen=True)
@@ -134,20 +135,32 @@ def changes_after(view: Relation, csn: int, *columns: Any) -> sa.Select[Any]:
     )
 
 
+# Built once: every job runs them.
+_MOVED = t.frontiers.update().where(
+    t.frontiers.c.view_id == sa.bindparam("its"),
+    t.frontiers.c.epoch == sa.bindparam("its_epoch"),
+    t.frontiers.c.csn == sa.bindparam("from_csn", type_=sa.BigInteger),
+    t.frontiers.c.stmtsn == sa.bindparam("from_stmtsn"),
+)
+_MOVED_UNDEFERRED = _MOVED.where(t.frontiers.c.shown.is_(None))
+_ROWS_AT = sa.select(sa.func.count()).where(
+    t.segments.c.relation_id == sa.bindparam("view"), t.segments.c.csn == sa.bindparam("at", type_=sa.BigInteger)
+)
+
+
 def move_frontier(c: sa.Connection, step: ViewStep | ViewChange, start: Frontier, end: Frontier) -> bool:
     """Move a view's frontier from `start` to `end`, with the step's rows and what it taught of the view's costs; False
     if the frontier is no longer at `start`, or the rows replace those of a view that was made deferred meanwhile: its
     segments are differential tables. Both are conditions of the update, which waits for others that change the row."""
-    f, s, view, segments = t.frontiers.c, t.segments.c, step.view, step.segments
-    expected = sa.and_(f.view_id == view.id, f.epoch == view.epoch, f.csn == start.csn, f.stmtsn == start.stmtsn)
-    if any(segment.replaces for segment in segments):
-        expected = sa.and_(expected, f.shown.is_(None))
+    view, segments = step.view, step.segments
     learnt = {"costs": json.dumps(dict(step.factors))} if step.factors else {}
-    moved = c.execute(t.frontiers.update().where(expected).values(csn=end.csn, stmtsn=end.stmtsn, **learnt))
+    expected = {"its": view.id, "its_epoch": view.epoch, "from_csn": start.csn, "from_stmtsn": start.stmtsn}
+    update = _MOVED_UNDEFERRED if any(segment.replaces for segment in segments) else _MOVED
+    moved = c.execute(update, {**expected, "csn": end.csn, "stmtsn": end.stmtsn, **learnt})
     if moved.rowcount != 1:
         return False
-    there = sa.select(sa.func.count()).where(s.relation_id == view.id, s.csn == end.csn)
-    first = c.execute(there).scalar_one() if segments else 0  # a commit that was seen in part has rows already
+    # A commit that was seen in part has rows already.
+    first = c.execute(_ROWS_AT, {"view": view.id, "at": end.csn}).scalar_one() if segments else 0
     for seq, segment in enumerate(segments, first):
         c.execute(t.segments.insert().values(**segment_values(segment, end.csn, seq)))
     end_leases(c, step.leases)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,21 +74,12 @@ class ViewReader:
     def pending(self, view: Relation, upto: int) -> tuple[Frontier, list[Task]]:
         """A view's frontier and its tasks up to a CSN, in commit order."""
         with self.catalog.database.read() as c:
-            return frontier_of(c, view), self._tasks(c, t.inputs.c.view_id == view.id, t.commits.c.csn <= upto)
+            return frontier_of(c, view), _tasks(c.execute(_PENDING, {"view": view.id, "upto": upto}))
 
     def tasks(self) -> list[Task]:
         """All tasks of all views, in commit order."""
         with self.catalog.database.read() as c:
-            return self._tasks(c)
-
-    def _tasks(self, c: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Task]:
-        r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
-        stmtsn = sa.case((r.csn == f.csn, f.stmtsn), else_=0).label("stmtsn")
-        query = beyond_frontiers(i.view_id, r.relation_id, r.txsn, r.csn, stmtsn, r.committed_at, r.rows, r.kind)
-        found: dict[tuple[int, int], list[Any]] = {}
-        for row in c.execute(query.where(*conditions).order_by(r.csn, i.view_id, r.relation_id)):
-            found.setdefault((row.csn, row.view_id), []).append(row)
-        return [_task(view_id, csn, rows) for (csn, view_id), rows in found.items()]
+            return _tasks(c.execute(_ALL_PENDING))
 
     def backlogs(self) -> list[Backlog]:
         """The number, rows, oldest time, newest and oldest CSN of the tasks of each view that has any."""
@@ -109,12 +100,9 @@ class ViewReader:
 
     def snapshots(self, after: int, before: int) -> list[int]:
         """CSNs with after < csn < before that open transactions and queries may still read."""
-        s = t.snapshots.c
         with self.catalog.database.read() as c:
-            query = sa.select(s.csn).where(
-                s.purpose.in_(READERS), s.csn > after, s.csn < before, s.expires_at >= self.catalog.database.now(c)
-            )
-            return sorted(set(c.execute(query).scalars()))
+            asked = {"after": after, "before": before, "now": self.catalog.database.now(c)}
+            return sorted(set(c.execute(_SNAPSHOTS, asked).scalars()))
 
     def has_version(self, view: Relation, csn: int) -> bool:
         """Has a view a version at this very CSN?"""
@@ -247,6 +235,14 @@ def _job(row: sa.Row[Any]) -> Job:
     return Job(**ends, **json.loads(row.report), error=row.error, view=row.name)
 
 
+def _tasks(rows: Iterable[sa.Row[Any]]) -> list[Task]:
+    """The tasks of views, from rows of `_pending`."""
+    found: dict[tuple[int, int], list[Any]] = {}
+    for row in rows:
+        found.setdefault((row.csn, row.view_id), []).append(row)
+    return [_task(view_id, csn, parts) for (csn, view_id), parts in found.items()]
+
+
 def beyond_frontiers(*columns: Any) -> sa.Select[Any]:
     """THE definition of what is pending: commits beyond a view's frontier to what the view reads."""
     r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
@@ -257,3 +253,24 @@ def beyond_frontiers(*columns: Any) -> sa.Select[Any]:
         .join(t.commits, r.relation_id == i.relation_id)
         .where(sa.or_(r.csn > f.csn, partial), r.kind.in_(CHANGES))
     )
+
+
+def _pending() -> sa.Select[Any]:
+    """The query for the commits that are pending, in commit order: a row per view and table."""
+    r, f, i = t.commits.c, t.frontiers.c, t.inputs.c
+    stmtsn = sa.case((r.csn == f.csn, f.stmtsn), else_=0).label("stmtsn")
+    query = beyond_frontiers(i.view_id, r.relation_id, r.txsn, r.csn, stmtsn, r.committed_at, r.rows, r.kind)
+    return query.order_by(r.csn, i.view_id, r.relation_id)
+
+
+# Built once: every fresh answer asks them.
+_ALL_PENDING = _pending()
+_PENDING = _ALL_PENDING.where(
+    t.inputs.c.view_id == sa.bindparam("view"), t.commits.c.csn <= sa.bindparam("upto", type_=sa.BigInteger)
+)
+_SNAPSHOTS = sa.select(t.snapshots.c.csn).where(
+    t.snapshots.c.purpose.in_(READERS),
+    t.snapshots.c.csn > sa.bindparam("after", type_=sa.BigInteger),
+    t.snapshots.c.csn < sa.bindparam("before", type_=sa.BigInteger),
+    t.snapshots.c.expires_at >= sa.bindparam("now", type_=sa.BigInteger),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
@@ -114,9 +115,10 @@ class ViewCatalog(ViewReader):
         commit is added, which is a task of the views above it: their rows may come from the wrong ones.
         """
         try:
-            with self.catalog.database.write() as c:
+            with self._publishing(steps) as c:
                 if any(step.anew for step in steps):
                     self.catalog.database.lock_clock(c)
+                self.catalog.end_in(c, [one for step in steps for one in step.ends])
                 for step in steps:
                     self._apply(c, step)
         except _Moved:
@@ -126,9 +128,20 @@ class ViewCatalog(ViewReader):
     def apply_each(self, steps: Sequence[ViewStep]) -> list[bool]:
         """Publish the results of several jobs in one transaction, each if its view is still where its job began and
         its leases are held; return which of them were. A step that is not published writes nothing."""
-        with self.catalog.database.write() as c:
+        with self._publishing(steps) as c:
             self.catalog.database.lock_clock(c)  # a commit moves several frontiers as well, in another order
             return [self._applied(c, step) for step in steps]
+
+    def _publishing(self, steps: Sequence[ViewStep]) -> AbstractContextManager[sa.Connection]:
+        """A transaction that publishes results of jobs. Small ones need not outlive a power cut: their jobs run again.
+
+        SQLite loses the newest transactions alone, and none before a durable one; what is made of a view outside of
+        the catalog is preceded by one (`Catalog.harden`). A server's clients may outlive the server, with views in
+        their memory that it has forgotten, so there all results are durable.
+        """
+        database = self.catalog.database
+        durable = not database.is_sqlite or any(step.anew or not _is_inline(step) for step in steps)
+        return database.write(durable=durable)
 
     def _applied(self, c: sa.Connection, step: ViewStep) -> bool:
         try:
@@ -232,3 +245,7 @@ class ViewCatalog(ViewReader):
                 else:
                     values = asdict(used_again(old, count, last_at))
                     c.execute(t.uses.update().where(t.uses.c.view_id == view_id).values(**values))
+
+
+def _is_inline(step: ViewStep) -> bool:
+    return not step.leases and all(segment.is_inline for segment in step.segments)

@@ -39,6 +39,9 @@ _NEXT_TXSN = (
 _PIN = t.snapshots.insert()
 _UNPIN = t.snapshots.delete().where(t.snapshots.c.id == sa.bindparam("pin"))
 _OWN = sa.and_(t.leases.c.id.in_(sa.bindparam("leases", expanding=True)), t.leases.c.owner == sa.bindparam("owner"))
+_UNPINNED = t.snapshots.delete().where(
+    t.snapshots.c.id.in_(sa.bindparam("ids", expanding=True)), t.snapshots.c.owner == sa.bindparam("owner")
+)
 _LEASE = t.leases.insert()
 _TAKEN = sa.select(t.leases.c.owner).where(t.leases.c.id == sa.bindparam("lease"))
 _EXPIRED = t.leases.delete().where(
@@ -107,6 +110,12 @@ class Catalog(CatalogReader):
             c.execute(_DROPPED, own)
             return held
 
+    def end_in(self, c: Connection, ids: Sequence[str]) -> None:
+        """Give up leases and pins of this process in a transaction that the caller holds."""
+        if ids:
+            c.execute(_UNPINNED, {"ids": list(ids), "owner": self._owner})  # in the order of vacuum and heartbeats
+            c.execute(_DROPPED, {"leases": list(ids), "owner": self._owner})
+
     def holds(self, ids: Sequence[str]) -> bool:
         """Are all of these leases still held by this process?"""
         query = sa.select(sa.func.count()).where(t.leases.c.id.in_(list(ids)), t.leases.c.owner == self._owner)
@@ -127,6 +136,11 @@ class Catalog(CatalogReader):
                 ids = c.execute(own).scalars().all()
                 c.execute(table.update().where(table.c.id.in_(ids)).values(expires_at=until))
         self.database.fold_log()
+
+    def harden(self) -> None:
+        """Make all that the catalog holds outlive a power cut, before files are made of it that do."""
+        with self.database.write() as c:
+            c.execute(_NEXT_TXSN)  # only a transaction that writes is synced, and with it all before it
 
     @contextmanager
     def _giving_up(self, ids: Sequence[str]) -> Iterator[None]:

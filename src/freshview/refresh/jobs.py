@@ -10,6 +10,7 @@ is brought along as well as that goes: a job whose ends are no versions of it us
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +37,7 @@ from freshview.refresh.execute import Change, CondenseSizes, Rows
 from freshview.refresh.span import Point, Span
 from freshview.refresh.stages import Pauses
 from freshview.refresh.tasks import Pending, combined, pending
-from freshview.refresh.turns import Turns, crowded
+from freshview.refresh.turns import JobTurn, Turns, crowded
 from freshview.storage.segments import Written, fits_inline, in_files, inline
 from freshview.storage.store import Storage
 
@@ -77,6 +78,7 @@ class JobRunner:
         self._pauses = pauses or Pauses(catalog, storage)
         self._clock = clock
         self.turns = Turns(self._views, events, clock, sleep)
+        self._latest = threading.local()
 
     def bring(
         self, view: Relation, csn: int, *, most_rows: int | None = None, left: Pending | None = None
@@ -108,7 +110,7 @@ class JobRunner:
             taken = pending(self._views, view, end)
             asked = self._clock()
             with self.turns.turn(view, before, wait=True) as ours:
-                job = self._run(view, taken, end, self._clock() - asked, full=True) if ours else None
+                job = self._run(view, taken, end, ours, self._clock() - asked, full=True) if ours else None
             if job is not None:
                 return job
         raise crowded(view)
@@ -149,7 +151,7 @@ class JobRunner:
         taken = left.upto(end) if end <= csn else pending(self._views, view, end)
         asked = self._clock()
         with self.turns.turn(view, left.frontier, wait=wait) as ours:
-            return self._run(view, taken, end, self._clock() - asked, sources=asked - begun) if ours else None
+            return self._run(view, taken, end, ours, self._clock() - asked, sources=asked - begun) if ours else None
 
     # -- the order of views ------------------------------------------------------------------------
 
@@ -187,11 +189,19 @@ class JobRunner:
     # -- one job -----------------------------------------------------------------------------------
 
     def _run(
-        self, view: Relation, left: Pending, c1: int, waited: float, *, full: bool = False, sources: float = 0.0
+        self,
+        view: Relation,
+        left: Pending,
+        c1: int,
+        turn: JobTurn,
+        waited: float,
+        *,
+        full: bool = False,
+        sources: float = 0.0,
     ) -> Job | None:
         """Compute and publish the change by these tasks; None if the frontier moved meanwhile."""
         start, begun = left.frontier, self._clock()
-        c0 = start.readable
+        c0, job = start.readable, None
         pin = self._catalog.begin("job", at=c0)
         try:
             span = Span(self._catalog, self._storage, Point(start.csn, start.stmtsn), Point(c1))
@@ -199,12 +209,14 @@ class JobRunner:
             stored = replace(self._views.stored(view, start.csn), relation=view)
             change = self._executor.change(view, span, stored, full=full or left.reset)
             phases = {"wait": waited, "sources": sources, "compute": self._clock() - begun}
-            job = self._publish(view, left, c1, change, begun, phases, full)
+            job = self._publish(view, left, c1, change, begun, phases, full, (turn.lease, pin.id))
         except Exception as error:
             self._failed(view, start, c1, left, begun, error)
             raise
         finally:
-            self._catalog.release(pin)
+            turn.ended = job is not None
+            if job is None:
+                self._catalog.release(pin)
         self.ended(view, left, c1, done=job is not None)
         return job
 
@@ -214,13 +226,31 @@ class JobRunner:
         emit("job.done") if done else emit("job.lost")
         if done:
             with suppress(FreshviewError):  # the job stands
-                self._executor.applied(self._views.stored(view, c1))
+                state = self._latest.state = self._views.stored(view, c1)
+                self._executor.applied(state)
+
+    def state_after(self, job: Job) -> RelationState | None:
+        """The rows of a view after a job, if it was the last one that this thread ran; handed out once."""
+        state: RelationState | None = getattr(self._latest, "state", None)
+        self._latest.state = None
+        is_its = state is not None and (state.relation.id, state.csn) == (job.view_id, job.to_csn)
+        return state if is_its else None
 
     def _publish(
-        self, view: Relation, left: Pending, c1: int, change: Change, begun: float, phases: Phases, full: bool
+        self,
+        view: Relation,
+        left: Pending,
+        c1: int,
+        change: Change,
+        begun: float,
+        phases: Phases,
+        full: bool,
+        ends: tuple[str, ...],
     ) -> Job | None:
-        """Store a change, and move the frontier; None if the frontier moved meanwhile: then nothing stays stored."""
+        """Store a change, move the frontier, and end what the job held; None if the frontier moved meanwhile: then
+        nothing stays stored, and nothing has ended."""
         step, done = self.stored(view, left, c1, change, phases, self._clock() - begun, anew=full), False
+        step = replace(step, ends=ends)
         try:
             done = self._views.apply([step])
             return step.job if done else None

@@ -71,6 +71,10 @@ class _Touched:
     def is_open(self) -> bool:
         return bool(self.open)
 
+    def sees_all(self, left: Pending) -> bool:
+        """May the query see every pending row?"""
+        return all(self.open.issuperset(map(str, task.tables)) for task in left.tasks)
+
 
 @dataclass(frozen=True)
 class _OverTables:
@@ -143,8 +147,10 @@ class Relevance:
                 return None
             start, projection = left.frontier.csn, self._projection(view)
             found = self._touched(view, left, projection, conditions, reader)
-            saves = found is not None and self._saves(view, left.rows)
-            if found is None or (found.is_open and not saves):
+            if found is None or found.sees_all(left):
+                return None
+            saves = self._saves(view, left.rows)
+            if found.is_open and not saves:
                 return None
             pin = self._catalog.begin("job", at=start)
             try:

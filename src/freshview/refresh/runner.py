@@ -70,8 +70,8 @@ class Runner(PlanRunner):
     def visible(self, state: RelationState) -> Frame:
         """The rows of a state that queries see, in the columns that they see."""
         relation = state.relation
-        member = member_column(relation) if relation.kind == "view" else None
-        few = self.engine.members(state, visible_columns(relation), member) if member else None
+        is_view = relation.kind == "view"
+        few = self.engine.shown(state, visible_columns(relation), member_column(relation)) if is_view else None
         return few if few is not None else visible_rows(relation, self.engine.scan(state))
 
     def fetch(self, frame: Any, schema: Schema, *, small: bool = False) -> pa.Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from freshview.catalog.activity import ActivityCatalog
 from freshview.catalog.records import Frontier, Lease, Relation
@@ -22,6 +23,14 @@ from freshview.interruption import Interruption, current, gives_way, stop_if_ask
 _PATIENCE = 600.0  # seconds of waiting for a job in progress elsewhere
 _ANNOUNCE = 1.0  # seconds between two announcements that a statement waits, to this and to other processes
 _POLLS = (0.01, 0.25)  # seconds between two looks at the lease: at first, at most
+
+
+@dataclass
+class JobTurn:
+    """A turn that was taken: the lease that shows it to other processes."""
+
+    lease: str
+    ended: bool = False  # with what its job has published
 
 
 class Turns:
@@ -39,17 +48,19 @@ class Turns:
         self._guard = threading.Lock()
 
     @contextmanager
-    def turn(self, view: Relation, c0: Frontier, *, wait: bool) -> Iterator[bool]:
-        """Take the turn to run a job of a view from c0; yield False if it is taken, or the frontier moved before."""
+    def turn(self, view: Relation, c0: Frontier, *, wait: bool) -> Iterator[JobTurn | None]:
+        """Take the turn to run a job of a view from c0; yield None if it is taken, or the frontier moved before."""
         with self._local_turn(view, wait) as ours:
             lease = self._lease(view, c0, wait) if ours else None
             if lease is None:
-                yield False
+                yield None
                 return
+            turn = JobTurn(lease.id)
             try:
-                yield self._views.position(view) == c0
+                yield turn if self._views.position(view) == c0 else None
             finally:
-                self._views.catalog.drop_leases([lease.id])
+                if not turn.ended:
+                    self._views.catalog.drop_leases([turn.lease])
 
     def held_by(self, work: Interruption) -> frozenset[int]:
         """The views whose turn some work of this process has now: of a job that refreshes several, all of them, and of

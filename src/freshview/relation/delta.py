@@ -32,6 +32,10 @@ UPSERT = 3  # blind: new image, old one unknown
 REPLACE = 4
 
 _POSITION = "__position"
+# Segments are small: a column per thread takes longer to hand over than to decode.
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
+_READING = pa.ipc.IpcReadOptions(use_threads=False)
 _MOST_CHUNKS = 16  # of an overlay: copying all its rows into one for every few new ones would cost more than it saves
 
 
@@ -63,22 +67,25 @@ def is_live(delta: pa.Table) -> pa.ChunkedArray:
 
 def encode(delta: pa.Table) -> bytes:
     """Arrow IPC bytes for an inline segment."""
+    return bytes(_stream(delta, _COMPRESSED))
+
+
+def _stream(rows: pa.Table, options: pa.ipc.IpcWriteOptions) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(sink, delta.schema, options=options) as writer:
-        writer.write_table(delta.combine_chunks())
-    return bytes(sink.getvalue())
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows.combine_chunks())
+    return sink.getvalue()
 
 
 def digest(rows: pa.Table) -> bytes:
     """A short name for these rows in this order: two tables with one digest are equal."""
-    return hashlib.blake2b(encode(rows), digest_size=20).digest()
+    return hashlib.blake2b(_stream(rows, _PLAIN), digest_size=20).digest()
 
 
 def decode(payload: bytes, where: str) -> pa.Table:
     """The delta rows of an inline segment."""
     try:
-        return pa.ipc.open_stream(payload).read_all()
+        return pa.ipc.open_stream(payload, options=_READING).read_all()
     except (pa.ArrowInvalid, OSError, EOFError) as error:
         raise CorruptWarehouse(
             where, f"an inline segment cannot be decoded ({error})", "Restore the catalog."

@@ -47,6 +47,7 @@ _WRITING = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 _WRITTEN = "__fv_written"
+_ALL = ("*",)
 _OFFENDING = 10  # rows that a check reports of each kind
 
 # For small jobs: one partition and a plan that is final, or fixed costs outweigh the work.
@@ -119,10 +120,11 @@ class SparkEngine:
         with spark_errors(f"table {state.relation.name}"):
             return self._scanner.scan(state)
 
-    def members(self, state: RelationState, columns: Sequence[str], member: str) -> DataFrame | None:
-        """Some columns of the rows that a column marks, as a local frame; None if the state is too large for that."""
+    def shown(self, state: RelationState, columns: Sequence[str], member: str | None) -> DataFrame | None:
+        """Some columns of all rows, or of those that a column marks, as a local frame; None if the state is too large
+        for that."""
         with spark_errors(f"table {state.relation.name}"):
-            return self._scanner.members(state, columns, member)
+            return self._scanner.shown(state, columns, member)
 
     def has_scanned(self, relation: Relation) -> bool:
         """Was a state of a relation scanned lately?"""
@@ -178,7 +180,7 @@ class SparkEngine:
         with spark_errors(_short(what)):
             named = frame.alias(query.qualifier) if query.is_qualified else frame
             chosen = named.where(query.where) if query.where else named
-            return chosen.selectExpr(*query.items)
+            return chosen if query.items == _ALL else chosen.selectExpr(*query.items)  # each step is analysed anew
 
     def query(self, text: str, frames: Mapping[str, DataFrame], what: str) -> DataFrame:
         """The result of a query whose {placeholders} stand for these frames; errors name `what`."""

@@ -40,7 +40,7 @@ from freshview.storage.reader import LOCAL_ROWS, OVERLAY_ROWS
 from freshview.storage.store import Storage
 
 _CACHED_FRAMES = 64
-_MEMBERS = -2  # in the place of a segment's: the frame has no hidden rows and columns
+_SHOWN = -2  # in the place of a segment's: the frame has no hidden rows and columns
 ORDER = "__fv_order"  # of a segment among those of a state: several of one view may have one CSN
 
 
@@ -68,22 +68,26 @@ class Scanner:
             return self._scan(state)
         return self._known(state, (), lambda: self._scan(state))
 
-    def members(self, state: RelationState, columns: Sequence[str], member: str) -> DataFrame | None:
-        """Some columns of the rows that the column `member` marks; None if the driver does not fold the state.
+    def shown(self, state: RelationState, columns: Sequence[str], member: str | None) -> DataFrame | None:
+        """Some columns of a state's rows, or of those that the column `member` marks; None if the driver does not fold
+        the state.
 
         Spark is given what queries see alone, not a plan that computes it of all rows.
         """
         if state.relation.is_external or not state.is_small(LOCAL_ROWS):
             return None
+        if member is None and tuple(columns) == state.schema.names:
+            return self.scan(state)
 
         def made() -> DataFrame:
             rows = self._storage.reader.contents(state)
             schema = Schema(tuple(map(state.schema.column, columns)))
-            return self.frame(rows.filter(rows.column(member)).select(list(columns)), schema)
+            rows = rows.filter(rows.column(member)) if member is not None else rows
+            return self.frame(rows.select(list(schema.names)), schema)
 
         if any(s.is_pending for s in state.segments):
             return made()
-        return self._known(state, (_MEMBERS,), made)
+        return self._known(state, (_SHOWN,), made)
 
     def _known(self, state: RelationState, of: tuple[int, ...], make: Callable[[], DataFrame]) -> DataFrame:
         """The frame of a state, made once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sqlglot
 from sqlglot import exp
@@ -28,6 +29,7 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)  # not its warning "falling
 UNREADABLE = (SqlglotError, RecursionError, AttributeError, TypeError, ValueError, KeyError, IndexError)
 # Table functions whose rows follow from their arguments.
 _DETERMINED = {"range", "variant_explode", "variant_explode_outer", *map(str.lower, GENERATORS)}
+_SHORT = 10_000  # characters of a text that is remembered with its names, at most
 _VERSION_WORDS = ("VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME")
 
 
@@ -50,6 +52,10 @@ class BoundQuery:
     foreign: tuple[str, ...] = ()  # other things that it reads: names with a database, files, table functions
 
 
+# EXPLAIN …, the query after it, its tokens, the tables that it names by one part, and what else it reads.
+_Read = tuple[str, str, tuple[Token, ...], tuple["_Named", ...], tuple[str, ...]]
+
+
 @dataclass(frozen=True)
 class _Edit:
     start: int
@@ -68,9 +74,7 @@ class _Named:
 
 def bind(text: str, is_ours: Callable[[str], bool]) -> BoundQuery:
     """The query with a placeholder for every table that is ours; other names are left to Spark."""
-    prefix, query = _split_explain(text)
-    tokens = tokenize(query)
-    names, foreign = _names(text, query, tokens)
+    prefix, query, tokens, names, foreign = _known(text) if len(text) <= _SHORT else _read(text)
     edits: list[_Edit] = []
     tables: dict[str, TableRef] = {}
     placeholders: dict[TableRef, str] = {}
@@ -86,7 +90,17 @@ def bind(text: str, is_ours: Callable[[str], bool]) -> BoundQuery:
             after = _skip_sample(tokens, after)
             stop = tokens[after - 1].end + 1
             edits.append(_Edit(stop, stop, f" AS {backticked(named.name)}"))
-    return BoundQuery(prefix + _edited(query, edits, escape=bool(tables)), tables, text, tuple(foreign))
+    return BoundQuery(prefix + _edited(query, edits, escape=bool(tables)), tables, text, foreign)
+
+
+def _read(text: str) -> _Read:
+    prefix, query = _split_explain(text)
+    tokens = tokenize(query)
+    names, foreign = _names(text, query, tokens)
+    return prefix, query, tokens, tuple(names), tuple(foreign)
+
+
+_known = lru_cache(maxsize=256)(_read)  # the same texts come again and again, and parsing one takes milliseconds
 
 
 def refuse_foreign(bound: BoundQuery) -> None:

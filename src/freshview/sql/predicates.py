@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import sqlglot
 from sqlglot import exp
@@ -41,11 +42,18 @@ _KNOWN: dict[type[exp.Expr], tuple[str, ...]] = {  # the nodes that a condition 
     exp.Null: (),
 }
 _CLAUSES = word_set("expressions from_ joins where group having qualify windows order limit offset distinct hint with_")
+_SHORT = 10_000  # characters of a text that is remembered with its conditions, at most
 _NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+", re.ASCII)
 
 
 def asked_of(text: str, name: str, columns: Sequence[str]) -> list[exp.Expr] | None:
     """The conditions of a query on a relation with these columns; None if the relation is not read plainly."""
+    asked = (text, name, tuple(columns))
+    found = _known(*asked) if len(text) <= _SHORT else _asked_of(*asked)
+    return None if found is None else [condition.copy() for condition in found]
+
+
+def _asked_of(text: str, name: str, columns: tuple[str, ...]) -> tuple[exp.Expr, ...] | None:
     if _UNCERTAIN.search(text):
         return None
     try:
@@ -61,7 +69,10 @@ def asked_of(text: str, name: str, columns: Sequence[str]) -> list[exp.Expr] | N
     alone = not select.args.get("joins")
     qualifier = fold(table.alias_or_name)
     found = [_over(own, qualifier, c, alone=alone) for c in _conditions(select)]
-    return [c for c in found if c is not None]
+    return tuple(c for c in found if c is not None)
+
+
+_known = lru_cache(maxsize=256)(_asked_of)  # the same texts come again and again, and parsing one takes milliseconds
 
 
 def _only_reference(tree: exp.Expr, name: str) -> exp.Table | None:

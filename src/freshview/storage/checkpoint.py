@@ -1,8 +1,9 @@
 """Checkpoint: fold segments into a new version of main, by the cheapest way that is exact.
 
-Order of events: lease, Delta commit (durable), catalog commit. A crash in between leaves a Delta version that the
-catalog does not know; the next checkpoint adopts or undoes that version first (law 11.2). A checkpoint that is asked to
-stop does so before its Delta commit or not at all: it leaves files that no version names, which vacuum removes.
+Order of events: lease, all that is folded is durable in the catalog, Delta commit (durable), catalog commit. A crash in
+between leaves a Delta version that the catalog does not know; the next checkpoint adopts or undoes that version first
+(law 11.2). A checkpoint that is asked to stop does so before its Delta commit or not at all: it leaves files that no
+version names, which vacuum removes.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import pyarrow.compute as pc
 
 from freshview.catalog.lineage import sorted_column
 from freshview.catalog.records import REMOTE, DataFile, Lease, Main, Relation, RelationState, Segment
+from freshview.catalog.view_reader import ViewReader
 from freshview.catalog.writer import Catalog, checkpoint_lease
-from freshview.errors import CorruptWarehouse, InvalidStatement, WriteConflict
+from freshview.errors import CorruptWarehouse, InvalidStatement, NotFound, WriteConflict
 from freshview.events import Events
 from freshview.interruption import stop_if_asked
 from freshview.relation.delta import INSERT, is_live, untag
@@ -88,6 +90,7 @@ class Checkpointer:
         strategy = choose(state)
         if strategy == "nothing":
             return CheckpointReport(relation.name, strategy, base.csn if base else csn)
+        self.catalog.harden()  # else a power cut could leave a version of rows that the catalog has forgotten
         complete_to = max([s.csn for s in state.segments], default=csn)
         self.events.emit("checkpoint.begun", relation=relation.name, csn=complete_to, strategy=strategy)
         try:
@@ -139,12 +142,23 @@ class Checkpointer:
             )
         found = self.storage.mains.recover(relation.id, latest, self.catalog.moment)
         self.events.emit("checkpoint.settling", relation=relation.name, version=latest, adopt=found is not None)
-        if found is not None and (known.csn if known else -1) < found.csn <= self.catalog.snapshot():
+        newer = found is not None and (known.csn if known else -1) < found.csn <= self.catalog.snapshot()
+        if found is not None and newer and self._knows(relation, found.csn):
             self.catalog.record_main(relation, known, found)
         elif known is not None:
             version = self.storage.mains.restore(relation.id, known.delta_version)
             self.catalog.record_main(relation, known, replace(known, delta_version=version))
         # Else the catalog knows no version yet, and its first one will replace what is in the log.
+
+    def _knows(self, relation: Relation, csn: int) -> bool:
+        """Does the catalog have the rows of a CSN? That of a backup may have the commit, and no job of a view up to it:
+        the job that comes would be laid over rows that have its result."""
+        if relation.kind != "view":
+            return True
+        try:
+            return ViewReader(self.catalog).has_version(relation, csn)
+        except NotFound:  # it was dropped meanwhile
+            return False
 
 
 def _sorted(rows: pa.Table, relation: Relation, schema: Schema) -> pa.Table:

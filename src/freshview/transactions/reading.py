@@ -17,25 +17,37 @@ MAX_CSN = PENDING - 1
 class ReadContext:
     """Resolves names at one CSN, with a transaction's own writes on top if there is one."""
 
-    def __init__(self, catalog: Catalog, csn: int, transaction: Transaction | None = None) -> None:
+    def __init__(
+        self, catalog: Catalog, csn: int, transaction: Transaction | None = None, *, newest: bool = False
+    ) -> None:
+        """`newest`: the CSN was the newest when it was pinned, so that no vacuum has passed it."""
         self._catalog = catalog
         self._csn = csn
         self._transaction = transaction
+        self._newest = newest
+        self._known: dict[str, Relation | None] = {}  # by name; names at a CSN do not change
 
     def knows(self, name: str) -> bool:
         """Whether a relation of that name exists."""
         return self.relation(name) is not None
 
     def relation(self, name: str) -> Relation | None:
-        """The relation of that name, or None."""
-        return self._catalog.find(name, self._csn)
+        """The relation of that name, or None. Without a transaction the catalog is asked for each name once."""
+        if self._transaction is not None:
+            return self._catalog.find(name, self._csn)
+        if name not in self._known:
+            self._known[name] = self._catalog.find(name, self._csn)
+        return self._known[name]
 
     def require(self, name: str) -> None:
         """Raise NotFound, with suggestions, if no relation has that name."""
         self._catalog.relation(name, self._csn)
 
     def state(self, ref: TableRef, zone: Callable[[], tzinfo]) -> RelationState:
-        """The state that a table reference reads; a TIMESTAMP AS OF without a zone is in `zone`."""
+        """The state that a table reference reads; a TIMESTAMP AS OF without a zone is in `zone`.
+
+        Of a view at the newest CSN it has no rows: what is stored of it is asked for when it has been maintained.
+        """
         csn = self._csn
         if ref.version is not None:
             csn = parse_csn(ref.version, ref.name)
@@ -43,7 +55,12 @@ class ReadContext:
             csn = self._catalog.csn_at(parse_time(ref.timestamp, ref.name, zone()))
         elif self._transaction is not None:
             return self._transaction.state(self._transaction.relation(ref.name))
-        relation = self._catalog.find(ref.name, csn) or self._catalog.relation(ref.name)
+        if csn != self._csn:
+            relation = self._catalog.find(ref.name, csn) or self._catalog.relation(ref.name)
+            return self._catalog.state(relation, csn)
+        relation = self.relation(ref.name) or self._catalog.relation(ref.name)
+        if self._newest and relation.kind == "view":
+            return RelationState(relation, csn, None, None, ())
         return self._catalog.state(relation, csn)
 
 

@@ -185,9 +185,12 @@ class Reading:
             return reader.visible(state)
         if csn >= left.frontier.readable:
             try:
-                self.maintenance.bring(view, csn, left)
+                done = self.maintenance.bring(view, csn, left)
             except FreshviewError:
                 return self.from_definition(view, csn)
+            state = self.jobs.state_after(done[-1]) if done else None
+            if state is not None and state.csn == csn and not is_deferred(view):
+                return reader.visible(state)  # the catalog was asked for it a moment ago
         return self._at(view, csn, reader)
 
     def _at(self, view: Relation, csn: int, runner: Runner) -> Frame:

@@ -145,7 +145,8 @@ class Queries:
         try:
             past = as_of is not None  # deferred views too are read as of that CSN
             chosen = "fresh" if past else freshness
-            return self._bound(text, ReadContext(self._catalog, pin.csn), freshness=chosen, past=past)
+            reading = ReadContext(self._catalog, pin.csn, newest=not past)
+            return self._bound(text, reading, freshness=chosen, past=past)
         finally:
             self._catalog.release(pin)
 
