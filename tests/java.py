@@ -10,7 +10,9 @@ from py4j.java_gateway import JavaPackage, JVMView
 LONG = "-XX:+UseSerialGC"  # of a process that runs for hours
 # Spark's classes are not verified when they are loaded: 2 to 3 of the 18 seconds that a start and a first view take.
 _COLD = f"{LONG} -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-SHORT = f"{_COLD} -XX:TieredStopAtLevel=1"  # of one whose hot code never earns what its optimisation costs
+# Of one whose hot code never earns what its optimisation costs. Java keeps 48 MB for compiled code then, in which Spark
+# has no room: two of three methods were thrown away, and compiled again.
+SHORT = f"{_COLD} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # Of a driver, and by it of its executors: each join and grouping takes a page of memory, which Spark makes 64 MB large
 # in a large heap, so that the heap is soon full.
 DRIVER = f"{SHORT} -Dspark.buffer.pageSize=1m"

@@ -29,7 +29,7 @@ def start() -> SparkSession:
     """A session for this process alone."""
     from freshview.spark import session as sessions
 
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{java.DRIVER} -Xmn768m -XX:MetaspaceSize=400m -XX:ReservedCodeCacheSize=240m"
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{java.DRIVER} -Xmn768m -XX:MetaspaceSize=400m"
     os.environ["SPARK_MASTER"] = "local[1]"
     os.environ.setdefault("SPARK_DRIVER_MEMORY", "3g")
     sessions._LOCAL_SETTINGS.update(_SETTINGS)

@@ -17,7 +17,7 @@ from freshview.algebra.traversal import bottom_up
 from freshview.delta.derive import derive
 from freshview.sql.lowering import lower
 
-laws = settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
+laws = settings(max_examples=examples(40, commit=25), suppress_health_check=list(HealthCheck))
 SCHEMAS = {"t": ("a", "b", "c"), "u": ("a", "b", "c")}
 
 

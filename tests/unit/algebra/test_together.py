@@ -22,7 +22,7 @@ from freshview.delta.semijoin import reduced
 from freshview.sql.lowering import lower
 
 Noise = dict[str, list[Row]]
-laws = settings(deadline=None, max_examples=examples(40), suppress_health_check=list(HealthCheck))
+laws = settings(deadline=None, max_examples=examples(40, commit=25), suppress_health_check=list(HealthCheck))
 SCHEMAS = {"t": ("a", "b", "c"), "u": ("a", "b", "c"), "v": ("a", "d")}
 _View = st.one_of(views(), st.sampled_from(sorted(VIEWS.values())))
 

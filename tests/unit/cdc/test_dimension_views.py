@@ -206,7 +206,7 @@ def _among(column: str, accepted: list[Any], or_null: bool) -> RowTest:
     return RowTest((column,), test)
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150, commit=75))
 @given(st.integers(0, 2**32), st.integers(0, 5), st.booleans())
 def test_a_view_equals_its_recomputation_after_every_cycle(seed: int, joins: int, effectiveness: bool) -> None:
     rng = random.Random(seed)
@@ -228,7 +228,7 @@ def test_a_view_equals_its_recomputation_after_every_cycle(seed: int, joins: int
         assert cells(folded) == cells(stored)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, commit=30))
 @given(st.integers(0, 2**32), st.integers(0, 3))
 def test_a_view_without_its_key_equals_its_recomputation_if_deltas_are_complete(seed: int, joins: int) -> None:
     rng = random.Random(seed)

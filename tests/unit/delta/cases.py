@@ -13,7 +13,7 @@ from freshview.algebra.traversal import rewrite
 from freshview.delta.aggregates import TypesOf
 from freshview.delta.forms import Form, choose_form, rows_form
 
-laws = settings(deadline=None, max_examples=examples(100), suppress_health_check=list(HealthCheck))
+laws = settings(deadline=None, max_examples=examples(100, commit=60), suppress_health_check=list(HealthCheck))
 
 
 # One view per rule, so that no rule is left to chance.

@@ -110,7 +110,7 @@ def _check_stored_forms(text: str, change: Change, small: bool) -> None:
         assert plus(old, delta) == new, f"{form.rule}: the stored rows are not the new ones"
 
 
-@settings(laws, max_examples=examples(25))
+@settings(laws, max_examples=examples(25, commit=15))
 @given(run=states(2), noise=noises(), small=st.booleans())
 def test_refresh_equals_recompute_for_each_rule(run: list[State], noise: dict[str, Any], small: bool) -> None:
     """new = old + Δ, by the general rules and in each stored form, for a view of each kind: each change is tried on all

@@ -55,7 +55,7 @@ def test_each_operator_is_named_with_its_way_and_keys(
     assert [(s.way, s.keys) for s in found] == [(way, keys)]
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60, commit=30))
 @given(text=views())
 def test_every_operator_of_every_view_is_told_of(text: str) -> None:
     """A report has a step for every place of every operator, each with a known way and a reason."""

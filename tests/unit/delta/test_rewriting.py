@@ -29,7 +29,7 @@ from freshview.relation.names import backticked
 from freshview.sql.lowering import lower
 from freshview.sql.rendering import render
 
-laws = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
+laws = settings(deadline=None, max_examples=examples(60, commit=30), suppress_health_check=list(HealthCheck))
 _SETS = [*RULE_SETS.values(), *([t] for t in VIEWS.values())]
 _sets = st.lists(st.sampled_from(_SETS), min_size=1, max_size=2).map(lambda sets: [t for s in sets for t in s])
 

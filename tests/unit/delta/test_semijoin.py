@@ -128,7 +128,7 @@ def _check_view(text: str, change: Change, small: bool) -> None:
         assert signed(in_part, _in_part(stored)) == signed(plan, stored.read)
 
 
-@settings(laws, max_examples=examples(15))
+@settings(laws, max_examples=examples(15, commit=9))
 @given(run=states(2), noise=noises(), small=st.booleans())
 def test_rows_left_out_make_no_difference_for_each_rule(run: list[State], noise: dict[str, Any], small: bool) -> None:
     """Each change is tried on all of them. The note printed last names the one that failed."""
@@ -139,7 +139,7 @@ def test_rows_left_out_make_no_difference_for_each_rule(run: list[State], noise:
 
 
 @pytest.mark.parametrize("name", ENDS)
-@settings(laws, max_examples=examples(60))
+@settings(laws, max_examples=examples(60, commit=30))
 @given(run=states(2), small=st.booleans())
 def test_a_restriction_ends_where_it_must(name: str, run: list[State], small: bool) -> None:
     _check_view(ENDS[name], Change(run[0], run[1]), small)

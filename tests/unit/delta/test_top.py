@@ -150,7 +150,7 @@ def _tried(view: _View, run: list[State], noise: dict[str, list[Row]], *, small:
 
 
 @pytest.mark.parametrize("name", INPUTS)
-@settings(laws, max_examples=examples(15))
+@settings(laws, max_examples=examples(15, commit=9))
 @given(
     run=states(4),
     noise=noises(),

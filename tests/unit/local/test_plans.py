@@ -82,7 +82,7 @@ def _oracle(plan: Node, read: Callable[[Scan], Bag]) -> Bag:
     return found
 
 
-@settings(deadline=None, max_examples=examples(12), suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(12, commit=7), suppress_health_check=list(HealthCheck))
 @given(run=states(2), noise=noises())
 def test_a_plan_gives_the_oracles_bag(run: list[State], noise: dict[str, list[Row]]) -> None:
     """The definition and its delta, of every view that is not listed as one for Spark."""
@@ -96,7 +96,7 @@ def test_a_plan_gives_the_oracles_bag(run: list[State], noise: dict[str, list[Ro
                 assert _answer(plan, change.read) == _oracle(plan, change.read), name
 
 
-@settings(deadline=None, max_examples=examples(150), suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(150, commit=75), suppress_health_check=list(HealthCheck))
 @given(text=views(), run=states(2))
 def test_plans_of_random_views_give_the_oracles_bag(text: str, run: list[State]) -> None:
     change = Change(run[0], run[1])
@@ -114,7 +114,7 @@ def test_plans_of_random_views_give_the_oracles_bag(text: str, run: list[State])
         "SELECT a, SUM(b) AS s FROM t GROUP BY a ORDER BY s DESC LIMIT 2",
     ],
 )
-@settings(deadline=None, max_examples=examples(12), suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(12, commit=7), suppress_health_check=list(HealthCheck))
 @given(run=states(2))
 def test_buffers_give_the_oracles_bag(text: str, run: list[State]) -> None:
     """A change merged into the stored rows of ORDER BY … LIMIT is proven, whether or not rows run out."""

@@ -20,7 +20,7 @@ from freshview.optimizer.identity import Identities
 from freshview.optimizer.operations import Equivalence, Operation
 from freshview.optimizer.trees import Picked, plan_tree, root_tree
 
-laws = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
+laws = settings(deadline=None, max_examples=examples(30, commit=20), suppress_health_check=list(HealthCheck))
 
 
 def _picking(node: Equivalence, operation: Operation) -> Picked:

@@ -31,7 +31,7 @@ from freshview.delta.forms import delta_plan
 from freshview.sql.rendering import render
 from freshview.sql.rendering import text as text_of
 
-slow = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
+slow = settings(deadline=None, max_examples=examples(60, commit=30), suppress_health_check=list(HealthCheck))
 
 # DuckDB counts the grouping set () of no rows as one row, Spark as none; it has no posexplode; in a star it leaves
 # the columns of USING in their place, Spark puts them first.
@@ -89,7 +89,7 @@ def test_lowering_keeps_the_meaning_of_each_construct(duck: Duck) -> None:
     def law(text: str, run: list[State]) -> None:
         assert means(text, run[0]) == _answer(duck, text, _tables(run[0]))
 
-    _for_each_construct(1, examples(6), law)
+    _for_each_construct(1, examples(6, commit=4), law)
 
 
 def _same_text_and_tree(duck: Duck, plan: Node, change: Change, texts: Collection[str]) -> None:
@@ -156,7 +156,7 @@ def test_text_says_what_the_tree_says(duck: Duck, text: str, run: list[State]) -
 
 def test_text_says_what_the_tree_says_for_each_construct(duck: Duck) -> None:
     """The rendered text of each tree of a view of each kind means what the tree means."""
-    _for_each_construct(2, examples(5), partial(_check_texts, duck))
+    _for_each_construct(2, examples(5, commit=3), partial(_check_texts, duck))
 
 
 @pytest.mark.parametrize("operator", ["||", "&", "|", "^", "<<", ">>"])
