@@ -24,7 +24,7 @@ from freshview.relation.types import parse_type
 from freshview.spark import scan
 from freshview.storage import reader, segments
 from freshview.transactions import dml
-from freshview.transactions.staged import Staged
+from freshview.transactions.evaluated import StatementResult
 
 _WAYS = {
     "folded on the driver": (10_000, 200_000),
@@ -150,7 +150,7 @@ def test_statements_do_the_same_in_memory_and_streamed(
         monkeypatch.setattr(dml, "_KEYS_IN_MEMORY", 0)
         monkeypatch.setattr(dml, "LOCAL_ROWS", 0)
         monkeypatch.setattr(segments, "INLINE_BYTES", 0)
-        monkeypatch.setattr(Staged, "batches", _tiny_batches)
+        monkeypatch.setattr(StatementResult, "batches", _tiny_batches)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY, v STRING NOT NULL)")
         wh.sql("CREATE TABLE b (k INT, v STRING)")

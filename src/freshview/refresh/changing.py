@@ -31,7 +31,7 @@ from freshview.events import Events
 from freshview.local.engine import LocalEngine, LocalError
 from freshview.optimizer.prices import Prices
 from freshview.refresh.combined import Combinations
-from freshview.refresh.cost import Calibration, Estimate, Rates, estimate_full, rows_in_files
+from freshview.refresh.cost import Calibration, Estimate, Rates, estimate_full
 from freshview.refresh.execute import Change, execute
 from freshview.refresh.execute_together import Alone, execute_together
 from freshview.refresh.job_facts import facts_of
@@ -47,7 +47,7 @@ from freshview.relation.schema import Schema
 from freshview.spark.engines import Engines
 from freshview.spark.running import PlanRunner
 from freshview.storage.checkpoint import Checkpointer
-from freshview.storage.reader import LOCAL_ROWS
+from freshview.storage.reader import LOCAL_ROWS, rows_in_files
 from freshview.storage.store import Storage
 
 # The rows that the delta rules need cannot be read, or are not stored; those of the definition still can be read.

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field, replace
 from freshview.algebra.nodes import Node, Scan, Shared
 from freshview.algebra.stages import staged
 from freshview.algebra.traversal import per_use
-from freshview.catalog.records import RelationState
 from freshview.definition.analysis import Definition
 from freshview.optimizer.prices import Prices
-from freshview.storage.reader import LOCAL_ROWS
 
 _OPERATORS_PER_STAGE = 10  # a stage is a query of its own
 _SECONDS_PREPARED = 0.05  # of a part that Spark computes without a job
@@ -43,11 +41,6 @@ _FORGET = 0.1  # the share by which the factors of other ways move towards it
 def takes_on_driver(rows: int, columns: int, bytes_: int = 0) -> bool:
     """Is a change of so many rows, columns and stored bytes read and condensed on the driver?"""
     return rows * columns <= DRIVER_CELLS and bytes_ <= DRIVER_BYTES
-
-
-def rows_in_files(state: RelationState) -> int:
-    """The rows that Spark reads from files for a state: none of a small one, which the driver folds."""
-    return 0 if state.is_small(LOCAL_ROWS) else state.rows_at_most
 
 
 @dataclass(frozen=True)

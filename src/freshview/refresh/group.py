@@ -30,7 +30,8 @@ from freshview.events import Events
 from freshview.refresh.execute import Change
 from freshview.refresh.execute_together import Alone
 from freshview.refresh.jobs import JobRunner
-from freshview.refresh.span import Point, Span
+from freshview.refresh.points import Point
+from freshview.refresh.span import Span
 from freshview.refresh.tasks import Pending, pending
 from freshview.storage.store import Storage
 

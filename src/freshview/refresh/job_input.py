@@ -34,7 +34,7 @@ from freshview.delta.signed import part, undone
 from freshview.errors import SnapshotExpired
 from freshview.interruption import stop_if_asked
 from freshview.refresh.condense import ChangeUse, condensed, condensed_in_spark, is_linear, use_of
-from freshview.refresh.cost import DEFAULT, Calibration, Estimate, Rates, estimate_full, rows_in_files
+from freshview.refresh.cost import DEFAULT, Calibration, Estimate, Rates, estimate_full
 from freshview.refresh.deltas import fits_driver, images, member_rows, netted
 from freshview.refresh.lookups import Lookups
 from freshview.refresh.plan import ScanPlan, SourceChange, ViewSpan
@@ -42,6 +42,7 @@ from freshview.refresh.span import Span
 from freshview.refresh.times import PAST_JOBS
 from freshview.relation.delta import INSERT
 from freshview.storage.external_files import only_adds
+from freshview.storage.reader import rows_in_files
 
 
 class SourceImages:
@@ -128,22 +129,20 @@ class SourceInput:
             stored = 0 if relation.is_external else sum(s.rows for s in segments)
             read = max(stored, delta.num_rows)  # a blind upsert is stored as one row, and completed to two
             grows = delta.num_rows > 0 and self.images.only_adds(relation)
-            size = self.after(name).rows_at_most if delta.num_rows else 0
             step = condensed(relation)
-            found[name] = (SourceChange(name, read, delta.num_rows, grows, size, condense=step), delta)
+            found[name] = (SourceChange(name, read, delta.num_rows, grows, condense=step), delta)
         return found
 
     def _large(self, name: str, relation: Relation, segments: Sequence[Segment]) -> SourceChange:
         """The change of a source that stays in Spark, from what is known of its segments without reading them."""
-        after = self.after(name)
         if any(s.replaces for s in segments):
-            rows, grows = self.before(name).rows_at_most + after.rows_at_most, False
+            rows, grows = self.before(name).rows_at_most + self.after(name).rows_at_most, False
         elif relation.is_external:
-            rows, grows = sum(s.rows for s in segments), only_adds(relation, segments, after.main)
+            rows, grows = sum(s.rows for s in segments), only_adds(relation, segments, self.after(name).main)
         else:
             rows, grows = sum(s.rows for s in segments), all(s.action == INSERT for s in segments)
         step = condensed_in_spark(relation, segments, grows=grows, is_linear=self.is_linear, use=self.use(name))
-        return SourceChange(name, rows, rows, grows, after.rows_at_most, in_spark=True, condense=step)
+        return SourceChange(name, rows, rows, grows, in_spark=True, condense=step)
 
     @property
     def written(self) -> tuple[SourceChange, ...]:

@@ -34,7 +34,8 @@ from freshview.errors import (
 )
 from freshview.events import Events
 from freshview.refresh.execute import Change, CondenseSizes, Rows
-from freshview.refresh.span import Point, Span
+from freshview.refresh.points import Point
+from freshview.refresh.span import Span
 from freshview.refresh.stages import Pauses
 from freshview.refresh.tasks import Pending, combined, pending
 from freshview.refresh.turns import JobTurn, Turns, crowded

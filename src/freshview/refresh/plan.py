@@ -24,7 +24,7 @@ from freshview.delta.semijoin import reduced
 from freshview.local.plans import LocalPlan
 from freshview.refresh.condense import condensed, full_step
 from freshview.refresh.cost import CANCELLED, DEFAULT, Estimate, Rates, comparison, estimate, in_process, on_spark
-from freshview.refresh.span import Point
+from freshview.refresh.points import Point
 
 INCREMENTAL, FULL, NOTHING = "incremental", "full", "nothing"
 EMBEDDED, SPARK, TOGETHER = "embedded", "spark", "together"
@@ -41,7 +41,6 @@ class SourceChange:
     read: int  # rows in its segments
     rows: int  # of them, after condensing; all of them if Spark condenses
     grows: bool  # the change only adds rows
-    size: int  # rows of the source after the change, at most
     in_spark: bool = False  # the change stays in Spark: it is too large for the driver
     condense: Condense = BY_ROWS  # the partial condense of its rows
 
@@ -59,7 +58,6 @@ Factors = Mapping[str, float]  # by way: actual time over estimated time, learnt
 class Way:
     """One way to compute the change of a view's stored rows."""
 
-    strategy: str
     query: Node | None = None  # of the delta; None: the definition is recomputed, and compared with the stored rows
     is_small: bool = False  # the deltas are small: rows that meet them are looked up
     obstacle: str = ""  # why this way is impossible
@@ -259,13 +257,13 @@ def recompute_instead(
 def alternatives(definition: Definition, changes: SourceChanges) -> tuple[Way, ...]:
     """All ways to compute a view's change, those by delta rules first."""
     if not definition.incremental:
-        return (Way(INCREMENTAL, obstacle=definition.reason or "the view is to be recomputed"), Way(FULL))
+        return (Way(obstacle=definition.reason or "the view is to be recomputed"), Way())
     is_small = are_small(changes)
     try:
         inward, outward = (_delta_way(definition, changes, is_small, outward=o) for o in (False, True))
     except RecursionError:
-        return (Way(INCREMENTAL, obstacle="the plan of its change is nested too deeply"), Way(FULL))
-    return (inward, outward, Way(FULL))
+        return (Way(obstacle="the plan of its change is nested too deeply"), Way())
+    return (inward, outward, Way())
 
 
 def are_small(changes: SourceChanges) -> bool:
@@ -281,7 +279,7 @@ def _delta_way(definition: Definition, changes: SourceChanges, is_small: bool, *
     changed, grows = {c.source for c in changes}, frozenset(c.source for c in changes if c.grows)
     query = delta_plan(form, lowered, changed, definition.types, small=is_small and outward, inserts_only=grows)
     assert query is not None
-    return Way(INCREMENTAL, reduced(query) if is_small else query, is_small)
+    return Way(reduced(query) if is_small else query, is_small)
 
 
 def possible(ways: Iterable[Way]) -> list[Way]:
@@ -343,7 +341,7 @@ def choose(
 
 def sketch(definition: Definition) -> JobPlan | None:
     """The plan for a change of a few rows in every source, without an estimate; None if it recomputes."""
-    changes = [SourceChange(n, 1, 1, False, 0, condense=condensed(r)) for n, r in sorted(definition.sources.items())]
+    changes = [SourceChange(n, 1, 1, False, condense=condensed(r)) for n, r in sorted(definition.sources.items())]
     ways = alternatives(definition, changes)
     if ways[0].query is None:
         return None

@@ -38,7 +38,6 @@ class Proposal:
     """A choice for a set of views, with the search space, the facts and the prices that it was made by."""
 
     choice: Choice
-    workload: Workload
     findings: Findings
     prices: Prices  # corrected by the history
     left_out: tuple[tuple[str, str], ...]  # views that the choice does not concern, each with the reason
@@ -97,7 +96,7 @@ class Proposing:
         prices, rounds = corrected(measured, rows), self._rounds(over)
         choice = optimise(over.dag, findings.facts, prices, limits, rounds=rounds)
         close = accuracy(job for view in (*over.views, *stored) for job in history.history(view))
-        return Proposal(choice, over, findings, prices, (*left_out, *over.left_out), rounds, tuple(rows), close)
+        return Proposal(choice, findings, prices, (*left_out, *over.left_out), rounds, tuple(rows), close)
 
     def _queries(
         self, texts: Mapping[str, float], settings: Mapping[str, str], passing_over: bool

@@ -37,7 +37,8 @@ from freshview.errors import FreshviewError, NotMaintainable
 from freshview.events import Events
 from freshview.refresh.deltas import changes, fits_driver
 from freshview.refresh.paths import HIT, is_open, numbered, paths, restricted
-from freshview.refresh.span import Own, Span
+from freshview.refresh.points import Own
+from freshview.refresh.span import Span
 from freshview.refresh.tasks import Pending
 from freshview.refresh.times import PAST_JOBS, times_of
 from freshview.relation.delta import key_table, positions_in

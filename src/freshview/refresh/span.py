@@ -1,36 +1,23 @@
 """The span of a job: from one point to another, each of them a state of all relations.
 
-A point is a CSN; or a place inside a commit, after some of its statements (a partial task begins there, LAZY §3.1); or
-a CSN with uncommitted rows on top (a transaction's own view, and eager maintenance). Delta rules know only "before"
-and "after": one description of both serves every kind of maintenance.
+Delta rules know only "before" and "after": one description of both serves every kind of maintenance.
 
 Law: after = before ⊕ segments between, for every relation and every span.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import pyarrow.compute as pc
 
 from freshview.catalog.records import Relation, RelationState, Segment
 from freshview.catalog.writer import Catalog
+from freshview.refresh.points import Own, Point
 from freshview.relation.schema import STMTSN
 from freshview.storage.segments import in_memory
 from freshview.storage.store import Storage
-
-Own = Mapping[int, tuple[Segment, ...]]  # by relation id, in the order of statements
-
-
-@dataclass(frozen=True)
-class Point:
-    """A state of all relations."""
-
-    csn: int
-    stmtsn: int = 0  # of commit `csn` only the statements up to this one; 0: all of them
-    own: Own = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True)

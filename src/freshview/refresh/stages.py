@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Self
 from freshview.catalog.records import DataFile, Relation
 from freshview.catalog.writer import Catalog
 from freshview.errors import Cancelled, FreshviewError
-from freshview.refresh.span import Point, Span
+from freshview.refresh.points import Point
+from freshview.refresh.span import Span
 from freshview.storage.segments import Written, in_files
 from freshview.storage.store import Storage
 

@@ -409,6 +409,11 @@ def _project(rows: pa.Table, places: Sequence[int]) -> pa.Table:
     return pa.table([rows.column(p) for p in places], names=[f"k{i}" for i in range(len(places))])
 
 
+def rows_in_files(state: RelationState) -> int:
+    """The rows that Spark reads from files for a state: none of a small one, which the driver folds."""
+    return 0 if state.is_small(LOCAL_ROWS) else state.rows_at_most
+
+
 def is_answered(condition: Condition) -> bool:
     """May a condition be answered without a scan: by statistics of files, or by an index in memory?"""
     if isinstance(condition, Among) and len(condition.values) > _LITERAL_KEYS:

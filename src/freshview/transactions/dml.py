@@ -27,10 +27,8 @@ from freshview.storage.reader import LOCAL_ROWS
 from freshview.storage.segments import fits_inline
 from freshview.storage.store import Storage
 from freshview.transactions.constraints import check_keys
-from freshview.transactions.reading import ReadContext
-from freshview.transactions.row_lookup import LookedUp, RowLookup
-from freshview.transactions.staged import (
-    Staged,
+from freshview.transactions.evaluated import (
+    StatementResult,
     cast_to,
     has_null,
     keys_only,
@@ -39,6 +37,8 @@ from freshview.transactions.staged import (
     repeated_key,
     stored_keys,
 )
+from freshview.transactions.reading import ReadContext
+from freshview.transactions.row_lookup import LookedUp, RowLookup
 from freshview.transactions.transaction import Transaction
 
 IN_MEMORY_ROWS = 500_000  # a statement's result up to this size is handled in one piece
@@ -298,7 +298,7 @@ class Statements:
 
         return self._apply_split(relation, staged, split, keys_kept=False)
 
-    def _check_cardinality(self, relation: Relation, staged: Staged, clauses: list[int]) -> None:
+    def _check_cardinality(self, relation: Relation, staged: StatementResult, clauses: list[int]) -> None:
         """Raise InvalidStatement if several source rows change one target row."""
         parts = [pq.read_table(p, columns=[dml.CLAUSE, dml.ROW_ID]) for p in staged.paths]
         if not parts:
@@ -333,14 +333,14 @@ class Statements:
             return self.engine().frame(found.rows, relation.schema)
         return self.engine().scan(self.transaction.state(relation))
 
-    def _stage(self, relation: Relation, frame: Frame, kind: str) -> Staged:
+    def _stage(self, relation: Relation, frame: Frame, kind: str) -> StatementResult:
         """Evaluate a frame, once, into a leased folder."""
         lease = self.transaction.lease_folder(relation, kind)
         files = self.engine().write(frame, relation.id, lease.path, f"statement on {relation.name}")
         home = self.storage.layout.relation(relation.id)
-        return Staged(files, [home / f.path for f in files], relation.schema)
+        return StatementResult(files, [home / f.path for f in files], relation.schema)
 
-    def _apply_split(self, relation: Relation, staged: Staged, split: Split, *, keys_kept: bool) -> int:
+    def _apply_split(self, relation: Relation, staged: StatementResult, split: Split, *, keys_kept: bool) -> int:
         if staged.rows <= IN_MEMORY_ROWS:
             rows = staged.load()
             if rows is not None:

@@ -27,7 +27,8 @@ from freshview.catalog.views import ViewCatalog
 from freshview.errors import FreshviewError, ViewUnusable, WriteConflict
 from freshview.refresh.execute import Change
 from freshview.refresh.jobs import detailed, give_up, is_transient, store
-from freshview.refresh.span import Own, Point, Span, later_than
+from freshview.refresh.points import Own, Point
+from freshview.refresh.span import Span, later_than
 from freshview.storage.segments import in_memory
 from freshview.storage.store import Storage
 from freshview.transactions.transaction import Transaction

@@ -21,7 +21,6 @@ from freshview.definition.verdict import FACT
 from freshview.errors import InvalidStatement, NotMaintainable
 from freshview.events import Events
 from freshview.refresh.changing import learnt_at_creation, rates_in
-from freshview.refresh.cost import rows_in_files
 from freshview.refresh.jobs import JobRunner, give_up, store
 from freshview.refresh.runner import Runner
 from freshview.relation.delta import INSERT, tag
@@ -31,7 +30,7 @@ from freshview.spark.engines import Engines
 from freshview.spark.running import Frame
 from freshview.sql.binding import bind, refuse_foreign
 from freshview.sql.statements import CreateView
-from freshview.storage.reader import LOCAL_ROWS
+from freshview.storage.reader import LOCAL_ROWS, rows_in_files
 from freshview.storage.segments import fits_inline, in_files
 from freshview.storage.store import Storage
 from freshview.views.modes import Modes

@@ -21,7 +21,8 @@ from freshview.refresh.execute import Change
 from freshview.refresh.group import GroupRunner
 from freshview.refresh.jobs import JobRunner, is_transient
 from freshview.refresh.plan import JobPlan, RefreshPlan
-from freshview.refresh.span import Point, Span
+from freshview.refresh.points import Point
+from freshview.refresh.span import Span
 from freshview.refresh.tasks import Pending, pending
 from freshview.storage.store import Storage
 from freshview.views.deferred import Deferred

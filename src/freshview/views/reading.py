@@ -15,9 +15,10 @@ from freshview.definition.properties import BASE_LOG, is_deferred, policy_of
 from freshview.errors import FreshviewError
 from freshview.refresh.execute import Change
 from freshview.refresh.jobs import JobRunner
+from freshview.refresh.points import Point
 from freshview.refresh.relevance import Matching, Needed, Relevance
 from freshview.refresh.runner import Runner
-from freshview.refresh.span import Point, Span
+from freshview.refresh.span import Span
 from freshview.refresh.tasks import Pending, pending
 from freshview.spark.engines import Engines
 from freshview.spark.running import Frame

@@ -8,7 +8,7 @@ from freshview.algebra.nodes import Scan
 from freshview.algebra.traversal import scans
 from freshview.refresh.cost import Estimate
 from freshview.refresh.plan import JobFacts, ScanPlan, ViewSpan, Way
-from freshview.refresh.span import Point
+from freshview.refresh.points import Point
 
 
 def facts(

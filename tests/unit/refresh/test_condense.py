@@ -112,7 +112,7 @@ def _planned(definition: Definition, *changes: SourceChange) -> JobPlan:
 
 
 def _change(source: str, step: Condense, *, grows: bool = False) -> SourceChange:
-    return SourceChange(source, 9, 9, grows, MILLION, in_spark=True, condense=step)
+    return SourceChange(source, 9, 9, grows, in_spark=True, condense=step)
 
 
 def _deltas(plan: JobPlan) -> list[str]:
@@ -249,7 +249,7 @@ def test_a_few_rows_are_condensed_whatever_is_expected() -> None:
 
 
 def test_a_change_that_condensing_empties_is_no_part_of_the_query_and_is_in_the_plan() -> None:
-    definition, gone = with_sources(JOIN), SourceChange("u", 4, 0, False, 0, condense=BY_KEY)
+    definition, gone = with_sources(JOIN), SourceChange("u", 4, 0, False, condense=BY_KEY)
     full, kept = estimate_full(definition, lambda _: MILLION), _change("t", BY_KEY)
     ways = alternatives(definition, [kept])
     plan = choose(definition, [kept, gone], ways, facts(ways, lambda _: 1000, full))

@@ -18,7 +18,6 @@ from freshview.refresh.cost import (
     estimate,
     in_process,
     on_spark,
-    rows_in_files,
     takes_on_driver,
 )
 from freshview.refresh.deltas import fits_driver
@@ -26,7 +25,7 @@ from freshview.refresh.lookups import pairs
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
 from freshview.relation.schema import Column, Schema
 from freshview.relation.types import DataType
-from freshview.storage.reader import LOCAL_ROWS
+from freshview.storage.reader import LOCAL_ROWS, rows_in_files
 
 _SCAN = Scan(Table("t"), (("a", "a1"),))
 

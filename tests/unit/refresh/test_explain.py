@@ -138,9 +138,9 @@ def _condense_lines(text: str) -> list[str]:
 def test_explain_prints_the_condense_steps_of_the_next_job() -> None:
     """What is left out is said to be, with the reason, also of a source whose change condensing has emptied."""
     definition = with_sources("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a")
-    added = SourceChange("t", 9, 9, True, 100, in_spark=True, condense=Condense(runs=False, why="it only adds rows"))
-    one = SourceChange("u", 9, 9, False, 100, in_spark=True, condense=Condense(why="one statement wrote it"))
-    gone = SourceChange("w", 4, 0, False, 0, condense=Condense(("a",)))
+    added = SourceChange("t", 9, 9, True, in_spark=True, condense=Condense(runs=False, why="it only adds rows"))
+    one = SourceChange("u", 9, 9, False, in_spark=True, condense=Condense(why="one statement wrote it"))
+    gone = SourceChange("w", 4, 0, False, condense=Condense(("a",)))
     last = [_job(condense={"t": (3, 1), "w": (4, 0)})]
     plan = JobPlan("incremental", (added, one), condense=Condense(), emptied=(gone,))
     columns = "by whole rows of the columns used"
@@ -168,7 +168,7 @@ def test_explain_prints_the_condense_steps_of_the_next_job() -> None:
 
 def test_a_job_that_applies_nothing_has_no_full_condense_and_one_that_recomputes_has_none() -> None:
     definition = with_sources("SELECT b FROM t")
-    nothing = JobPlan("nothing", (SourceChange("t", 4, 0, False, 0),))
+    nothing = JobPlan("nothing", (SourceChange("t", 4, 0, False),))
     assert _condense_lines(explained("v", definition, 1, ahead=_ahead(nothing))) == [
         "  condense:",
         "    partial, Δt by whole rows of the columns used, below all joins",

@@ -27,7 +27,7 @@ def _given(definition: Any = JOIN, full: Estimate = FULL_COST, learnt: dict[str,
 
 
 def _changes(rows: int = 100, *, grows: bool = False) -> tuple[SourceChange, ...]:
-    return (SourceChange("t", rows, rows, grows, 1_000_000),)
+    return (SourceChange("t", rows, rows, grows),)
 
 
 def _lost(given: Any, changes: tuple[SourceChange, ...], seconds: float) -> JobPlan:
@@ -86,8 +86,8 @@ def test_what_past_jobs_teach_is_not_kept_in_a_loss() -> None:
     [
         (_given(with_sources("SELECT t.b, u.d FROM t JOIN u ON t.a = u.a")), _changes()),  # analysed anew
         (_given(), _changes(grows=True)),
-        (_given(), (*_changes(), SourceChange("u", 100, 100, False, 1_000_000))),
-        (_given(), (SourceChange("u", 100, 100, False, 1_000_000),)),
+        (_given(), (*_changes(), SourceChange("u", 100, 100, False))),
+        (_given(), (SourceChange("u", 100, 100, False),)),
         (_given(), _changes(1_000_000)),  # too many to look up what they meet
     ],
     ids=["other definition", "another kind of change", "more sources", "another source", "a large change"],

@@ -37,8 +37,8 @@ JOIN = "SELECT t.b, u.d FROM t JOIN u ON t.a = u.a"
 MILLION = 1_000_000
 
 
-def _change(source: str, rows: int = 5, size: int = MILLION, *, grows: bool = False) -> SourceChange:
-    return SourceChange(source, rows + 2, rows, grows, size)
+def _change(source: str, rows: int = 5, *, grows: bool = False) -> SourceChange:
+    return SourceChange(source, rows + 2, rows, grows)
 
 
 def _chosen(
@@ -141,7 +141,7 @@ def test_cost_alone_decides_on_a_large_change_unless_the_view_says_otherwise() -
     """Rows of a change that stays in Spark count as read; those that have to be cancelled count several times."""
     reads, joined = {"t": MILLION, "u": MILLION}, with_sources(JOIN)
     added, mixed, most = (
-        SourceChange("t", rows, rows, grows, MILLION, in_spark=True, condense=Condense(runs=not grows))
+        SourceChange("t", rows, rows, grows, in_spark=True, condense=Condense(runs=not grows))
         for rows, grows in ((MILLION // 4, True), (MILLION // 4, False), (MILLION, False))
     )
     plan = _chosen(joined, added, reads={"t": 0, "u": 10})
@@ -159,7 +159,7 @@ def test_cost_alone_decides_on_a_large_change_unless_the_view_says_otherwise() -
 
 
 def test_a_change_in_spark_is_neither_looked_up_by_nor_broadcast() -> None:
-    few = SourceChange("t", 5, 5, grows=True, size=MILLION, in_spark=True)
+    few = SourceChange("t", 5, 5, grows=True, in_spark=True)
     assert [way.is_small for way in alternatives(with_sources(JOIN), [few]) if way.query is not None] == [False, False]
 
 
@@ -266,7 +266,7 @@ def test_explain_prints_the_record() -> None:
     assert "\n    not recomputed: it is expected to take longer (" in text
     assert "\n    it runs:\n" in text
     assert text.count("WITH ") == 1
-    nothing = planned(JobPlan(NOTHING, (SourceChange("t", 4, 0, False, 0),), takes=taking("v", 3, 9)))
+    nothing = planned(JobPlan(NOTHING, (SourceChange("t", 4, 0, False),), takes=taking("v", 3, 9)))
     assert nothing == ["  next job, CSN 3 to 9: changes nothing", "    Δt: 0 rows, of 4 that were written"]
     local = planned(replace(plan, is_local=True))
     assert local[0].startswith("  next job, CSN 3 to 9: by delta rules, on Spark over rows at hand; expected 0.")

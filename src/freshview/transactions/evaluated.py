@@ -20,7 +20,7 @@ _KEYS_AT_ONCE = 1_000_000  # integer keys that are checked together
 
 
 @dataclass(frozen=True)
-class Staged:
+class StatementResult:
     """A statement's evaluated result in files."""
 
     files: tuple[DataFile, ...]
