@@ -22,15 +22,22 @@ def _filled(wh: Warehouse, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "few", "written"),
-    [(200_000, 10_000, 0), (200_000, 0, 2), (30, 10_000, 2), (0, 0, 2)],
-    ids=["fetched", "files", "fetched in vain", "by Spark"],
+    ("most", "few", "size", "written"),
+    [
+        (200_000, 10_000, 1 << 20, 0),
+        (200_000, 0, 1 << 20, 2),
+        (200_000, 10_000, 1, 2),
+        (30, 10_000, 1 << 20, 2),
+        (0, 0, 0, 2),
+    ],
+    ids=["fetched", "files", "files, as rows are wide", "fetched in vain", "by Spark"],
 )
 def test_only_what_differs_is_written_wherever_it_is_compared(
-    swh: Warehouse, monkeypatch: pytest.MonkeyPatch, most: int, few: int, written: int
+    swh: Warehouse, monkeypatch: pytest.MonkeyPatch, most: int, few: int, size: int, written: int
 ) -> None:
     monkeypatch.setattr(execute, "OVERLAY_ROWS", most)
     monkeypatch.setattr(execute, "LOCAL_ROWS", few)
+    monkeypatch.setattr(execute, "DRIVER_BYTES", size)
     _filled(swh, 30)
     swh.sql("CREATE MATERIALIZED VIEW v TBLPROPERTIES ('refresh'='full') AS SELECT id, g FROM t WHERE g < 2")
     monkeypatch.setattr(Changing, "_storing", lambda _, plan, __: plan)  # else it is replaced: no view reads it

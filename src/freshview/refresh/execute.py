@@ -19,6 +19,7 @@ from freshview.definition.known import visible_rows
 from freshview.delta.signed import net, part, refuse_repeated_images, repeated_key, weighted, with_weight
 from freshview.errors import SnapshotExpired
 from freshview.local.engine import LocalEngine
+from freshview.refresh.cost import DRIVER_BYTES
 from freshview.refresh.job_input import JobInput, SourceInput
 from freshview.refresh.plan import FULL, INCREMENTAL, JobPlan
 from freshview.refresh.runner import Runner
@@ -228,8 +229,10 @@ def _recomputed(plan: JobPlan, given: JobInput, runner: Runner, stages: Stages) 
 def _fetched(defined: Any, given: JobInput, runner: Runner) -> pa.Table | None:
     """The rows of a view that had few of them, without the files that cost more than such rows; None if they are no
     longer few: then Spark computes them again, and writes them."""
-    most = OVERLAY_ROWS - given.stored.rows_at_most
-    if most <= 0 or not given.stored.is_small(LOCAL_ROWS):
+    stored = given.stored
+    most = min(2 * LOCAL_ROWS, OVERLAY_ROWS - stored.rows_at_most)
+    size = sum(s.size for s in stored.segments) + (stored.main.size if stored.main is not None else 0)
+    if most <= 0 or not stored.is_small(LOCAL_ROWS) or size > DRIVER_BYTES:  # Spark fetches 1 GB at most
         return None
     rows = runner.fetch(defined.limit(most + 1), given.view.schema, small=True)
     return rows if rows.num_rows <= most else None

@@ -37,6 +37,8 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Compiled stages of queries: of Spark's 100, the queries of some ten views leave none to be used again.
     "spark.sql.codegen.cache.maxEntries": "1000",
+    # Stages of adaptive plans change their numbers with the order in which they end: their code must not have them.
+    "spark.sql.codegen.useIdInClassName": "false",
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": f"file://{POOLS}",
 }
