@@ -65,6 +65,17 @@ TESTED = {
     "a condition with OR on two tables": (
         "SELECT v.y FROM t, u, v WHERE t.a = u.a AND t.b = v.b AND ((u.d = 1 AND v.d = 0) OR (u.d = 0 AND v.d = 1))"
     ),
+    "rows that meet none of an outer join's other side": (
+        "SELECT w.d, v.y FROM (SELECT t.b, x.d FROM t LEFT JOIN (SELECT a, d FROM u WHERE d = 1) x ON t.a = x.a) w "
+        "JOIN v ON w.b = v.b"
+    ),
+    "rows that meet none of an anti join's other side": (
+        "SELECT w.a, v.y FROM (SELECT a, b FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.a = t.a AND u.d = 1)) w "
+        "JOIN v ON w.b = v.b"
+    ),
+    "a condition of an outer join on its left side": (
+        "SELECT w.d, v.y FROM (SELECT t.b, u.d FROM t LEFT JOIN u ON t.a = u.a AND t.b = 1) w JOIN v ON w.b = v.b"
+    ),
     "both sides of a union": (
         "SELECT v.d FROM (SELECT a, b FROM t WHERE c = 'x' UNION ALL SELECT a, d FROM u WHERE d = 1) w "
         "JOIN v ON v.b = w.a WHERE w.b > 0"
