@@ -44,6 +44,8 @@ _FUNCTIONS: tuple[tuple[str, Any, str], ...] = (  # part, where its function is,
     ("netting", execute, "net"),
     ("storing", jobs, "store"),
     ("frames for Spark", SparkEngine, "scan"),
+    ("frames for Spark", SparkEngine, "shown"),
+    ("Spark analyses the query", SparkEngine, "evaluated"),
     ("Spark analyses the query", SparkEngine, "query"),
 )
 _CONTEXTS: tuple[tuple[str, Any, str], ...] = (("catalog", Database, "read"), ("catalog", Database, "write"))

@@ -2,7 +2,7 @@
 
 Small plans run on one thread and with few optimizers: over a few thousand rows, more of either costs more than it saves
 (V1's plan over 5,000 rows: 11 instead of 19 ms of the processor). The optimizers that are left out change how long a
-plan takes, never its rows.
+plan takes, never its rows. Planning takes as long as running, so small plans are kept for their next run.
 
 The memory of the engine is bounded, and so is that of a result: a plan that needs more is left to Spark. A plan of work
 that is asked to stop is broken off, and is not left to Spark.
@@ -11,8 +11,9 @@ that is asked to stop is broken off, and is not left to Spark.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ DuckSettings = dict[str, str | bool | int | float | list[str]]
 MOST_MEMORY = 2 << 30  # bytes of the rows between operators, at most; on smaller machines an eighth of the memory
 MOST_RESULT = 1 << 29  # bytes of a result, at most
 SMALL = 100_000  # rows that a small plan reads, at most
+_MOST_PLANS = 64  # small plans that are kept, at most
 _WHAT = "a plan of the embedded engine"
 _BATCH = 100_000  # rows of a result that are taken at a time
 # The optimizers of small plans: without them one would compute columns that nothing reads, or join before it filters.
@@ -52,6 +54,59 @@ class LocalError(Exception):
     """The embedded engine could not compute a plan: Spark computes it."""
 
 
+_Given = list[tuple[str, pa.Table]]
+
+
+class _Input:
+    """What a small plan reads under one name: the rows of its present run, so that it is planned for all runs once."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.rows = schema.empty_table()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.rows.__arrow_c_stream__(requested_schema)
+
+
+@dataclass
+class _OpenPlan:
+    """A connection for one plan, run by one thread at a time."""
+
+    connection: duckdb.DuckDBPyConnection
+    text: str
+
+    def run(self, given: _Given) -> pa.Table:
+        """The rows of the plan over these rows. Streams would be read by one thread: a large plan reads the tables."""
+        for name, rows in given:
+            self.connection.register(name, rows)
+        return _fetched(self.connection.execute(self.text))
+
+    def let_go(self) -> None:
+        """Keep no rows."""
+        self.connection.close()
+
+
+@dataclass
+class _KeptPlan(_OpenPlan):
+    """A plan that is kept for its next run, over rows of the same columns."""
+
+    inputs: dict[str, _Input]
+    is_planned: bool = False
+
+    def run(self, given: _Given) -> pa.Table:
+        for name, rows in given:
+            self.inputs[name].rows = rows
+        if not self.is_planned:
+            for name, read in self.inputs.items():
+                self.connection.register(name, read)
+            self.connection.execute(f"PREPARE plan AS {self.text}")
+            self.is_planned = True
+        return _fetched(self.connection.execute("EXECUTE plan"))
+
+    def let_go(self) -> None:
+        for read in self.inputs.values():
+            read.rows = read.rows.schema.empty_table()
+
+
 class LocalEngine:
     """Databases in this process without data of their own, for small plans and for others; safe to use from several
     threads."""
@@ -61,6 +116,7 @@ class LocalEngine:
         self._small = small
         self._sound: LRUCache[tuple[str, ...], bool] = LRUCache(1000)
         self._databases: dict[bool, duckdb.DuckDBPyConnection] = {}  # by: is it for small plans?
+        self._small_plans: LRUCache[Hashable, _KeptPlan] = LRUCache(_MOST_PLANS)  # that no thread runs now
 
     def run(self, plan: LocalPlan, rows: Callable[[Node], pa.Table]) -> pa.Table:
         """The rows of a plan. `rows` gives the stored columns of a scan, and the weight of a delta; of a part that
@@ -73,17 +129,38 @@ class LocalEngine:
         except (pa.ArrowException, KeyError) as error:
             raise LocalError(str(error)) from error
         is_small = sum(table.num_rows for _, table in given) <= self._small
-        with self._cursor(is_small=is_small) as connection, _broken_off(connection):
+        with self._plan(plan.text, given, is_small=is_small) as ready, _broken_off(ready.connection):
             try:
-                for name, table in given:
-                    connection.register(name, table)
-                self._require_constants(plan, connection)
-                found = _fetched(connection.execute(plan.text))
+                self._require_constants(plan, ready.connection)
+                found = ready.run(given)
                 arrays = [found.column(i).cast(type_.arrow) for i, (_, type_) in enumerate(plan.columns)]
             except (duckdb.Error, pa.ArrowException, OSError, KeyError) as error:  # OSError: after the first batch
                 stop_if_asked(_WHAT)
                 raise LocalError(str(error)) from error
         return pa.table(arrays, schema=pa.schema([(name, type_.arrow) for name, type_ in plan.columns]))
+
+    @contextmanager
+    def _plan(self, text: str, given: _Given, *, is_small: bool) -> Iterator[_OpenPlan]:
+        """A plan for this thread alone; a small one that has run before, and was kept, is not planned again. It is kept
+        unless it fails."""
+        key = (text, tuple((name, rows.schema) for name, rows in given))
+        with self._guard:
+            ready: _OpenPlan | None = self._small_plans.pop(key, None) if is_small else None
+        if ready is None and is_small:
+            ready = _KeptPlan(self._cursor(is_small=True), text, {name: _Input(rows.schema) for name, rows in given})
+        elif ready is None:
+            ready = _OpenPlan(self._cursor(is_small=False), text)
+        is_done = False
+        try:
+            yield ready
+            is_done = True
+        finally:
+            ready.let_go()
+            with self._guard:
+                if is_done and isinstance(ready, _KeptPlan) and self._databases:
+                    self._small_plans[key] = ready
+                else:
+                    ready.connection.close()
 
     def _require_constants(self, plan: LocalPlan, connection: duckdb.DuckDBPyConnection) -> None:
         """Fail if one of a plan's constants cannot be computed: Spark fails too, even where no row needs it."""
@@ -97,6 +174,9 @@ class LocalEngine:
     def close(self) -> None:
         """Let go of the databases."""
         with self._guard:
+            for plan in self._small_plans.values():
+                plan.connection.close()
+            self._small_plans.clear()
             for database in self._databases.values():
                 database.close()
             self._databases.clear()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -171,3 +173,63 @@ def test_the_first_and_the_last_moment_are_joined_by_large_plans_too(
         engine = LocalEngine(small)
         assert engine.run(plan, lambda _: moments).num_rows == 2
         engine.close()
+
+
+# -- small plans that run again ------------------------------------------------------------------------------
+
+_TWICE = "SELECT a, count(*) AS n FROM (SELECT a FROM t UNION ALL SELECT a FROM t WHERE a > 1) GROUP BY a"
+
+
+def _given(values: Sequence[int | str], _: Node, type_: DataType = BIGINT) -> pa.Table:
+    return pa.table({"a": pa.array(values, type_.arrow)})
+
+
+def test_a_small_plan_is_planned_once_for_the_rows_of_all_its_runs(engine: LocalEngine) -> None:
+    """Law: each run is over its own rows, as in an engine that has not run the plan; what a run has read is let go."""
+    plan = _plan(lower(_TWICE, {"t": ("a",)}).node)
+    kept = set()
+    for values in ([1, 2, 2], [], [5], list(range(300)) * 20, [-(2**63), 2**63 - 1], [1, 2, 2]):
+        fresh = LocalEngine(small=0)
+        found, expected = (sorted(e.run(plan, partial(_given, values)).column(0).to_pylist()) for e in (engine, fresh))
+        counts = engine.run(plan, partial(_given, values)).column(1).to_pylist()
+        assert found == expected == sorted(set(values))
+        assert sum(counts) == len(values) + sum(v > 1 for v in values)
+        kept |= {id(one) for one in engine._small_plans.values()}
+        (ready,) = engine._small_plans.values()
+        assert ready.is_planned
+        assert all(read.rows.num_rows == 0 for read in ready.inputs.values())
+        fresh.close()
+    assert len(kept) == 1
+
+
+def test_a_small_plan_that_failed_is_planned_anew(engine: LocalEngine) -> None:
+    plan = _plan(lower("SELECT 7 DIV (a - 3) AS q FROM t", {"t": ("a",)}).node)
+    assert engine.run(plan, partial(_given, [10])).column(0).to_pylist() == [1]
+    with pytest.raises(LocalError):
+        engine.run(plan, partial(_given, [3]))
+    assert not engine._small_plans
+    assert engine.run(plan, partial(_given, [4])).column(0).to_pylist() == [7]
+
+
+def test_threads_run_one_small_plan_at_once(engine: LocalEngine) -> None:
+    plan = _plan(lower(_TWICE, {"t": ("a",)}).node)
+
+    def run(n: int) -> list[int]:
+        return sorted(engine.run(plan, partial(_given, [n, n + 1000])).column(0).to_pylist())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(run, range(200))) == [[n, n + 1000] for n in range(200)]
+
+
+def test_rows_of_other_columns_are_planned_for_themselves(engine: LocalEngine) -> None:
+    """One text may read columns of several types."""
+    cases: list[tuple[DataType, list[int | str]]] = [(BIGINT, [1, 2]), (DataType("string"), ["a", "b"])]
+    for type_, values in cases:
+        plan = translated(lower("SELECT a FROM t", {"t": ("a",)}).node, partial(_types, type_))
+        found = engine.run(plan, partial(_given, values, type_=type_)).column(0).to_pylist()
+        assert sorted(found) == values
+    assert len(engine._small_plans) == 2
+
+
+def _types(type_: DataType, _: Scan) -> dict[str, DataType]:
+    return {"a": type_}
