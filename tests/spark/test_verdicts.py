@@ -136,6 +136,7 @@ def test_a_text_that_is_read_otherwise_is_recomputed_and_says_so(tables: Warehou
     assert "recomputed: read here as" in next(v for v in tables.status().views if v.name == "x").reading
 
 
+@pytest.mark.example
 def test_a_left_join_that_is_lowered_as_an_inner_one_is_found(
     tables: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,8 +248,11 @@ def stored_wrongly(wh: Warehouse, *texts: str) -> None:
         internals(wh).views.definitions.forget()
 
 
-@pytest.mark.parametrize("scenario", ["base-log", "combined"])
-@pytest.mark.parametrize("past", [False, True])
+# Each scenario at one moment; in a soak at both.
+@pytest.mark.parametrize(
+    ("scenario", "past"),
+    [("base-log", True), ("combined", False)] + [("base-log", False), ("combined", True)] * IS_SOAK,
+)
 def test_a_deferred_view_of_an_earlier_version_is_corrected_at_every_moment(
     tables: Warehouse, monkeypatch: pytest.MonkeyPatch, scenario: str, past: bool
 ) -> None:
@@ -338,22 +342,21 @@ def test_a_definition_whose_test_does_not_end_is_recomputed(tables: Warehouse, m
     assert "took more than 1 s" in reading
 
 
-@pytest.mark.parametrize("what", ["text", "tree"])
-def test_a_reading_that_is_cancelled_is_no_verdict(
-    tables: Warehouse, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_reading_that_is_cancelled_is_no_verdict(tables: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of the queries for the text, or of those for the tree."""
+
     def gives_way(*_: Any, **__: Any) -> None:
         raise Cancelled("self-test", "was cancelled to make way for other work", "Run it again.")
 
     text = "SELECT k, count(*) AS n FROM t WHERE k NOT IN (SELECT k FROM u WHERE w > 100) GROUP BY k"
     assert create(tables, text).startswith("tested on")
     held = tables.explain("x")
-    with monkeypatch.context() as patch:
-        owner: type = type(tables.engine()) if what == "text" else selftest.SelfTest
-        patch.setattr(owner, "answers" if what == "text" else "_trees", gives_way)
-        with pytest.raises(Cancelled):
-            create(tables, text)
-    assert tables.explain("x") == held
+    for owner, method in ((type(tables.engine()), "answers"), (selftest.SelfTest, "_trees")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, method, gives_way)
+            with pytest.raises(Cancelled):
+                create(tables, text)
+        assert tables.explain("x") == held
     assert rows(tables, "SELECT * FROM x") == rows(tables, text)
 
 
