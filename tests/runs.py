@@ -21,8 +21,9 @@ SHARED = "tests/spark"
 SLOW = ("tests/cluster", "tests/processes", "tests/cdc")  # they wait for servers and processes
 # Modules of tests/spark that take more than fifteen seconds of a core, the slowest first; a name too few costs time.
 SLOWEST = (
-    "less_common_sql auxiliary_views large_changes values_as_in_spark local_engine materialized_views refresh_together"
-    " verdicts aggregate_state background hunt_slice conformance_sample deferred keyed_views top scan_laws"
+    "less_common_sql auxiliary_views large_changes verdicts values_as_in_spark local_engine materialized_views"
+    " refresh_together hunt_slice aggregate_state background conformance_sample answers_of_selftests deferred"
+    " keyed_views bench_steps top scan_laws"
 ).split()
 
 

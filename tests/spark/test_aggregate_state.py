@@ -176,7 +176,7 @@ def test_groups_of_many_equal_rows_average_as_in_spark(swh: Warehouse) -> None:
     swh.sql("CREATE TABLE r (id INT, m DECIMAL(15,2), d DECIMAL(10,3), PRIMARY KEY (id))")
     insert(swh, "r", [{"id": k, "m": Decimal(k * 37 - 50) / 100, "d": Decimal(1 - k) / 1000} for k in range(40)])
     swh.sql("CREATE TABLE p (z INT)")
-    insert(swh, "p", [{"z": k} for k in range(3001)])
+    insert(swh, "p", [{"z": k} for k in range(3001 if IS_SOAK else 701)])
     text = "SELECT id % 3 g, avg(m + z) m, avg(d) d, sum(m) s FROM r CROSS JOIN p GROUP BY id % 3"
     swh.sql(f"CREATE MATERIALIZED VIEW v TBLPROPERTIES ('refresh'='incremental') AS {text}")
     assert rows(swh, "SELECT * FROM v") == rows(swh, text)
@@ -284,11 +284,12 @@ def test_ties_of_max_by_are_broken_by_the_value(facts: Warehouse) -> None:
     assert rows(facts, "SELECT g, a, b FROM v") == [(1, "x", "x"), (2, None, None)]
     assert rows(facts, "SELECT * FROM k") == [(1, "x", 1), (2, None, None)]
     draw = random.Random(2)
-    for _ in range(3):
+    for turn in range(3):
         _change(facts, draw)
         facts.maintain()
-        assert facts.check("v").ok
-        assert facts.check("k").ok
+        if IS_SOAK or turn == 2:  # rows that are wrong before stay so
+            assert facts.check("v").ok
+            assert facts.check("k").ok
     assert {j.strategy for j in facts.history("v")} - {"nothing"} == {"incremental"}
 
 

@@ -12,7 +12,8 @@ from tests.effort import IS_SOAK
 from freshview import Warehouse
 from freshview.bench.conformance import benchmark, change, create, in_spark, judge, load, named_apart
 
-pytestmark = [pytest.mark.spark, pytest.mark.selftest]
+# Self-tests of queries as long as these take most of the time; here views are right by themselves, but in a soak.
+pytestmark = [pytest.mark.spark, pytest.mark.selftest if IS_SOAK else pytest.mark.reading]
 
 # NOT EXISTS and a scalar subquery; a full join. In a soak also the first of many groups, a filter and a sum; joins, a
 # correlated count under OR, an outer join. `make conformance` has all queries.
