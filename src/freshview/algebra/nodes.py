@@ -99,17 +99,17 @@ class SemiJoin:
     column: str
     sources: tuple[tuple[Scan, str], ...]
     nulls: bool
-    tests: tuple[tuple[RowTest, ...], ...] = ()  # of each source; (): there are none
+    tests: tuple[tuple[RowCriterion, ...], ...] = ()  # of each source; (): there are none
 
     @property
-    def tested(self) -> Iterable[tuple[Scan, str, tuple[RowTest, ...]]]:
+    def tested(self) -> Iterable[tuple[Scan, str, tuple[RowCriterion, ...]]]:
         """The sources, each with its tests."""
         tests = self.tests or ((),) * len(self.sources)
         return [(scan, name, own) for (scan, name), own in zip(self.sources, tests, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
-class RowTest:
+class RowCriterion:
     """What rows of one scan pass, in its stored columns: an expression that is true for them, or a restriction."""
 
     test: exp.Expr | SemiJoin

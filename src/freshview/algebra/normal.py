@@ -22,7 +22,7 @@ from freshview.algebra.nodes import (
     Join,
     Node,
     Project,
-    RowTest,
+    RowCriterion,
     Scan,
     SemiJoin,
     SetOperation,
@@ -52,7 +52,7 @@ class NormalForms:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[Node, Normal] = {}
-        self._tests: dict[RowTest, int] = {}
+        self._tests: dict[RowCriterion, int] = {}
 
     def of(self, root: Node) -> Normal:
         """Return the normal form of a node."""
@@ -117,7 +117,7 @@ class NormalForms:
         sources = ((self.of(source).number, c, frozenset(map(self._tested, tests))) for source, c, tests in by.tested)
         return by.column, by.nulls, frozenset(sources)
 
-    def _tested(self, test: RowTest) -> int:
+    def _tested(self, test: RowCriterion) -> int:
         """A number for a test: equal ones have the same."""
         if test not in self._tests:
             asked = test.test

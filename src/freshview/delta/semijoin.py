@@ -36,7 +36,7 @@ from freshview.algebra.nodes import (
     Join,
     Node,
     Project,
-    RowTest,
+    RowCriterion,
     Scan,
     SemiJoin,
     SetOperation,
@@ -51,7 +51,7 @@ from freshview.algebra.traversal import scans, with_inputs
 from freshview.delta.row_tests import implied, renamed
 
 # Scans and stored columns that together hold all values of a column, each with the tests that their rows pass.
-_Values = tuple[tuple[Scan, str, tuple[RowTest, ...]], ...]
+_Values = tuple[tuple[Scan, str, tuple[RowCriterion, ...]], ...]
 Wanted = Mapping[str, tuple[tuple[_Values, bool], ...]]  # per column: restrictions, and whether NULL is admitted too
 
 
@@ -240,7 +240,7 @@ def _passing(origins: Origins, conditions: Iterable[exp.Expr]) -> Origins:
             stored = {name: o.values[0][1] for name, o in origins.items() if row is not None and o.row is row}
             known = implied(condition, stored)
             if row is not None and known is not None:
-                origins = _tested(origins, row, RowTest(renamed(known, stored)))
+                origins = _tested(origins, row, RowCriterion(renamed(known, stored)))
     return origins
 
 
@@ -252,14 +252,14 @@ def _meeting(origins: Origins, others: Origins, pairs: list[tuple[str, str, bool
             continue
         row, values = origins[own].row, origins[own].values
         if row is not None:
-            origins = _tested(origins, row, RowTest(_restriction(values[0][1], others[other].values, nulls)))
+            origins = _tested(origins, row, RowCriterion(_restriction(values[0][1], others[other].values, nulls)))
     return origins
 
 
-def _tested(origins: Origins, row: Scan, test: RowTest) -> Origins:
+def _tested(origins: Origins, row: Scan, test: RowCriterion) -> Origins:
     """The origins with one more test for the rows of a scan, unless they have it."""
 
-    def further(tests: tuple[RowTest, ...]) -> tuple[RowTest, ...]:
+    def further(tests: tuple[RowCriterion, ...]) -> tuple[RowCriterion, ...]:
         return tests if any(known.test == test.test for known in tests) else (*tests, test)
 
     return {

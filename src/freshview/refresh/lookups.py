@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from freshview.algebra.nodes import RowTest, Scan, SemiJoin, Stored
+from freshview.algebra.nodes import RowCriterion, Scan, SemiJoin, Stored
 from freshview.catalog.records import RelationState
 from freshview.definition.analysis import member_column
 from freshview.delta.row_tests import passing
@@ -116,7 +116,7 @@ class Lookups:
         has_nulls = state.relation.kind != "table" or target.name not in state.schema.required
         return Among(pc.unique(pa.chunked_array(parts, target.type.arrow)), by.nulls and has_nulls)
 
-    def _passing(self, scan: Scan, rows: pa.Table, tests: tuple[RowTest, ...]) -> pa.Table:
+    def _passing(self, scan: Scan, rows: pa.Table, tests: tuple[RowCriterion, ...]) -> pa.Table:
         """The rows of a scan that pass tests, as far as they can be asked."""
         state = self._state(scan)
         for count, one in enumerate(tests, 1):

@@ -23,7 +23,7 @@ from freshview.algebra.nodes import (
     Join,
     Node,
     Project,
-    RowTest,
+    RowCriterion,
     Scan,
     SemiJoin,
     Table,
@@ -102,7 +102,7 @@ def _in_part(change: Change) -> Any:
         place = [c for c, _ in scan.fields].index(by.column)
         return Counter({r: n for r, n in rows.items() if r[place] in values})
 
-    def passing(rows: Bag, scan: Scan, tests: Sequence[RowTest]) -> Bag:
+    def passing(rows: Bag, scan: Scan, tests: Sequence[RowCriterion]) -> Bag:
         for one in tests:
             if isinstance(one.test, SemiJoin):
                 rows = admitted(rows, scan, one.test)
@@ -214,7 +214,7 @@ def _tests(text: str, changed: set[str], table: str) -> list[str]:
     plan = derive(lowered_view(text).node, changed, small=False)
     assert plan is not None
 
-    def shown(test: RowTest) -> str:
+    def shown(test: RowCriterion) -> str:
         if not isinstance(test.test, SemiJoin):
             return test.test.sql(dialect="spark").replace("`", "")
         sources = " or ".join(f"{s.relation}.{c} {[shown(t) for t in own]}" for s, c, own in test.test.tested)
