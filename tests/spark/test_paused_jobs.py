@@ -18,7 +18,7 @@ from freshview.refresh.changing import Changing
 from freshview.refresh.runner import Runner
 from freshview.relation.delta import REPLACE
 from freshview.spark.engine import SparkEngine
-from freshview.storage import segments
+from freshview.storage import reader, segments
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +50,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
 def large(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     """A warehouse whose changes stay in Spark, with a view that has one pending."""
     monkeypatch.setattr(cost, "DRIVER_CELLS", 0)
-    monkeypatch.setattr(cost, "LOCAL_ROWS", 0)
+    monkeypatch.setattr(reader, "LOCAL_ROWS", 0)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:
         wh.sql("CREATE TABLE t (k INT PRIMARY KEY, g INT, v INT)")
         wh.sql("CREATE TABLE u (g INT PRIMARY KEY, name STRING)")

@@ -25,6 +25,7 @@ from freshview.refresh.changing import Changing
 from freshview.refresh.job_input import GroupInput
 from freshview.refresh.plan import RefreshPlan
 from freshview.spark.engine import SparkEngine
+from freshview.storage import reader
 
 pytestmark = pytest.mark.spark
 
@@ -261,7 +262,7 @@ def test_large_changes_share_parts_on_spark_which_leave_no_files(
 ) -> None:
     """A change that stays in Spark, joined with tables that are read from files, is joined once for all views."""
     monkeypatch.setattr(cost, "DRIVER_CELLS", 0)
-    monkeypatch.setattr(cost, "LOCAL_ROWS", 0)
+    monkeypatch.setattr(reader, "LOCAL_ROWS", 0)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:
         StatisticsCatalog(internals(wh).catalog).set_prices({"spark": {"query": 0.0, "keep": 0.0}})
         _tables(wh)
@@ -298,7 +299,7 @@ def test_a_shared_part_that_fails_on_spark_leaves_no_files(
         return files
 
     monkeypatch.setattr(cost, "DRIVER_CELLS", 0)
-    monkeypatch.setattr(cost, "LOCAL_ROWS", 0)
+    monkeypatch.setattr(reader, "LOCAL_ROWS", 0)
     monkeypatch.setattr(SparkEngine, "write", fail_once)
     with freshview.connect(tmp_path / "w", spark=spark) as wh:
         StatisticsCatalog(internals(wh).catalog).set_prices({"spark": {"query": 0.0, "keep": 0.0}})
