@@ -432,13 +432,12 @@ def condition_sql(name: str, condition: Condition) -> str | None:
         return None
     tests = [f"{quoted(name)} IN ({', '.join(literals)})"] if literals else []
     if len(literals) > _PRUNING_LIST and condition.values.type != pa.string():
-        ranges = " OR ".join(
-            f"{quoted(name)} BETWEEN {literals[low]} AND {literals[high]}" for low, high in ranges_of(condition.values)
-        )
-        tests = [f"{tests[0]} AND ({ranges})"]
-    if condition.nulls:
-        tests.append(f"{quoted(name)} IS NULL")
-    return f"({' OR '.join(tests)})"
+        ranges = ranges_of(condition.values)
+        tests.append(" OR ".join(f"{quoted(name)} BETWEEN {literals[a]} AND {literals[b]}" for a, b in ranges))
+    # NULL is asked for beside each test: DataFusion distributes OR over AND, and ends the process on a long list there.
+    null = f"{quoted(name)} IS NULL"
+    either = [f"({test} OR {null})" if condition.nulls else f"({test})" for test in tests]
+    return " AND ".join(either) or f"({null})"
 
 
 def ranges_of(values: pa.Array) -> list[tuple[int, int]]:
