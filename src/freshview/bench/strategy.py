@@ -112,7 +112,8 @@ def judgement(folder: Path, scale: float, _repeat: int) -> list[Figure]:
 
 
 def judged(found: Sequence[JudgedChoice], left_out: int = 0) -> list[Figure]:
-    """Return the share of right choices, with the wrong ones in the details, and what the choices cost in all."""
+    """Return the share of right choices at the sizes that were measured, with the wrong ones in the details, and what
+    the choices cost in all."""
     right = sum(c.is_right for c in found)
     details = {"choices": str(len(found))} | ({"not measured in time": str(left_out)} if left_out else {})
     for share in dict.fromkeys(c.share for c in found):
@@ -125,10 +126,12 @@ def judged(found: Sequence[JudgedChoice], left_out: int = 0) -> list[Figure]:
     chosen = sum(c.seconds.get(c.chosen, 0.0) for c in found)
     best = sum(min(c.seconds.values()) for c in found)
     always = {way: sum(c.seconds.get(way, min(c.seconds.values())) for c in found) for way in FORCED.values()}
+    shares = sorted({c.share for c in found})
+    sizes = "five sizes" if len(shares) == len(_SHARES) else " and ".join(f"{s * 100:g} %" for s in shares)
     totals = {"the better of both": duration(best), **{f"always {way}": duration(s) for way, s in always.items()}}
     return [
         Figure(
-            "right strategy, 22 TPC-H views at five sizes", 100 * right / len(found), 95.0, "%", details, at_least=True
+            f"right strategy, 22 TPC-H views at {sizes}", 100 * right / len(found), 95.0, "%", details, at_least=True
         ),
         Figure("time of the chosen strategies / of the better of both", chosen / best, None, "×", totals),
     ]
