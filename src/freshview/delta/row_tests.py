@@ -31,10 +31,8 @@ _KNOWN = (
     *(exp.And, exp.Or, exp.Not, exp.Paren, exp.Between, exp.In, exp.Like, exp.Column, exp.Identifier, exp.Literal),
     *(exp.Cast, exp.TryCast, exp.DataType),
 )
-_CASTS = (
-    exp.Cast,
-    exp.TryCast,
-)  # how sqlglot reads Spark's CAST and TRY_CAST: of a day of the calendar both are the day
+# How sqlglot reads Spark's CAST and TRY_CAST: of a day of the calendar both are the day.
+_CASTS = (exp.Cast, exp.TryCast)
 _TEXTS = ("string", "varchar")  # Spark pads CHAR before it compares
 _LISTED = ("this", "expressions")  # of IN, without a query
 _DIGITS = 18  # of a number that fits 64 bits

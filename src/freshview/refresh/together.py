@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from freshview.algebra.facts import comes_from_delta
 from freshview.algebra.loosening import loosened
@@ -201,6 +202,13 @@ def seconds_in_process(together: Together, rows: Callable[[Scan], int], rates: R
     Rows that are looked up are taken to be as many as those that they were looked up for, and a join to have as many
     as its larger side, but for those that conditions on either side keep out.
     """
+
+    @cache  # restrictions of many scans lead to the same ones
+    def scanned(scan: Scan) -> float:
+        if scan.version == "delta":
+            return rows(scan)
+        return min((sum(scanned(source) for source, _ in by.sources) for by in scan.semijoins), default=0.0)
+
     parts: dict[ScanSource, tuple[float, float]] = {}  # rows, and the share of them that conditions have kept
     seconds = 0.0
     for source, root in [
@@ -209,7 +217,7 @@ def seconds_in_process(together: Together, rows: Callable[[Scan], int], rates: R
     ]:
         sizes: dict[Node, tuple[float, float]] = {}
         for node in bottom_up(root):
-            own = sizes[node] = _size(node, [sizes[i] for i in node.inputs], parts, rows)
+            own = sizes[node] = _size(node, [sizes[i] for i in node.inputs], parts, scanned)
             seconds += rates.in_process
             if isinstance(node, _HEAVY):
                 seconds += rates.row_in_process * sum(n * kept for n, kept in (own, *(sizes[i] for i in node.inputs)))
@@ -224,13 +232,13 @@ def _size(
     node: Node,
     inputs: Sequence[tuple[float, float]],
     parts: Mapping[ScanSource, tuple[float, float]],
-    rows: Callable[[Scan], int],
+    scanned: Callable[[Scan], float],
 ) -> tuple[float, float]:
     match node:
         case Scan(source=Shared()):
             return parts[node.source]
         case Scan():
-            return _scanned(node, rows), 1.0
+            return scanned(node), 1.0
         case Filter():
             ((count, kept),) = inputs
             return count, kept * _PASSING ** len(conjuncts(node.predicate))
@@ -238,12 +246,6 @@ def _size(
             (left, kept), (right, kept_too) = inputs
             return max(left, right), kept * kept_too
     return sum(count for count, _ in inputs), max((kept for _, kept in inputs), default=1.0)
-
-
-def _scanned(scan: Scan, rows: Callable[[Scan], int]) -> float:
-    if scan.version == "delta":
-        return rows(scan)
-    return min((sum(_scanned(source, rows) for source, _ in by.sources) for by in scan.semijoins), default=0.0)
 
 
 class _OnSpark(_Combination):
